@@ -1,0 +1,42 @@
+"""One small tree of errors. Every message says what was got, what was expected, and what to do about it.
+
+The command line prints the message of a `HyperfuseError` as one line and exits with code 2; anything else is our own bug.
+"""
+
+from __future__ import annotations
+
+
+class HyperfuseError(Exception):
+    """Something in the input, or in what was asked for, that the caller can mend."""
+
+    def __init__(self, got: str, expected: str = "", remedy: str = "") -> None:
+        parts = [got.rstrip("."), f"expected {expected}".rstrip(".") if expected else "", remedy.rstrip(".")]
+        super().__init__("; ".join(part for part in parts if part))
+
+
+class CubeFileError(HyperfuseError):
+    """A file cannot be read as a cube: missing, truncated, lying about its size, of an unknown type."""
+
+
+class CubeWriteError(HyperfuseError):
+    """A cube cannot be written: target not writable, disk full, data type the format does not know."""
+
+
+class BandError(HyperfuseError):
+    """Bands, wavelengths or responses that do not fit each other."""
+
+
+class GridError(HyperfuseError):
+    """Two images whose grids cannot be brought together: no overlap, other CRS, wrong order of resolutions."""
+
+
+class ValueRangeError(HyperfuseError):
+    """Pixels that cannot be used: all nodata, all NaN."""
+
+
+class OptionError(HyperfuseError):
+    """An option or argument outside what is possible."""
+
+
+class WeightsError(HyperfuseError):
+    """Weights that cannot be loaded or do not fit: unknown config, wrong digest, too many bands."""
