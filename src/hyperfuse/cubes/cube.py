@@ -66,9 +66,7 @@ def make_cube(
     return place_cube(cube, crs, transform, nodata)
 
 
-def place_cube(
-    cube: xr.DataArray, crs: CRS | str | int | None, transform: Affine | None, nodata: float | None
-) -> xr.DataArray:
+def place_cube(cube: xr.DataArray, crs: CRS | str | int | None, transform: Affine | None, nodata: float | None) -> xr.DataArray:
     """Write CRS, transform (with pixel-centre x and y where the grid is not rotated) and nodata into a cube."""
     if transform is not None:
         cube = cube.drop_vars(["x", "y"], errors="ignore").rio.write_transform(transform)
@@ -90,9 +88,7 @@ def as_cube(image: xr.DataArray | NDArray[Any]) -> xr.DataArray:
     if set(image.dims) != set(DIMS):
         raise CubeFileError(f"DataArray with dims {image.dims}", f"dims {DIMS}", "rename and transpose it first")
     cube = image.transpose(*DIMS)
-    missing = {
-        name: ("band", _band_column(name, None, cube.sizes["band"])) for name in BAND_TABLE if name not in cube.coords
-    }
+    missing = {name: ("band", _band_column(name, None, cube.sizes["band"])) for name in BAND_TABLE if name not in cube.coords}
     return cube.assign_coords(missing) if missing else cube
 
 
@@ -171,7 +167,7 @@ def _band_column(name: str, column: ArrayLike | None, bands: int) -> NDArray[Any
     dtype, default = BAND_TABLE[name]
     if column is None:
         return np.full(bands, default, dtype=dtype)
-    array = np.asarray(column, dtype=dtype)
+    array: NDArray[Any] = np.asarray(column, dtype=dtype)
     if array.ndim == 0:
         array = np.full(bands, array, dtype=array.dtype)
     if array.shape != (bands,):

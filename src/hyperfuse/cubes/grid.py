@@ -76,9 +76,7 @@ def place(hsi: Grid, msi: Grid) -> Placement:
     """How the MSI's pixels lie in the HSI's. Without georeference on both, the two are taken to cover the same extent."""
     if hsi.transform is None or msi.transform is None:
         if (hsi.transform is None) != (msi.transform is None):
-            warnings.warn(
-                "only one of the two images is georeferenced: they are taken to cover the same extent", stacklevel=2
-            )
+            warnings.warn("only one of the two images is georeferenced: they are taken to cover the same extent", stacklevel=2)
         return _same_extent(hsi, msi)
     _require_one_crs(hsi, msi)
     fine_to_coarse = ~hsi.transform * msi.transform

@@ -29,9 +29,7 @@ def point_spread_reach(sigma: float) -> int:
     return max(1, math.ceil(REACH_IN_SIGMAS * sigma))
 
 
-def point_spread_taps(
-    fine_size: int, coarse_size: int, scale: float, sigma: float, shift: float = 0.0
-) -> tuple[Tensor, Tensor]:
+def point_spread_taps(fine_size: int, coarse_size: int, scale: float, sigma: float, shift: float = 0.0) -> tuple[Tensor, Tensor]:
     """Which fine pixels each coarse pixel looks at, and with what weight: two (coarse_size, taps) tensors.
 
     Weights are normalised to unit gain. Beyond the border the image is mirrored (symmetric: the edge pixel is repeated), so the
@@ -47,9 +45,7 @@ def point_spread_taps(
     return _mirrored(positions, fine_size), weights
 
 
-def point_spread_matrix(
-    fine_size: int, coarse_size: int, scale: float, sigma: float, shift: float = 0.0
-) -> Tensor:
+def point_spread_matrix(fine_size: int, coarse_size: int, scale: float, sigma: float, shift: float = 0.0) -> Tensor:
     """The same as a dense (coarse_size, fine_size) float64 matrix whose rows sum to 1."""
     indices, weights = point_spread_taps(fine_size, coarse_size, scale, sigma, shift)
     matrix = torch.zeros(coarse_size, fine_size, dtype=torch.float64)
