@@ -1,0 +1,133 @@
+"""The paper's network: a coarse hsi and a fine msi in, the hsi on the msi's grid out. `forward` reads like figure 2 of the paper.
+
+B batch, C hsi bands, M msi bands, D features, h w coarse, H W fine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from hyperfuse.networks import weights_folder
+from hyperfuse.networks.bicubic import upsample_bicubic
+from hyperfuse.networks.encoders import Encoder
+from hyperfuse.networks.fixed_kernels import FixedInputKernel, FixedOutputKernel
+from hyperfuse.networks.implicit_decoder import ImplicitDecoder
+from hyperfuse.networks.matryoshka_kernels import MatryoshkaInputKernel, MatryoshkaOutputKernel
+from hyperfuse.networks.network_config import FixedBands, MatryoshkaBands, NetworkConfig, preset, preset_name
+from hyperfuse.networks.network_errors import ChannelCountError, PairShapeError, WeightsFileError
+from hyperfuse.networks.pixel_centres import Placement, shared_edges
+
+
+class Margin(NamedTuple):
+    """How far beyond itself a piece of the result looks: fine pixels of the msi around the piece, and coarse pixels of the hsi around
+    the coarse neighbours of the piece and of the one row of fine pixels around it."""
+
+    fine: int
+    coarse: int
+
+
+class FusionNetwork(nn.Module):
+    """Call it with `hsi` (B, C, h, w) and `msi` (B, M, H, W): the answer is (B, C, H, W)."""
+
+    def __init__(self, config: NetworkConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.hsi_kernel, self.pair_kernel, self.output_kernel = _kernels(config)
+        self.spectral_encoder = Encoder(config.width, config.spectral_blocks)
+        self.spatial_encoder = Encoder(config.width, config.spatial_blocks)
+        self.implicit_decoder = ImplicitDecoder(config.width, config.decoder_hidden, config.feature_width)
+
+    def forward(self, hsi: Tensor, msi: Tensor, placement: Placement | None = None) -> Tensor:
+        """Without a placement both images cover the same ground, so that the scale is H/h along rows and W/w along columns."""
+        self._check_pair(hsi, msi)
+        bands, fine_size, coarse_size = hsi.shape[1], (msi.shape[2], msi.shape[3]), (hsi.shape[2], hsi.shape[3])
+        placement = placement or shared_edges(fine_size, coarse_size)
+
+        hsi_upsampled = upsample_bicubic(hsi, fine_size, placement)
+        pair = torch.cat([hsi_upsampled, msi], dim=1)
+        spectral_code = self.spectral_encoder(self.hsi_kernel(_channels_last(hsi)))
+        spatial_code = self.spatial_encoder(self.pair_kernel(_channels_last(pair)))
+        features = self.implicit_decoder(spectral_code, spatial_code, placement)
+        return hsi_upsampled + self.output_kernel(features, bands)
+
+    @property
+    def margin(self) -> Margin:
+        """The receptive field: one pixel for each input kernel and for the output kernel, the rest in the encoders."""
+        return Margin(fine=self.spatial_encoder.reach + 2, coarse=self.spectral_encoder.reach + 1)
+
+    def save_pretrained(self, folder: str | Path, provenance: Mapping[str, object] | None = None) -> None:
+        """Write config.json and a safetensors file into `folder`; `provenance` (data, steps, versions, ...) is kept in the config."""
+        described = {
+            "preset": preset_name(self.config),
+            "network": self.config.model_dump(mode="json"),
+            "margin": self.margin._asdict(),
+            "provenance": dict(provenance or {}),
+        }
+        weights_folder.write(Path(folder), self.state_dict(), described)
+
+    @classmethod
+    def from_pretrained(cls, source: str | Path) -> FusionNetwork:
+        """The network of a folder written by `save_pretrained`, or of `hf://owner/name[@revision]` (needs the extra `hub`)."""
+        tensors, described, folder = weights_folder.read(source)
+        network = cls(weights_folder.parse_network(described, folder))
+        if network.margin._asdict() != described.get("margin"):
+            raise WeightsFileError(
+                f"{folder}: its config says margin {described.get('margin')}",
+                f"{network.margin._asdict()}, the receptive field of that network",
+                "the config was edited or damaged; fetch the weights again",
+            )
+        weights_folder.refuse_other_tensors(tensors, network.state_dict(), folder)
+        network.load_state_dict(tensors)
+        return network.eval()
+
+    def _check_pair(self, hsi: Tensor, msi: Tensor) -> None:
+        if hsi.ndim != 4 or msi.ndim != 4 or hsi.shape[0] != msi.shape[0]:
+            raise PairShapeError(
+                f"hsi {tuple(hsi.shape)} and msi {tuple(msi.shape)}",
+                "(batch, bands, rows, columns) for both, of the same batch",
+                "add a batch dimension with [None]",
+            )
+        channels = self.config.channels
+        if isinstance(channels, MatryoshkaBands) and hsi.shape[1] + msi.shape[1] > channels.max_channels:
+            raise ChannelCountError(
+                f"{hsi.shape[1]} hsi bands and {msi.shape[1]} msi bands",
+                f"at most {channels.max_channels} together",
+                "select fewer bands, or use weights of a wider network",
+            )
+
+
+def build_network(name: str) -> FusionNetwork:
+    """A network of a preset's shape with fresh, untrained weights."""
+    return FusionNetwork(preset(name))
+
+
+def _kernels(
+    config: NetworkConfig,
+) -> tuple[
+    MatryoshkaInputKernel | FixedInputKernel,
+    MatryoshkaInputKernel | FixedInputKernel,
+    MatryoshkaOutputKernel | FixedOutputKernel,
+]:
+    """The kernels on the hsi, on the pair, and on the decoded features."""
+    channels = config.channels
+    if isinstance(channels, FixedBands):
+        return (
+            FixedInputKernel(channels.bands, config.width),
+            FixedInputKernel(channels.bands + channels.msi_bands, config.width),
+            FixedOutputKernel(config.feature_width, channels.bands),
+        )
+    return (
+        MatryoshkaInputKernel(channels.max_channels, config.width),
+        MatryoshkaInputKernel(channels.max_channels, config.width),
+        MatryoshkaOutputKernel(config.feature_width, channels.max_channels),
+    )
+
+
+def _channels_last(image: Tensor) -> Tensor:
+    # Convolutions are about a tenth faster in this layout on CPU, and the decoder then reads rows of features without copying.
+    return image.contiguous(memory_format=torch.channels_last)

@@ -1,0 +1,88 @@
+"""What a fusion network is made of, as frozen models, and the paper's four sizes of it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from hyperfuse.networks.network_errors import NetworkError
+
+Positive = Annotated[int, Field(ge=1)]
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class MatryoshkaBands(_Frozen):
+    """The paper's channels: slot i of every kernel is band i, and a cube of C bands uses the first C slots.
+
+    The msi is concatenated after the upsampled hsi, so the two together have at most `max_channels` (the paper's C_max) bands.
+    """
+
+    kind: Literal["bands"] = "bands"
+    max_channels: Positive = 194
+
+
+class FixedBands(_Frozen):
+    """One sensor pair, plain convolutions: the paper's ablation "w/o MK"."""
+
+    kind: Literal["fixed"] = "fixed"
+    bands: Positive
+    msi_bands: Positive
+
+
+Channels = Annotated[MatryoshkaBands | FixedBands, Field(discriminator="kind")]
+
+
+class NetworkConfig(_Frozen):
+    """Sizes of one fusion network. `channels` says what its input and output channels mean.
+
+    width            D, features of both codes
+    spectral_blocks  residual blocks of the encoder of the coarse hsi (E_spe)
+    spatial_blocks   residual blocks of the encoder of the fine pair (E_spa)
+    decoder_hidden   hidden widths of the decoder's MLP
+    feature_width    features that the decoder hands to the output kernel
+    value_range      pixel values that the network expects; a scene is scaled to it before, and back after
+    """
+
+    width: Positive
+    spectral_blocks: Positive
+    spatial_blocks: Positive
+    decoder_hidden: Annotated[tuple[Positive, ...], Field(min_length=1)] = (512, 512, 256, 256)
+    feature_width: Positive = 256
+    channels: Channels = MatryoshkaBands()
+    value_range: tuple[float, float] = (0.0, 1.0)
+
+    def with_fixed_bands(self, bands: int, msi_bands: int) -> NetworkConfig:
+        """The same network without Matryoshka kernels, for one pair of sensors."""
+        return self.model_copy(update={"channels": FixedBands(bands=bands, msi_bands=msi_bands)})
+
+    def with_max_channels(self, max_channels: int) -> NetworkConfig:
+        """The same network with Matryoshka kernels of another width, for sensors of more bands."""
+        return self.model_copy(update={"channels": MatryoshkaBands(max_channels=max_channels)})
+
+
+# The numbers are the depths (E_spe, E_spa) of the paper's table of model scaling. Its smallest row is also half as wide.
+PRESETS: dict[str, NetworkConfig] = {
+    "ssa-1-1": NetworkConfig(width=128, spectral_blocks=1, spatial_blocks=1),
+    "ssa-2-2": NetworkConfig(width=256, spectral_blocks=2, spatial_blocks=2),
+    "ssa-4-4": NetworkConfig(width=256, spectral_blocks=4, spatial_blocks=4),
+    "ssa-6-6": NetworkConfig(width=256, spectral_blocks=6, spatial_blocks=6),
+    "ssa-small": NetworkConfig(
+        width=48, spectral_blocks=3, spatial_blocks=3, decoder_hidden=(96, 96, 48), feature_width=48
+    ),
+}
+
+
+def preset(name: str) -> NetworkConfig:
+    """The configuration of that name; an unknown name is an error that lists the known ones."""
+    if name not in PRESETS:
+        raise NetworkError(f'no network is called "{name}"', f"one of {', '.join(PRESETS)}")
+    return PRESETS[name]
+
+
+def preset_name(config: NetworkConfig) -> str | None:
+    """The name of the preset that this configuration is, if it is one."""
+    return next((name for name, known in PRESETS.items() if known == config), None)

@@ -1,0 +1,164 @@
+"""Weights on disk: a safetensors file and config.json beside it. Never pickle.
+
+config.json names the weight file and its sha256, and is written last by one rename: a folder holds its old weights or its new ones,
+whole, whenever the writing stops.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from pydantic import ValidationError
+from safetensors import SafetensorError
+from safetensors.torch import load as parse_safetensors
+from safetensors.torch import save as serialise_safetensors
+from torch import Tensor
+
+from hyperfuse.networks.network_config import NetworkConfig
+from hyperfuse.networks.network_errors import MissingExtraError, WeightsFileError
+
+CONFIG_NAME = "config.json"
+FORMAT = "hyperfuse-network"
+FORMAT_VERSION = 1
+HUB_PREFIX = "hf://"
+_KEYS = {"format", "format_version", "preset", "network", "margin", "provenance", "weights"}
+
+
+def write(folder: Path, tensors: Mapping[str, Tensor], described: Mapping[str, object]) -> None:
+    """Write `tensors` and what describes them into `folder`, replacing weights that lie there."""
+    contents = serialise_safetensors({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
+    digest = hashlib.sha256(contents).hexdigest()
+    weights_name = f"weights-{digest[:12]}.safetensors"
+    config = {
+        "format": FORMAT,
+        "format_version": FORMAT_VERSION,
+        **described,
+        "weights": {"file": weights_name, "sha256": digest},
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    _replace(folder / weights_name, contents)
+    _replace(folder / CONFIG_NAME, (json.dumps(config, indent=2) + "\n").encode())
+    for old in folder.glob("weights-*.safetensors"):
+        if old.name != weights_name:
+            old.unlink()
+
+
+def read(source: str | Path) -> tuple[dict[str, Tensor], dict[str, object], Path]:
+    """The tensors, the checked config and the folder of `source`: a folder, its config.json, or `hf://owner/name[@revision]`."""
+    folder = _fetched(str(source)) if str(source).startswith(HUB_PREFIX) else Path(source)
+    if folder.name == CONFIG_NAME:
+        folder = folder.parent
+    config = _read_config(folder)
+    return _read_tensors(folder, config), config, folder
+
+
+def parse_network(config: Mapping[str, object], folder: Path) -> NetworkConfig:
+    try:
+        return NetworkConfig.model_validate(config.get("network"))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "network"
+        raise WeightsFileError(
+            f'{folder / CONFIG_NAME}: "{where}": {first["msg"]}',
+            "a network that this version of hyperfuse knows",
+            "update hyperfuse, or fetch the weights again",
+        ) from error
+
+
+def refuse_other_tensors(tensors: Mapping[str, Tensor], wanted: Mapping[str, Tensor], folder: Path) -> None:
+    """Names and shapes in the file must be those of the network, each and all."""
+    missing = sorted(wanted.keys() - tensors.keys())
+    unknown = sorted(tensors.keys() - wanted.keys())
+    misshapen = [name for name in sorted(wanted.keys() & tensors.keys()) if tensors[name].shape != wanted[name].shape]
+    if missing or unknown or misshapen:
+        name = (missing or unknown or misshapen)[0]
+        fault = "is missing" if missing else "is unknown" if unknown else f"has shape {tuple(tensors[name].shape)}"
+        raise WeightsFileError(
+            f"{folder}: tensor {name} {fault}",
+            f"the {len(wanted)} tensors of the network in its config",
+            "the weights belong to another config; fetch both again",
+        )
+
+
+def _read_config(folder: Path) -> dict[str, object]:
+    path = folder / CONFIG_NAME
+    remedy = "give a folder written by save_pretrained"
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise WeightsFileError(f"{path} does not exist", f"a folder with {CONFIG_NAME} and weights", remedy) from error
+    except (OSError, ValueError) as error:
+        raise WeightsFileError(f"{path} cannot be read as JSON ({error})", "", remedy) from error
+    if not isinstance(config, dict) or config.get("format") != FORMAT:
+        found = config.get("format") if isinstance(config, dict) else type(config).__name__
+        raise WeightsFileError(f"{path}: format {found!r}", f"format {FORMAT!r}", remedy)
+    version = config.get("format_version")
+    if version != FORMAT_VERSION:
+        raise WeightsFileError(
+            f"{path}: format version {version}", f"version {FORMAT_VERSION}", "update hyperfuse to read newer weights"
+        )
+    unknown = sorted(config.keys() - _KEYS)
+    if unknown:
+        raise WeightsFileError(f'{path}: unknown key "{unknown[0]}"', f"only {', '.join(sorted(_KEYS))}", remedy)
+    return config
+
+
+def _read_tensors(folder: Path, config: Mapping[str, object]) -> dict[str, Tensor]:
+    listed = config.get("weights")
+    if not isinstance(listed, dict) or not {"file", "sha256"} <= listed.keys():
+        raise WeightsFileError(f"{folder / CONFIG_NAME}: no weights listed", "weights with file and sha256")
+    # Only a name: a config from elsewhere must not reach outside its folder.
+    path = folder / Path(str(listed["file"])).name
+    try:
+        contents = path.read_bytes()
+    except OSError as error:
+        raise WeightsFileError(f"{path} cannot be read ({error.strerror})", "", "fetch the weights again") from error
+    digest = hashlib.sha256(contents).hexdigest()
+    if digest != listed["sha256"]:
+        raise WeightsFileError(
+            f"{path}: sha256 {digest[:12]}...",
+            f"{str(listed['sha256'])[:12]}... as its config says",
+            "the file is damaged or was exchanged; fetch the weights again",
+        )
+    try:
+        tensors: dict[str, Tensor] = parse_safetensors(contents)
+    except SafetensorError as error:
+        raise WeightsFileError(f"{path} is not a safetensors file ({error})", "", "fetch the weights again") from error
+    return {name: tensor.to(torch.float32) for name, tensor in tensors.items()}
+
+
+def _fetched(address: str) -> Path:
+    name, _, revision = address.removeprefix(HUB_PREFIX).partition("@")
+    try:
+        from huggingface_hub import snapshot_download
+    except ImportError as error:
+        raise MissingExtraError(
+            f"{address} lies on the Hugging Face hub and huggingface_hub is not installed",
+            "",
+            "install it with: pip install 'hyperfuse[hub]', or give a local folder",
+        ) from error
+    return Path(snapshot_download(name, revision=revision or None, allow_patterns=["*.json", "*.safetensors"]))
+
+
+def _replace(path: Path, contents: bytes) -> None:
+    """Write beside the target and rename, so that the target is never half written."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(contents)
+            file.flush()
+            os.fsync(file.fileno())
+        # mkstemp makes a file for its owner alone; weights are shared like any other file.
+        umask = os.umask(0)
+        os.umask(umask)
+        Path(name).chmod(0o666 & ~umask)
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
