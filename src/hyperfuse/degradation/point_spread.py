@@ -40,8 +40,8 @@ def point_spread_taps(fine_size: int, coarse_size: int, scale: float, sigma: flo
     offsets = torch.arange(-reach, reach + 1)
     positions = centres.round().long()[:, None] + offsets[None, :]
     distances = positions - centres[:, None]
-    # A softmax of the exponent never divides by zero, however narrow the point spread. Where a centre lies between two pixels the taps
-    # reach half a pixel further on one side than on the other; cutting both at the same distance keeps the mirror image exact.
+    # A softmax of the exponent never divides by zero, however narrow the point spread. Where a centre lies between two pixels the
+    # taps reach half a pixel further on one side than on the other; cutting both at the same distance keeps mirror symmetry exact.
     exponent = (-0.5 * (distances / sigma) ** 2).masked_fill(distances.abs() > reach, -torch.inf)
     weights = torch.softmax(exponent, dim=1)
     return _mirrored(positions, fine_size), weights

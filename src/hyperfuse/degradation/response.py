@@ -1,0 +1,248 @@
+"""The spectral response: how the bands of an HSI add up to the bands of an MSI.
+
+Shapes: C HSI bands, M MSI bands. `find_response` turns whatever a person has, a sensor's name, a file, a matrix, into a `Response`.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xarray as xr
+from numpy.typing import ArrayLike, NDArray
+
+from hyperfuse.degradation.response_curves import ResponseCurve, choose_bands, named_curves
+from hyperfuse.degradation.response_files import ARRAY_SUFFIXES, TEXT_SUFFIXES, read_response_file
+from hyperfuse.degradation.spectral_coverage import (
+    BandLayout,
+    CoveredShare,
+    band_weights,
+    covered_part,
+    covered_share,
+    is_covered,
+    lay_out_bands,
+)
+from hyperfuse.errors import BandError, OptionError
+
+FloatArray = NDArray[np.float64]
+
+# A band counts as covered when this share of its energy lies between the HSI's first and last band ...
+SHARE_IN_RANGE = 0.9
+# ... and this share where the HSI really has bands: a hole of removed water bands may take a part of a wide band, not most of it.
+SHARE_ON_BANDS = 0.5
+# A curve brought as a file may reach far beyond the HSI (cameras without their infrared filter do, and the field cuts them off at
+# the HSI's last band): its peak and this share of its energy must be covered, and whoever uses less than SHARE_IN_RANGE is told.
+SHARE_OF_FILES = 1 / 3
+
+
+@dataclass(frozen=True, eq=False)
+class Response:
+    """M MSI bands as weighted means of C HSI bands."""
+
+    names: tuple[str, ...]
+    weights: FloatArray
+    """(M, C), each row sums to 1."""
+    wavelength_nm: FloatArray | None = None
+    """(M,), centres of the MSI bands; None or NaN where unknown."""
+    fwhm_nm: FloatArray | None = None
+    source: str = "given"
+    """Where it comes from, for the record."""
+    uncovered: tuple[str, ...] = ()
+    """Bands of the source that were dropped because the HSI does not cover them."""
+
+    def __post_init__(self) -> None:
+        msi_bands = len(self.names)
+        if self.weights.ndim != 2 or self.weights.shape[0] != msi_bands or msi_bands == 0:
+            raise BandError(f"response of shape {self.weights.shape} for {msi_bands} band names", "one row of weights per name")
+        if not np.isfinite(self.weights).all() or np.abs(self.weights.sum(axis=1) - 1).max() > 1e-6:
+            raise BandError("response whose rows do not sum to 1", "finite rows that sum to 1", "divide each row by its sum")
+        for column in (self.wavelength_nm, self.fwhm_nm):
+            if column is not None and column.shape != (msi_bands,):
+                raise BandError(f"{column.size} wavelengths for {msi_bands} response bands", "one per band")
+
+    @property
+    def hsi_bands(self) -> int:
+        return int(self.weights.shape[1])
+
+
+ResponseSpec = str | Path | NDArray[Any] | Response
+
+
+def response_for(cube: xr.DataArray, spec: ResponseSpec, *, skip_uncovered: bool = False) -> Response:
+    """The response `spec` on the bands of a cube."""
+    return find_response(spec, cube["wavelength"].values, cube["fwhm"].values, cube["good"].values, skip_uncovered=skip_uncovered)
+
+
+def find_response(
+    spec: ResponseSpec,
+    wavelength_nm: ArrayLike | None,
+    fwhm_nm: ArrayLike | None = None,
+    good: ArrayLike | None = None,
+    *,
+    skip_uncovered: bool = False,
+) -> Response:
+    """A response by name ("Sentinel-2A", "Landsat 8:B2,B3,B4", "rgb+nir"), from a file (curves or matrix), as a matrix or ready
+    made, on the bands of an HSI. Bad bands get no weight. Response bands that the HSI does not cover are an error, or dropped.
+    """
+    wavelength, fwhm, usable = _band_columns(wavelength_nm, fwhm_nm, good)
+    if isinstance(spec, Response):
+        return _on_good_bands(spec, usable)
+    if isinstance(spec, np.ndarray):
+        return _from_matrix(spec, wavelength, usable, "matrix", None)
+    found, chosen, source, from_file = _look_up(spec)
+    if isinstance(found, np.ndarray):
+        return _from_matrix(found, wavelength, usable, source, chosen)
+    layout = _require_layout(wavelength, fwhm, usable, source)
+    return _from_curves(found, layout, source, skip_uncovered=skip_uncovered, from_file=from_file)
+
+
+def _look_up(spec: str | Path) -> tuple[list[ResponseCurve] | FloatArray, list[str] | None, str, bool]:
+    """What a name or path stands for, the bands chosen from it, and how to call it."""
+    text, chosen = str(spec), None
+    if not Path(text).is_file() and ":" in text:
+        text, _, choice = text.rpartition(":")
+        chosen = [band.strip() for band in choice.split(",") if band.strip()]
+        if not chosen:
+            raise OptionError(
+                f"response {str(spec)!r} with an empty choice of bands", "a list of bands after the colon, such as :B2,B3,B4"
+            )
+    path = Path(text)
+    if path.is_file() or path.suffix.lower() in (*TEXT_SUFFIXES, *ARRAY_SUFFIXES):
+        content = read_response_file(path)
+        if isinstance(content, np.ndarray):
+            return content, chosen, path.name, True
+        return choose_bands(content, chosen, path.name), None, path.name, True
+    return named_curves(text, chosen), None, text, False
+
+
+def _band_columns(
+    wavelength_nm: ArrayLike | None, fwhm_nm: ArrayLike | None, good: ArrayLike | None
+) -> tuple[FloatArray | None, FloatArray | None, NDArray[np.bool_] | None]:
+    """The three columns as arrays of one length. Bands without a wavelength are usable only where nobody knows any wavelength."""
+    wavelength = None if wavelength_nm is None else np.asarray(wavelength_nm, dtype=np.float64)
+    fwhm = None if fwhm_nm is None else np.asarray(fwhm_nm, dtype=np.float64)
+    usable = None if good is None else np.asarray(good, dtype=bool)
+    if wavelength is not None and np.isnan(wavelength).all():
+        usable = np.ones(wavelength.size, dtype=bool) if usable is None else usable
+        wavelength = None
+    sizes = {column.size for column in (wavelength, fwhm, usable) if column is not None}
+    if len(sizes) > 1:
+        raise BandError(f"wavelength, fwhm and good lists of different lengths {sorted(sizes)}", "one entry per HSI band in each")
+    if usable is None and sizes:
+        usable = np.ones(sizes.pop(), dtype=bool)
+    return wavelength, fwhm, usable
+
+
+def _require_layout(
+    wavelength: FloatArray | None, fwhm: FloatArray | None, usable: NDArray[np.bool_] | None, source: str
+) -> BandLayout:
+    remedy = "add wavelengths to the reference, or give the response as a matrix of (MSI bands, HSI bands)"
+    if wavelength is None or usable is None:
+        raise BandError(f"response {source} on a cube whose wavelengths are unknown", "a wavelength for every band", remedy)
+    if not usable.any():
+        raise BandError(f"all {usable.size} bands are marked bad", "at least one good band", "correct the list of bad bands")
+    unknown = np.isnan(wavelength) & usable
+    if unknown.any():
+        numbers = ", ".join(str(i + 1) for i in np.flatnonzero(unknown)[:5])
+        raise BandError(
+            f"{unknown.sum()} good bands without wavelength (first: {numbers})", "a wavelength for every good band", remedy
+        )
+    return lay_out_bands(wavelength, np.full(wavelength.shape, np.nan) if fwhm is None else fwhm, usable)
+
+
+def _from_curves(
+    curves: list[ResponseCurve], layout: BandLayout, source: str, *, skip_uncovered: bool, from_file: bool
+) -> Response:
+    rows = [band_weights(curve, layout) for curve in curves]
+    shares = [covered_share(curve, layout) for curve in curves]
+    accept = _file_band_is_covered if from_file else _named_band_is_covered
+    kept = [i for i, curve in enumerate(curves) if rows[i].any() and accept(curve, shares[i], layout)]
+    lost = [i for i in range(len(curves)) if i not in kept]
+    if lost and not (skip_uncovered and kept):
+        raise _uncovered_error([curves[i] for i in lost], [shares[i] for i in lost], layout, source, none_left=not kept)
+    for i in kept:
+        if shares[i].in_range < SHARE_IN_RANGE:
+            covered = f"the HSI covers {shares[i].on_bands:.0%} of response band {curves[i].name} of {source}"
+            warnings.warn(f"{covered}, which reaches beyond it; that part is used", stacklevel=4)
+    parts = [covered_part(curves[i], layout) for i in kept]
+    return Response(
+        names=tuple(curves[i].name for i in kept),
+        weights=np.stack([rows[i] for i in kept]),
+        wavelength_nm=np.array([part.centre_nm for part in parts]),
+        fwhm_nm=np.array([part.fwhm_nm for part in parts]),
+        source=source,
+        uncovered=tuple(curves[i].name for i in lost),
+    )
+
+
+def _named_band_is_covered(curve: ResponseCurve, share: CoveredShare, layout: BandLayout) -> bool:
+    return share.in_range >= SHARE_IN_RANGE and share.on_bands >= SHARE_ON_BANDS
+
+
+def _file_band_is_covered(curve: ResponseCurve, share: CoveredShare, layout: BandLayout) -> bool:
+    return share.on_bands >= SHARE_OF_FILES and bool(is_covered(np.array([curve.peak_nm]), layout)[0])
+
+
+def _uncovered_error(
+    curves: Sequence[ResponseCurve], shares: Sequence[CoveredShare], layout: BandLayout, source: str, *, none_left: bool
+) -> BandError:
+    bands = []
+    for curve, share in zip(curves, shares, strict=True):
+        low, high = curve.centre_nm - curve.fwhm_nm / 2, curve.centre_nm + curve.fwhm_nm / 2
+        bands.append(f"{curve.name} ({low:.0f}-{high:.0f} nm, {share.on_bands:.0%} covered)")
+    start, end = layout.range_nm
+    holes = [f"{a:.0f}-{b:.0f}" for a, b in zip(layout.covered_nm[:-1, 1], layout.covered_nm[1:, 0], strict=True)]
+    coverage = f"{start:.0f}-{end:.0f} nm" + (f" without {', '.join(holes)}" if holes else "")
+    remedy = "choose another response" if none_left else "drop such bands with --skip-uncovered, or name the others"
+    return BandError(
+        f"the HSI ({coverage}) does not cover band {', '.join(bands)} of {source}", "bands that the HSI covers", remedy
+    )
+
+
+def _from_matrix(
+    matrix: NDArray[Any], wavelength: FloatArray | None, usable: NDArray[np.bool_] | None, source: str, chosen: list[str] | None
+) -> Response:
+    weights = np.asarray(matrix, dtype=np.float64)
+    if weights.ndim != 2 or 0 in weights.shape:
+        raise BandError(f"response {source} of shape {weights.shape}", "a matrix (MSI bands, HSI bands)")
+    hsi_bands = weights.shape[1] if usable is None else usable.size
+    if weights.shape[1] != hsi_bands:
+        weights = weights.T
+    if weights.shape[1] != hsi_bands:
+        raise BandError(f"response {source} of shape {matrix.shape} for an HSI of {hsi_bands} bands", f"one side of {hsi_bands}")
+    names = [f"B{number}" for number in range(1, weights.shape[0] + 1)]
+    if chosen is not None:
+        curves = [ResponseCurve(name, np.arange(float(hsi_bands)), row) for name, row in zip(names, weights, strict=True)]
+        rows = choose_bands(curves, chosen, source)
+        names, weights = [row.name for row in rows], np.stack([row.values for row in rows])
+    weights = _normalised(weights, names, usable, source)
+    known = wavelength is not None and not np.isnan(wavelength[weights.any(axis=0)]).any()
+    centres = weights @ np.nan_to_num(wavelength) if known and wavelength is not None else None
+    return Response(tuple(names), weights, centres, None, source)
+
+
+def _on_good_bands(response: Response, usable: NDArray[np.bool_] | None) -> Response:
+    if usable is None:
+        return response
+    if response.hsi_bands != usable.size:
+        raise BandError(f"response for {response.hsi_bands} HSI bands, HSI of {usable.size}", "the same number of bands")
+    weights = _normalised(response.weights, list(response.names), usable, response.source)
+    return Response(response.names, weights, response.wavelength_nm, response.fwhm_nm, response.source, response.uncovered)
+
+
+def _normalised(weights: FloatArray, names: list[str], usable: NDArray[np.bool_] | None, source: str) -> FloatArray:
+    if not np.isfinite(weights).all():
+        raise BandError(f"response {source} with NaN or infinite weights", "finite numbers")
+    weights = weights if usable is None else np.where(usable, weights, 0.0)
+    totals = weights.sum(axis=1, keepdims=True)
+    empty = [name for name, total in zip(names, totals[:, 0], strict=True) if total <= 0]
+    if empty:
+        raise BandError(
+            f"band {', '.join(empty)} of response {source} has no weight on any good HSI band", "weights of positive sum"
+        )
+    normalised: FloatArray = weights / totals
+    return normalised
