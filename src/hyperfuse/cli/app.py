@@ -5,13 +5,16 @@ from __future__ import annotations
 import errno
 import os
 import sys
+import warnings
 from collections.abc import Sequence
+from typing import Annotated, TextIO
 
-import click
 import typer
 from rich.console import Console
 
+from hyperfuse.cli import cubes
 from hyperfuse.errors import HyperfuseError
+from hyperfuse.progress import show_progress
 
 app = typer.Typer(
     name="hyperfuse",
@@ -22,18 +25,30 @@ app = typer.Typer(
     help="Fuse a coarse hyperspectral image with a fine multispectral image of the same place: any sensor, any bands, any scale.",
 )
 
+app.command()(cubes.info)
+app.command()(cubes.convert)
+
+
+@app.callback()
+def _settings(
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="No progress bars, no warnings.")] = False,
+) -> None:
+    show_progress(not quiet)
+    if quiet:
+        warnings.simplefilter("ignore")
+    else:
+        warnings.showwarning = _show_warning
+
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command; returns the exit code: 0 done, 2 input that the user can mend, 1 a bug of ours, 130 interrupted."""
     try:
-        result = app(list(arguments), prog_name="hyperfuse", standalone_mode=False)
+        app(list(arguments), prog_name="hyperfuse")
     except HyperfuseError as error:
         return _complain(str(error))
-    except click.ClickException as error:
-        error.show()
-        return 2
-    except (KeyboardInterrupt, click.Abort):
-        return _complain("interrupted", code=130)
+    except SystemExit as end:
+        # typer ends every run this way, also the good ones, and has said itself what was wrong with the arguments.
+        return end.code if isinstance(end.code, int) else 0
     except OSError as error:
         if error.errno == errno.EPIPE:
             return _stdout_is_gone()
@@ -46,7 +61,7 @@ def run(arguments: Sequence[str]) -> int:
             "(HYPERFUSE_DEBUG=1 shows where it happened)",
             code=1,
         )
-    return result if isinstance(result, int) else 0
+    return 0
 
 
 def main() -> None:
@@ -58,9 +73,18 @@ def _complain(message: str, code: int = 2) -> int:
     return code
 
 
+def _show_warning(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, file: TextIO | None = None, line: str | None = None
+) -> None:
+    """Our own warnings are for the user, one line each; those of libraries are for developers."""
+    if category is UserWarning and "hyperfuse" in filename:
+        Console(stderr=True, soft_wrap=True, highlight=False).print(f"hyperfuse: warning: {message}", markup=False)
+
+
 def _explain_os_error(error: OSError) -> str:
     if error.errno == errno.ENOSPC:
-        return f"no space left on the disk of {error.filename or 'the target'}; nothing was left behind; free space or choose another target"
+        target = error.filename or "the target"
+        return f"no space left on the disk of {target}; nothing was left behind; free space or choose another target"
     return f"{error.filename or ''}: {error.strerror or error}".lstrip(": ")
 
 

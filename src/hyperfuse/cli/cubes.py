@@ -1,0 +1,123 @@
+"""`hyperfuse info` and `hyperfuse convert`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hyperfuse.errors import OptionError
+
+if TYPE_CHECKING:
+    from hyperfuse.cubes.summary import CubeSummary
+
+Variable = Annotated[
+    str | None, typer.Option(help="The array to read, in a file that holds several (.mat, HDF5, NetCDF, Zarr, .npz).")
+]
+BandAxis = Annotated[int | None, typer.Option(help="Which axis of an unlabelled array holds the bands: 0, 1 or 2.")]
+
+
+def info(
+    file: Annotated[Path | None, typer.Argument(help="A cube: ENVI, GeoTIFF, NetCDF, HDF5, Zarr, .mat, .npz, .npy.")] = None,
+    variable: Variable = None,
+    band_axis: BandAxis = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+) -> None:
+    """Show what is in a file: size, bands, wavelengths, grid, values.
+
+    [dim]hyperfuse info scene.hdr[/dim]
+    """
+    from hyperfuse.cubes.files import open_cube
+    from hyperfuse.cubes.summary import summarise
+
+    if file is None:
+        raise OptionError("no file", "hyperfuse info FILE", "see hyperfuse info --help")
+    summary = summarise(open_cube(file, variable, band_axis))
+    if as_json:
+        print_json({"file": str(file)} | summary.as_dict())
+    else:
+        _print_summary(file, summary)
+
+
+def convert(
+    source: Annotated[Path, typer.Argument(metavar="IN", help="The cube to read.")],
+    target: Annotated[Path, typer.Argument(metavar="OUT", help="What to write: .tif .hdr .nc .h5 .zarr .mat .npz .npy.")],
+    variable: Variable = None,
+    band_axis: BandAxis = None,
+    cog: Annotated[bool, typer.Option("--cog", help="Write a cloud-optimised GeoTIFF.")] = False,
+    creation_options: Annotated[
+        list[str] | None,
+        typer.Option("--co", metavar="NAME=VALUE", help="Format's own option, e.g. COMPRESS=ZSTD, INTERLEAVE=bip, VERSION=7.3."),
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace OUT if it exists.")] = False,
+) -> None:
+    """Convert a cube to another format; nothing is lost on the way.
+
+    [dim]hyperfuse convert scene.hdr scene.tif[/dim]
+    """
+    from hyperfuse.cubes.files import open_cube, write_cube
+
+    written = write_cube(
+        open_cube(source, variable, band_axis), target, options=parse_options(creation_options), cog=cog, overwrite=overwrite
+    )
+    typer.echo(str(written))
+
+
+def parse_options(texts: list[str] | None) -> dict[str, str]:
+    options = {}
+    for text in texts or []:
+        name, equals, value = text.partition("=")
+        if not name or not equals:
+            raise OptionError(f"--co {text}", "--co NAME=VALUE", "for example --co COMPRESS=ZSTD")
+        options[name] = value
+    return options
+
+
+def print_json(record: dict[str, Any]) -> None:
+    import json
+
+    typer.echo(json.dumps(record, indent=2, allow_nan=False))
+
+
+def _print_summary(file: Path, summary: CubeSummary) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(show_header=False, box=None, pad_edge=False)
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    for label, text in _summary_rows(summary):
+        table.add_row(label, text)
+    console = Console(highlight=False)
+    console.print(str(file), style="bold underline", markup=False)
+    console.print(table)
+
+
+def _summary_rows(summary: CubeSummary) -> list[tuple[str, str]]:
+    known = [value for value in summary.wavelength_nm if value is not None]
+    widths = [value for value in summary.fwhm_nm if value is not None]
+    bad = [index for index, good in enumerate(summary.good, start=1) if not good]
+    names = [name for name in summary.band_name if name]
+    missing = len(summary.wavelength_nm) - len(known)
+    uniform = len(set(summary.scale)) == 1 and len(set(summary.offset)) == 1
+    minimum, maximum = summary.sampled_minimum, summary.sampled_maximum
+    rows = [
+        ("size", f"{summary.bands} bands x {summary.height} rows x {summary.width} columns, {summary.dtype}"),
+        (
+            "wavelengths",
+            (f"{min(known):g} to {max(known):g} nm" + (f", {missing} unknown" if missing else "")) if known else "unknown",
+        ),
+        ("FWHM", f"{min(widths):g} to {max(widths):g} nm" if widths else "unknown"),
+        ("bad bands", f"{len(bad)}: " + ", ".join(map(str, bad)) if bad else "none"),
+        ("band names", ", ".join(names[:6]) + (f" ... ({len(names)})" if len(names) > 6 else "") if names else "none"),
+        ("CRS", summary.crs or "none"),
+        ("pixel", f"{summary.pixel_size[1]:g} x {summary.pixel_size[0]:g}" if summary.transform else "no georeference"),
+        ("bounds", ", ".join(f"{value:.10g}" for value in summary.bounds) if summary.bounds else "none"),
+        ("nodata", "none" if summary.nodata is None else str(summary.nodata)),
+        ("scale, offset", f"{summary.scale[0]:g}, {summary.offset[0]:g}" if uniform else "differ by band (see --json)"),
+        ("values", "nothing but nodata (sampled)" if minimum is None else f"{minimum:g} to {maximum:g} (sampled)"),
+    ]
+    if summary.sampled_missing_share:
+        rows.append(("missing", f"{summary.sampled_missing_share:.1%} of the sample"))
+    return rows + [(key, value) for key, value in summary.attributes.items()]

@@ -1,0 +1,128 @@
+"""MATLAB files: version 5 through pymatreader, version 7.3 as the HDF5 that it is. Cubes are (rows, columns, bands) there."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import scipy.io
+import xarray as xr
+from numpy.typing import NDArray
+from pymatreader import read_mat
+
+from hyperfuse.cubes.found_arrays import FoundArray, InMemory
+from hyperfuse.cubes.hdf5 import Hdf5Writer, arrays_in_hdf5
+from hyperfuse.cubes.numpy_files import ArrayWriter, flat_sides
+from hyperfuse.errors import CubeFileError, OptionError
+
+USERBLOCK = 512
+# Version 5 counts bytes in 32 bits.
+LARGEST_VERSION_5 = 2**31 - 2**20
+MATLAB_CLASS = {"f4": "single", "f8": "double"} | {
+    f"{kind}{size}": f"{'u' * (kind == 'u')}int{8 * size}" for kind in "iu" for size in (1, 2, 4, 8)
+}
+
+
+def arrays_in_mat(path: Path) -> list[FoundArray]:
+    if h5py.is_hdf5(path):
+        return [_without_text_codes(array) for array in arrays_in_hdf5(path, reverse_axes=True)]
+    with _mat_errors(path):
+        contents = read_mat(str(path))
+    return [
+        FoundArray(name, values.shape, values.dtype, InMemory(values))
+        for name, values in _flattened("", contents)
+        if values.dtype.kind in "iufbSUO"
+    ]
+
+
+@contextmanager
+def created_mat(path: Path, template: xr.DataArray, options: Mapping[str, str]) -> Iterator[Hdf5Writer | ArrayWriter]:
+    """Version 5, which everything reads, unless the cube is too large for it or `--co VERSION=7.3` asks for the other."""
+    version = options.get("VERSION", "7.3" if template.nbytes > LARGEST_VERSION_5 else "5")
+    if version not in ("5", "7.3"):
+        raise OptionError(f"VERSION={version} for {path.name}", "VERSION=5 or VERSION=7.3")
+    if version == "7.3":
+        with _created_version_73(path, template) as writer:
+            yield writer
+        return
+    array_writer = ArrayWriter(np.empty((template.sizes["y"], template.sizes["x"], template.sizes["band"]), template.dtype))
+    yield array_writer
+    sides = {key: value for key, value in flat_sides(template).items() if np.asarray(value).size}
+    scipy.io.savemat(path, {"cube": array_writer.values} | sides, do_compression=True, format="5", oned_as="row")
+
+
+@contextmanager
+def _created_version_73(path: Path, template: xr.DataArray) -> Iterator[Hdf5Writer]:
+    bands, height, width = template.shape
+    with h5py.File(path, "w", userblock_size=USERBLOCK) as file:
+        chunks = (min(bands, 16), min(width, 128), min(height, 128))
+        cube = file.create_dataset("cube", (bands, width, height), template.dtype, chunks=chunks, compression="gzip", shuffle=True)
+        cube.attrs["MATLAB_class"] = np.bytes_(MATLAB_CLASS[template.dtype.str[1:]])
+        for key, value in flat_sides(template).items():
+            _write_side(file, key, value)
+        yield _ReversedWriter(cube)
+    header = f"MATLAB 7.3 MAT-file, Platform: GLNXA64, Created on: {time.strftime('%a %b %d %H:%M:%S %Y')} HDF5 schema 1.00 ."
+    with path.open("r+b") as raw:
+        # The signature that MATLAB looks for: text, no subsystem data, version 2.0, byte order mark.
+        raw.write(header.encode().ljust(116) + bytes(8) + b"\x00\x02IM")
+
+
+class _ReversedWriter(Hdf5Writer):
+    def write(self, rows: slice, columns: slice, block: NDArray[Any]) -> None:
+        self._target[:, columns, rows] = block.transpose(0, 2, 1)
+
+
+def _write_side(file: Any, key: str, value: Any) -> None:
+    array = np.atleast_2d(np.asarray(value))
+    if array.dtype.kind == "U":
+        text = str(array.ravel()[0])
+        codes = np.frombuffer(text.encode("utf-16-le"), dtype=np.uint16).reshape(-1, 1)
+        item = file.create_dataset(key, data=codes if codes.size else np.zeros(2, np.uint64))
+        item.attrs["MATLAB_class"] = np.bytes_("char")
+        item.attrs["MATLAB_int_decode"] = np.int32(2)
+        if not codes.size:
+            item.attrs["MATLAB_empty"] = np.uint8(1)
+    elif array.size:
+        item = file.create_dataset(key, data=array.T.astype(np.uint8) if array.dtype.kind == "b" else array.T)
+        item.attrs["MATLAB_class"] = np.bytes_("logical" if array.dtype.kind == "b" else MATLAB_CLASS[array.dtype.str[1:]])
+
+
+def _without_text_codes(array: FoundArray) -> FoundArray:
+    """A char array of MATLAB 7.3, stored as UTF-16 codes, becomes the text it means."""
+    if array.attributes.get("MATLAB_class") not in ("char", b"char"):
+        return array
+    empty = bool(array.attributes.get("MATLAB_empty", 0))
+    codes = np.empty(0, np.uint16) if empty else array.values().ravel(order="F").astype(np.uint16)
+    text = np.array([codes.tobytes().decode("utf-16-le", errors="replace")])
+    return FoundArray(array.name, (1,), text.dtype, InMemory(text))
+
+
+def _flattened(prefix: str, contents: Mapping[str, Any]) -> Iterator[tuple[str, NDArray[Any]]]:
+    """Structs become `struct.field`."""
+    for key, value in contents.items():
+        if key.startswith("__"):
+            continue
+        if isinstance(value, Mapping):
+            yield from _flattened(f"{prefix}{key}.", value)
+        else:
+            try:
+                yield prefix + key, np.asarray(value)
+            except ValueError:
+                continue
+
+
+@contextmanager
+def _mat_errors(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        # scipy answers a damaged file with whatever its parser stumbles over.
+        reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
+        raise CubeFileError(
+            f"{path} cannot be read: {reason}", "a whole .mat file", "save it again in MATLAB (-v7 or -v7.3)"
+        ) from error
