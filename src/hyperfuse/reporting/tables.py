@@ -1,0 +1,132 @@
+"""Tables of scores, for the terminal (rich) and as Markdown: best in bold, second best underlined.
+
+Plain ASCII throughout, so that a table survives any terminal, pipe and log.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from rich.table import Table
+from rich.text import Text
+
+from hyperfuse.quality.scores import Evaluation
+
+ABSENT = "-"
+BEST, SECOND = "bold", "underline"
+
+
+@dataclass(frozen=True)
+class ScoreColumn:
+    heading: str
+    field: str
+    digits: int
+    higher_is_better: bool
+
+
+METHOD_COLUMNS = (
+    ScoreColumn("PSNR dB", "psnr_db", 2, True),
+    ScoreColumn("mean-band PSNR dB", "mean_band_psnr_db", 2, True),
+    ScoreColumn("SAM deg", "spectral_angle_degrees", 3, False),
+    ScoreColumn("ERGAS", "ergas", 3, False),
+    ScoreColumn("SSIM", "ssim", 4, True),
+    ScoreColumn("Q2n", "q2n", 4, True),
+)
+SECONDS = "time s"
+
+
+@dataclass(frozen=True)
+class Cell:
+    text: str
+    style: str = ""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A table before it is drawn: headings, and rows of cells with the row's name first."""
+
+    headings: list[str]
+    rows: list[list[Cell]]
+
+
+def score_table(scores: Mapping[str, Evaluation], seconds: Mapping[str, float] | None = None, title: str | None = None) -> Table:
+    """One row per method, for the terminal."""
+    grid = _score_grid(scores, seconds)
+    caption = "best in bold, second best underlined" if len(scores) > 1 else None
+    table = Table(title=title, title_justify="left", caption=caption, caption_justify="left")
+    for place, heading in enumerate(grid.headings):
+        table.add_column(heading, justify="left" if place == 0 else "right")
+    for row in grid.rows:
+        table.add_row(*(Text(cell.text, style=cell.style) for cell in row))
+    return table
+
+
+def score_markdown(scores: Mapping[str, Evaluation], seconds: Mapping[str, float] | None = None) -> str:
+    """The same table as Markdown, ending with a newline."""
+    grid = _score_grid(scores, seconds)
+    marks = {BEST: "**{}**", SECOND: "<u>{}</u>", "": "{}"}
+    lines = [grid.headings, ["---", *["---:"] * (len(grid.headings) - 1)]]
+    lines += [[marks[cell.style].format(cell.text.replace("|", "\\|")) for cell in row] for row in grid.rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def evaluation_table(evaluation: Evaluation, title: str | None = None) -> Table:
+    """One row per overall figure of one evaluation."""
+    table = Table("metric", title=title, title_justify="left")
+    table.add_column("value", justify="right")
+    for column in METHOD_COLUMNS:
+        if column.field != "q2n" or evaluation.q2n is not None:
+            table.add_row(column.heading, _shown(getattr(evaluation, column.field), column.digits))
+    table.add_row("UQI", _shown(evaluation.uqi, 4))
+    table.add_row("RMSE", f"{evaluation.rmse:.4g}")
+    table.add_row("peak", f"{evaluation.peak:.6g}")
+    table.add_row("scale", ABSENT if evaluation.scale is None else f"{evaluation.scale:g}")
+    table.add_row("values compared", f"{100 * evaluation.compared_fraction:.2f} %")
+    return table
+
+
+def band_table(evaluation: Evaluation) -> Table:
+    """One row per band; bands left out show no figures."""
+    table = Table()
+    for heading in ("band", "nm", "PSNR dB", "RMSE", "SSIM", "UQI"):
+        table.add_column(heading, justify="right")
+    for band, nm in enumerate(evaluation.wavelength_nm):
+        table.add_row(
+            str(band + 1),
+            _shown(nm, 1),
+            _shown(evaluation.band_psnr_db[band], 2),
+            ABSENT if math.isnan(evaluation.band_rmse[band]) else f"{evaluation.band_rmse[band]:.4g}",
+            _shown(evaluation.band_ssim[band], 4),
+            _shown(evaluation.band_uqi[band], 4),
+        )
+    return table
+
+
+def _score_grid(scores: Mapping[str, Evaluation], seconds: Mapping[str, float] | None) -> Grid:
+    """Columns that no method has a figure for are left out."""
+    headings, columns = ["method"], [[Cell(method) for method in scores]]
+    for column in METHOD_COLUMNS:
+        values = [getattr(evaluation, column.field) for evaluation in scores.values()]
+        if any(value is not None for value in values):
+            headings.append(column.heading)
+            columns.append(_marked(values, column))
+    if seconds is not None:
+        headings.append(SECONDS)
+        columns.append([Cell(_shown(seconds.get(method), 1)) for method in scores])
+    return Grid(headings, [list(row) for row in zip(*columns, strict=True)])
+
+
+def _marked(values: list[float | None], column: ScoreColumn) -> list[Cell]:
+    """Ranks are those of the rounded figures: two methods that look equal are marked alike."""
+    shown = [_shown(value, column.digits) for value in values]
+    ranking = sorted({float(text) for text in shown if text != ABSENT}, reverse=column.higher_is_better)
+    styles = dict(zip(ranking, (BEST, SECOND), strict=False)) if len(values) > 1 else {}
+    return [Cell(text, "" if text == ABSENT else styles.get(float(text), "")) for text in shown]
+
+
+def _shown(value: float | None, digits: int) -> str:
+    if value is None or math.isnan(value):
+        return ABSENT
+    return f"{value:.{digits}f}"
