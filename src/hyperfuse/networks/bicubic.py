@@ -19,7 +19,7 @@ _REACH = 2  # a cubic convolution looks two coarse pixels to each side
 
 def upsample_bicubic(image: Tensor, fine_size: tuple[int, int], placement: Placement) -> Tensor:
     """(B, C, h, w) -> (B, C, H, W). Beyond the border the edge pixel is repeated."""
-    if torch.is_autocast_enabled(image.device.type):
+    if torch.amp.is_autocast_available(image.device.type) and torch.is_autocast_enabled(image.device.type):
         # The base carries the radiometry of the result: it stays in full precision whatever the network runs in.
         with torch.autocast(image.device.type, enabled=False):
             return upsample_bicubic(image, fine_size, placement)

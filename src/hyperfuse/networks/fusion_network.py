@@ -24,8 +24,11 @@ from hyperfuse.networks.pixel_centres import Placement, shared_edges
 
 
 class Margin(NamedTuple):
-    """How far beyond itself a piece of the result looks: fine pixels of the msi around the piece, and coarse pixels of the hsi around
-    the coarse neighbours of the piece and of the one row of fine pixels around it."""
+    """How far beyond itself a piece of the result looks.
+
+    fine    fine pixels of the msi around the piece
+    coarse  coarse pixels of the hsi around the four neighbours of every fine pixel of the piece and of the ring one pixel around it
+    """
 
     fine: int
     coarse: int
@@ -53,7 +56,8 @@ class FusionNetwork(nn.Module):
         spectral_code = self.spectral_encoder(self.hsi_kernel(_channels_last(hsi)))
         spatial_code = self.spatial_encoder(self.pair_kernel(_channels_last(pair)))
         features = self.implicit_decoder(spectral_code, spatial_code, placement)
-        return hsi_upsampled + self.output_kernel(features, bands)
+        fused: Tensor = hsi_upsampled + self.output_kernel(features, bands)
+        return fused
 
     @property
     def margin(self) -> Margin:
@@ -61,7 +65,7 @@ class FusionNetwork(nn.Module):
         return Margin(fine=self.spatial_encoder.reach + 2, coarse=self.spectral_encoder.reach + 1)
 
     def save_pretrained(self, folder: str | Path, provenance: Mapping[str, object] | None = None) -> None:
-        """Write config.json and a safetensors file into `folder`; `provenance` (data, steps, versions, ...) is kept in the config."""
+        """Write config.json and a safetensors file into `folder`; `provenance` (data, steps, versions) is kept in the config."""
         described = {
             "preset": preset_name(self.config),
             "network": self.config.model_dump(mode="json"),

@@ -2,7 +2,8 @@
 
 Paper section 3.3. Every query p asks an MLP once for each of its four coarse neighbours q,
 
-    candidate_q, weight_q = MLP(spectral_code(q), spatial_code(p), p - q, cell)      features(p) = sum_q softmax(weight)_q candidate_q
+    candidate_q, weight_q = MLP(spectral_code(q), spatial_code(p), p - q, cell)
+    features(p) = sum_q softmax(weight)_q candidate_q
 
 and this module computes exactly that with about two thirds of the multiplications (`plain_decoding.py` is the same word for word):
 
@@ -18,6 +19,7 @@ B batch, D code features, F decoded features, N hidden features, h w coarse, H W
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
@@ -38,7 +40,9 @@ class ImplicitDecoder(nn.Module):
         self.code_width = code_width
         # Input order: spectral code, spatial code, offset (row, column), cell (row, column). Output order: features, weight.
         widths = [2 * code_width + 4, *hidden_widths, feature_width + 1]
-        self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in zip(widths, widths[1:], strict=False))
+        self.first, *middle, self.last = (nn.Linear(a, b) for a, b in pairwise(widths))
+        self.middle = nn.ModuleList(middle)
+        self.widest = max(widths[1:])
         self.queries_per_chunk: int | None = None
 
     def forward(self, spectral_code: Tensor, spatial_code: Tensor, placement: Placement) -> Tensor:
@@ -51,9 +55,7 @@ class ImplicitDecoder(nn.Module):
             features = self._decode_rows(coarse_part, spatial_rows, rows, columns)
         else:
             decoded = [
-                self._decode_rows(
-                    coarse_part, spatial_rows[:, start : start + chunk], rows.between(start, start + chunk), columns
-                )
+                self._decode_rows(coarse_part, spatial_rows[:, start : start + chunk], rows.between(start, start + chunk), columns)
                 for start in range(0, fine_rows, chunk)
             ]
             features = torch.cat(decoded, dim=1)
@@ -62,15 +64,14 @@ class ImplicitDecoder(nn.Module):
     def _decode_rows(self, coarse_part: Tensor, spatial_rows: Tensor, rows: NeighbourPair, columns: NeighbourPair) -> Tensor:
         """(B, h, w, N) coarse part and (B, r, W, D) spatial code -> (B, r, W, F)."""
         hidden = self._first_layer(coarse_part, spatial_rows, rows, columns)
-        for layer in self.layers[1:-1]:
+        for layer in self.middle:
             hidden = F.relu(layer(hidden), inplace=True)
-        last: nn.Linear = self.layers[-1]  # type: ignore[assignment]
-        logits = F.linear(hidden, last.weight[-1:], last.bias[-1:])
+        logits = F.linear(hidden, self.last.weight[-1:], self.last.bias[-1:])
         # The softmax over the four neighbours, dimensions 1 and 3, without moving them.
         exponentials = torch.exp(logits - logits.amax(dim=(1, 3), keepdim=True))
         weights = exponentials / exponentials.sum(dim=(1, 3), keepdim=True)
         mean = (weights.to(hidden.dtype) * hidden).sum(dim=(1, 3))
-        return F.linear(mean, last.weight[:-1], last.bias[:-1])
+        return F.linear(mean, self.last.weight[:-1], self.last.bias[:-1])
 
     def _first_layer(self, coarse_part: Tensor, spatial_rows: Tensor, rows: NeighbourPair, columns: NeighbourPair) -> Tensor:
         """The first layer and its ReLU for all four neighbours, (B, 2, r, 2, W, N)."""
@@ -91,15 +92,13 @@ class ImplicitDecoder(nn.Module):
         """What the first layer makes of the spectral code, the cell and its bias, once per coarse pixel: (B, h, w, N)."""
         spectral, _, _, _, cell = self._first_weight()
         cell_size = torch.tensor([placement.rows.step, placement.columns.step], dtype=cell.dtype, device=cell.device)
-        constant = self.layers[0].bias + (cell * cell_size).sum(dim=1)
+        constant = self.first.bias + (cell * cell_size).sum(dim=1)
         return F.linear(spectral_code.permute(0, 2, 3, 1), spectral, constant)
 
     def _first_weight(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         """The columns of the first layer: spectral (N, D), spatial (N, D), row offset (N,), column offset (N,), cell (N, 2)."""
-        weight: Tensor = self.layers[0].weight  # type: ignore[assignment]
-        spectral, spatial, row_offset, column_offset, cell = weight.split(
-            [self.code_width, self.code_width, 1, 1, 2], dim=1
-        )
+        parts = torch.split(self.first.weight, [self.code_width, self.code_width, 1, 1, 2], dim=1)
+        spectral, spatial, row_offset, column_offset, cell = parts
         return spectral, spatial, row_offset[:, 0], column_offset[:, 0], cell
 
     def _rows_per_chunk(self, spatial_rows: Tensor) -> int | None:
@@ -108,15 +107,12 @@ class ImplicitDecoder(nn.Module):
             return None
         queries = self.queries_per_chunk
         if queries is None:
-            widest = max(layer.out_features for layer in self.layers)  # type: ignore[type-var]
             budget = _CHUNK_BYTES_ON_CPU if spatial_rows.device.type == "cpu" else _CHUNK_BYTES_ELSEWHERE
-            queries = budget // (NEIGHBOURS * 4 * int(widest))  # type: ignore[call-overload]
+            queries = budget // (NEIGHBOURS * 4 * self.widest)
         return max(1, queries // (spatial_rows.shape[0] * spatial_rows.shape[2]))
 
 
-def neighbours_of_queries(
-    spectral_code: Tensor, spatial_code: Tensor, placement: Placement
-) -> tuple[NeighbourPair, NeighbourPair]:
+def neighbours_of_queries(spectral_code: Tensor, spatial_code: Tensor, placement: Placement) -> tuple[NeighbourPair, NeighbourPair]:
     """The two coarse rows and the two coarse columns around every fine pixel: their products are the four neighbours."""
     device = spectral_code.device
     row_positions = fine_positions(placement.rows, spatial_code.shape[2])

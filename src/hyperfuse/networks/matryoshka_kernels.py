@@ -1,7 +1,7 @@
 """Matryoshka kernel layers: one nested weight serves every channel count up to C_max (paper section 3.2, algorithms 1 and 2).
 
-A cube of C channels uses the first C slices of the weight and nothing else, so what is learned on few channels is the prefix of what is
-used on many. At C = C_max the whole weight is used as it is.
+A cube of C channels uses the first C slices of the weight and nothing else, so what is learned on few channels is the prefix of
+what is used on many. At C = C_max the whole weight is used as it is.
 
 B batch, C channels, D features, k kernel size.
 """

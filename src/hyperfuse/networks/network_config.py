@@ -70,9 +70,7 @@ PRESETS: dict[str, NetworkConfig] = {
     "ssa-2-2": NetworkConfig(width=256, spectral_blocks=2, spatial_blocks=2),
     "ssa-4-4": NetworkConfig(width=256, spectral_blocks=4, spatial_blocks=4),
     "ssa-6-6": NetworkConfig(width=256, spectral_blocks=6, spatial_blocks=6),
-    "ssa-small": NetworkConfig(
-        width=48, spectral_blocks=3, spatial_blocks=3, decoder_hidden=(96, 96, 48), feature_width=48
-    ),
+    "ssa-small": NetworkConfig(width=48, spectral_blocks=3, spatial_blocks=3, decoder_hidden=(96, 96, 48), feature_width=48),
 }
 
 

@@ -1,6 +1,6 @@
 """The one home of the pixel-centre convention: where fine pixels lie on the coarse grid.
 
-Positions are measured in coarse pixels; coarse pixel k has its CENTRE at position k, its edges at k - 1/2 and k + 1/2. Along one axis,
+Positions are measured in coarse pixels; coarse pixel k has its CENTRE at position k, its edges at k - 1/2 and k + 1/2. Per axis,
 
     position(i) = origin + step * i                        i = 0 .. fine size - 1
 
@@ -20,8 +20,8 @@ from torch import Tensor
 
 from hyperfuse.networks.network_errors import PairShapeError
 
-# A fine pixel that lies on a coarse centre (every odd scale has such pixels) may come out a rounding error to the left of it. Without
-# this slack it would choose other neighbours in a tile than in the whole image.
+# A fine pixel that lies on a coarse centre (every odd scale has such pixels) may come out a rounding error to the left of it.
+# Without this slack it would choose other neighbours in a tile than in the whole image.
 CENTRE_SLACK = 1e-6
 
 
@@ -50,9 +50,7 @@ class Placement:
 
 def shared_edges(fine_size: tuple[int, int], coarse_size: tuple[int, int]) -> Placement:
     """The placement of two images that cover exactly the same ground."""
-    return Placement(
-        _shared_edges_along_axis(fine_size[0], coarse_size[0]), _shared_edges_along_axis(fine_size[1], coarse_size[1])
-    )
+    return Placement(_shared_edges_along_axis(fine_size[0], coarse_size[0]), _shared_edges_along_axis(fine_size[1], coarse_size[1]))
 
 
 def _shared_edges_along_axis(fine_size: int, coarse_size: int) -> AxisPlacement:
@@ -69,8 +67,8 @@ def _shared_edges_along_axis(fine_size: int, coarse_size: int) -> AxisPlacement:
 def fine_positions(axis: AxisPlacement, fine_size: int) -> Tensor:
     """Positions of the fine pixel centres, (fine_size,), float64.
 
-    Made on the CPU, in double precision, because a float32 position in a scene of thousands of pixels is wrong by 1e-4 of a pixel, and
-    not every device has doubles.
+    Made on the CPU, in double precision: a float32 position in a scene of thousands of pixels is wrong by 1e-4 of a pixel, and not
+    every device has doubles.
     """
     return axis.origin + axis.step * torch.arange(fine_size, dtype=torch.float64)
 

@@ -1,5 +1,6 @@
-"""The implicit decoder word for word from the equations of section 3.3, for counting, comparing and timing; `ImplicitDecoder` is the
-same function in fewer multiplications.
+"""The implicit decoder word for word from the equations of section 3.3, for counting, comparing and timing.
+
+`ImplicitDecoder` is the same function in fewer multiplications.
 
 B batch, D code features, F decoded features, h w coarse, H W fine.
 """
@@ -46,7 +47,7 @@ def decode_candidates(
 
 def _perceptron(decoder: ImplicitDecoder, question: Tensor) -> Tensor:
     hidden = question.reshape(-1, question.shape[-1])
-    for layer in decoder.layers[:-1]:
+    for layer in (decoder.first, *decoder.middle):
         hidden = F.relu(layer(hidden))
-    answer: Tensor = decoder.layers[-1](hidden)
+    answer: Tensor = decoder.last(hidden)
     return answer.view(*question.shape[:-1], -1)

@@ -1,0 +1,145 @@
+"""`hyperfuse export`, `hyperfuse kernels` and the network part of `hyperfuse info`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Weights = Annotated[str, typer.Argument(metavar="WEIGHTS", help="Folder of weights, or hf://owner/name.")]
+
+
+def export(
+    weights: Weights,
+    output: Annotated[Path, typer.Argument(metavar="OUT.onnx", help="File to write.")],
+) -> None:
+    """Write a network as one ONNX file that takes any band count, any msi and any scale."""
+    from hyperfuse.networks.fusion_network import FusionNetwork
+    from hyperfuse.networks.onnx_export import export_onnx
+
+    with _network_errors():
+        export_onnx(FusionNetwork.from_pretrained(weights), _in_existing_folder(output))
+    typer.echo(f"{output}  {output.stat().st_size / 1e6:.1f} MB")
+
+
+def kernels(
+    weights: Weights,
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="FIG", help="Figure to write (.png, .svg, .pdf).")],
+    channels: Annotated[int | None, typer.Option(help="Draw the first so many channels only (default: all).")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the numbers as JSON.")] = False,
+) -> None:
+    """Draw what the Matryoshka kernels have learned: each channel a point, coloured by its index."""
+    import json
+
+    from hyperfuse.networks.fusion_network import FusionNetwork
+    from hyperfuse.networks.kernel_analysis import map_kernels, umap_is_installed
+    from hyperfuse.reporting.kernel_figure import draw_kernel_maps
+
+    with _network_errors():
+        maps = map_kernels(FusionNetwork.from_pretrained(weights), channels)
+    projection = "UMAP" if umap_is_installed() else "PCA"
+    draw_kernel_maps(maps, _in_existing_folder(output), projection)
+    if as_json:
+        numbers = {kernel.title: round(kernel.smoothness, 6) for kernel in maps}
+        typer.echo(json.dumps({"figure": str(output), "projection": projection, "smoothness": numbers}, indent=2))
+        return
+    for kernel in maps:
+        typer.echo(f"{kernel.title:<20} smoothness {kernel.smoothness:+.3f}")
+    typer.echo(f"{output}  ({projection})")
+
+
+def describe_network(
+    name: str,
+    bands: int = 31,
+    msi_bands: int = 3,
+    size: int = 128,
+    scale: float = 4.0,
+    *,
+    fixed_bands: bool = False,
+) -> dict[str, object]:
+    """Parameters and multiply-adds of a preset for one pair: `size` fine pixels on a side, `size / scale` coarse ones."""
+    import torch
+
+    from hyperfuse.errors import OptionError
+    from hyperfuse.networks.complexity import count_multiply_adds, count_parameters
+    from hyperfuse.networks.fusion_network import FusionNetwork
+    from hyperfuse.networks.network_config import preset
+
+    if size < 1 or bands < 1 or msi_bands < 1 or not 1.0 <= scale <= size:
+        raise OptionError(
+            f"size {size}, bands {bands}, msi bands {msi_bands}, scale {scale:g}",
+            "whole numbers from 1 up and a scale between 1 and the size",
+        )
+    with _network_errors():
+        config = preset(name)
+        if fixed_bands:
+            config = config.with_fixed_bands(bands, msi_bands)
+        coarse = round(size / scale)
+        counts = count_multiply_adds(config, bands, msi_bands, (size, size), (coarse, coarse))
+        with torch.device("meta"):
+            network = FusionNetwork(config)
+    return {
+        "network": name,
+        "matryoshka_kernels": not fixed_bands,
+        "parameters": count_parameters(network),
+        "bands": bands,
+        "msi_bands": msi_bands,
+        "fine_size": size,
+        "coarse_size": coarse,
+        "multiply_adds": {
+            "equation": counts.equation,
+            "output_kernel_per_candidate": counts.per_candidate,
+            "performed": counts.performed,
+        },
+        "margin": network.margin._asdict(),
+    }
+
+
+def print_network(description: dict[str, object], *, as_json: bool) -> None:
+    """Print what `describe_network` found, for people or as JSON."""
+    import json
+
+    if as_json:
+        typer.echo(json.dumps(description, indent=2))
+        return
+    for key, value in description.items():
+        if isinstance(value, dict):
+            for part, number in value.items():
+                typer.echo(f"{key.replace('_', ' ')}, {part.replace('_', ' ')}: {number:,}")
+        else:
+            typer.echo(f"{key.replace('_', ' ')}: {value:,}" if type(value) is int else f"{key.replace('_', ' ')}: {value}")
+
+
+@contextmanager
+def _network_errors() -> Iterator[None]:
+    """`networks/` knows nothing of our errors; here its own become ours."""
+    from hyperfuse import errors
+    from hyperfuse.networks.network_errors import (
+        ChannelCountError,
+        MissingExtraError,
+        NetworkError,
+        PairShapeError,
+        WeightsFileError,
+    )
+
+    ours = {
+        ChannelCountError: errors.BandError,
+        PairShapeError: errors.GridError,
+        WeightsFileError: errors.WeightsError,
+        MissingExtraError: errors.OptionError,
+    }
+    try:
+        yield
+    except NetworkError as error:
+        raise ours.get(type(error), errors.OptionError)(error.got, error.expected, error.remedy) from error
+
+
+def _in_existing_folder(path: Path) -> Path:
+    from hyperfuse.errors import OptionError
+
+    if not path.parent.is_dir():
+        raise OptionError(f"folder {path.parent} does not exist", remedy="create it or choose another target")
+    return path
