@@ -139,7 +139,7 @@ def window_of(cube: xr.DataArray, rows: slice, columns: slice) -> xr.DataArray:
     window = cube.isel(y=rows, x=columns)
     if not has_transform(cube):
         return window
-    moved = stored_transform(cube) * Affine.translation(x0, y0)
+    moved = stored_transform(cube) @ Affine.translation(x0, y0)
     return place_cube(window, None, moved, None)
 
 

@@ -66,9 +66,9 @@ def grid_of(cube: xr.DataArray) -> Grid:
     transform = stored_transform(cube)
     if "x" in cube.coords and "y" in cube.coords:
         x, y = float(cube["x"][0]), float(cube["y"][0])
-        column, row = ~transform * (x, y)
+        column, row = ~transform @ (x, y)
         if max(abs(column - 0.5), abs(row - 0.5)) > PIXEL_TOLERANCE:
-            transform = transform * Affine.translation(column - 0.5, row - 0.5)
+            transform = transform @ Affine.translation(column - 0.5, row - 0.5)
     return Grid(height, width, transform, crs)
 
 
@@ -79,7 +79,7 @@ def place(hsi: Grid, msi: Grid) -> Placement:
             warnings.warn("only one of the two images is georeferenced: they are taken to cover the same extent", stacklevel=2)
         return _same_extent(hsi, msi)
     _require_one_crs(hsi, msi)
-    fine_to_coarse = ~hsi.transform * msi.transform
+    fine_to_coarse = ~hsi.transform @ msi.transform
     turn = max(abs(fine_to_coarse.b) * msi.width, abs(fine_to_coarse.d) * msi.height)
     if turn > 0.5:
         raise GridError(
@@ -87,7 +87,7 @@ def place(hsi: Grid, msi: Grid) -> Placement:
             "grids with parallel axes",
             "warp the HSI onto a north-up grid first (gdalwarp)",
         )
-    start_x, start_y = fine_to_coarse * (0.5, 0.5)
+    start_x, start_y = fine_to_coarse @ (0.5, 0.5)
     placement = Placement(start_y - 0.5, fine_to_coarse.e, start_x - 0.5, fine_to_coarse.a)
     _require_overlap(placement, hsi, msi)
     return placement
@@ -98,7 +98,7 @@ def fine_grid(hsi: Grid, msi: Grid) -> Grid:
     if msi.transform is not None or hsi.transform is None:
         return Grid(msi.height, msi.width, msi.transform, msi.crs or hsi.crs)
     shrink = Affine.scale(hsi.width / msi.width, hsi.height / msi.height)
-    return Grid(msi.height, msi.width, hsi.transform * shrink, hsi.crs)
+    return Grid(msi.height, msi.width, hsi.transform @ shrink, hsi.crs)
 
 
 def require_finer(hsi: Grid, msi: Grid, placement: Placement) -> None:

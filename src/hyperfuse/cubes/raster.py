@@ -187,7 +187,7 @@ def _transform(source: Any, exact: Mapping[str, Any]) -> Affine | None:
         return native
     own = Affine(*exact["transform"])
     rotated = own.b != 0 or own.d != 0
-    moved = native is not None and not (~own * native).almost_equals(Affine.identity(), 1e-6)
+    moved = native is not None and not (~own @ native).almost_equals(Affine.identity(), 1e-6)
     # ENVI's map info knows no shear, and a header edited by hand must win over our exact copy.
     return native if moved and not rotated else own
 

@@ -102,6 +102,6 @@ def _bounds(grid: Grid) -> list[float] | None:
     """Left, bottom, right, top."""
     if grid.transform is None:
         return None
-    corners = [grid.transform * corner for corner in ((0, 0), (grid.width, 0), (0, grid.height), (grid.width, grid.height))]
+    corners = [grid.transform @ corner for corner in ((0, 0), (grid.width, 0), (0, grid.height), (grid.width, grid.height))]
     xs, ys = zip(*corners, strict=True)
     return [min(xs), min(ys), max(xs), max(ys)]

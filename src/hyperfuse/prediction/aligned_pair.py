@@ -1,6 +1,6 @@
 """Two cubes of the same place -> two arrays that share orientation and extent, and how the one lies in the other.
 
-The MSI's grid is never resampled. The HSI is placed on it by the two transforms; what lies outside the overlap is cut off on both sides.
+The MSI's grid is never resampled. The HSI is placed on it by the two transforms; what lies outside the overlap is cut off.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from hyperfuse.cubes.cube import physical_values
-from hyperfuse.cubes.grid import Grid, Placement, grid_of, place, require_finer
+from hyperfuse.cubes.grid import Grid, grid_of, place, require_finer
 from hyperfuse.errors import GridError, ValueRangeError
 
 SMALLEST_HSI = 2

@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 from hyperfuse.cubes.cube import as_cube
 from hyperfuse.cubes.files import creator_for, open_cube, write_cube
 from hyperfuse.cubes.publishing import refuse_unwritable
+from hyperfuse.estimation.observation import known_observation
+from hyperfuse.methods.bicubic import bicubic
 from hyperfuse.prediction.aligned_pair import AlignedPair, align_pair
 from hyperfuse.prediction.fused_cube import fused_cube
 
@@ -50,6 +52,16 @@ def fuse_files(
     fused = fuse(hsi, msi, method=method)
     fused.attrs |= {"hyperfuse_hsi": Path(hsi).name, "hyperfuse_msi": Path(msi).name}
     return write_cube(fused, output, options=options, cog=cog, overwrite=overwrite)
+
+
+def fuse_pair(pair: AlignedPair, method: str) -> NDArray[np.float32]:
+    """(C, H, W) physical values; NaN where the MSI has no data."""
+    hsi, msi = torch.from_numpy(np.ascontiguousarray(pair.hsi)), torch.from_numpy(pair.msi)
+    response = torch.zeros(msi.shape[0], hsi.shape[0], dtype=torch.float64)
+    observation = known_observation(response, pair.scale, shift=pair.grid_shift)
+    fused = bicubic(hsi, msi, observation)
+    fused[:, torch.isnan(msi).any(dim=0)] = torch.nan
+    return fused.numpy()
 
 
 def _as_image(image: Image) -> xr.DataArray:

@@ -47,7 +47,7 @@ def to_stored(physical: NDArray[np.float32], like: xr.DataArray, nodata: float |
     stored = (physical - like["offset"].values.reshape(column)) / like["scale"].values.reshape(column)
     missing = ~np.isfinite(stored)
     if like.dtype.kind == "f":
-        values = stored.astype(like.dtype)
+        values: NDArray[Any] = stored.astype(like.dtype)
     else:
         limits = np.iinfo(like.dtype)
         # float64 cannot name the largest 64-bit integers; the next smaller float can be cast.

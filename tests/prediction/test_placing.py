@@ -1,0 +1,134 @@
+"""A scene that is a linear function of the map coordinates comes out of bicubic fusing as just that, wherever the grids lie."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import xarray as xr
+from affine import Affine
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hyperfuse import fuse, make_cube
+from hyperfuse.cubes.cube import nodata_of, physical_values
+from hyperfuse.cubes.grid import grid_of
+from hyperfuse.errors import BandError, GridError, ValueRangeError
+
+WAVELENGTHS = np.array([450.0, 550.0, 650.0])
+
+
+def plane(transform: Affine, height: int, width: int) -> np.ndarray:
+    columns, rows = np.meshgrid(np.arange(width) + 0.5, np.arange(height) + 0.5)
+    x, y = transform @ (columns, rows)
+    return np.stack([0.5 + 0.001 * x + 0.002 * y, 1.0 - 0.001 * y, 0.003 * x]).astype(np.float32)
+
+
+def plane_cube(transform: Affine, height: int, width: int, crs: int | None = 32633) -> xr.DataArray:
+    return make_cube(plane(transform, height, width), wavelength_nm=WAVELENGTHS, crs=crs, transform=transform)
+
+
+def interior_error(fused: xr.DataArray, hsi_transform: Affine, hsi_size: tuple[int, int]) -> float:
+    """Largest deviation from the plane, at fine pixels that lie two coarse pixels inside the HSI; there must be some."""
+    transform = grid_of(fused).transform
+    values = physical_values(fused)
+    columns, rows = np.meshgrid(np.arange(fused.sizes["x"]) + 0.5, np.arange(fused.sizes["y"]) + 0.5)
+    coarse_x, coarse_y = ~hsi_transform @ (transform @ (columns, rows))
+    inside = (coarse_x > 2) & (coarse_x < hsi_size[1] - 2) & (coarse_y > 2) & (coarse_y < hsi_size[0] - 2)
+    # Neighbours beyond the overlap are cut off, so stay away from the MSI's edges as well.
+    inside &= (columns > 12) & (columns < fused.sizes["x"] - 12) & (rows > 12) & (rows < fused.sizes["y"] - 12)
+    assert inside.sum() > 10
+    return float(np.abs(values - plane(transform, *values.shape[1:]))[:, inside].max())
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    scale_y=st.floats(1.0, 6.0),
+    scale_x=st.floats(1.0, 6.0),
+    offset_x=st.floats(-30.0, 30.0),
+    offset_y=st.floats(-30.0, 30.0),
+    flip=st.booleans(),
+)
+def test_any_scale_offset_and_orientation(scale_y: float, scale_x: float, offset_x: float, offset_y: float, flip: bool) -> None:
+    fine = Affine(1.0, 0, 0, 0, -1.0, 0)
+    size = (24, 26)
+    coarse = Affine(scale_x, 0, offset_x, 0, -scale_y, offset_y)
+    if flip:
+        coarse = coarse @ Affine.translation(0, size[0]) @ Affine.scale(1, -1)
+    height, width = int(size[0] * scale_y) + 40, int(size[1] * scale_x) + 40
+    fine = Affine.translation(-20, 20) @ fine
+    fused = fuse(
+        plane_cube(coarse, *size), make_cube(np.ones((2, height, width), np.float32), crs=32633, transform=fine), method="bicubic"
+    )
+    assert grid_of(fused).transform == fine
+    assert fused.shape == (3, height, width)
+    assert interior_error(fused, coarse, size) < 1e-4
+
+
+def test_only_pixels_outside_the_hsi_are_nodata() -> None:
+    coarse = Affine(4, 0, 100, 0, -4, 100)
+    msi = make_cube(np.ones((1, 80, 80), np.float32), crs=32633, transform=Affine(1, 0, 90, 0, -1, 110))
+    fused = fuse(plane_cube(coarse, 10, 10), msi, method="bicubic")
+    covered = np.isfinite(physical_values(fused)).all(axis=0)
+    expected = np.zeros((80, 80), bool)
+    expected[10:50, 10:50] = True
+    np.testing.assert_array_equal(covered, expected)
+
+
+def test_without_georeference_both_cover_the_same_extent() -> None:
+    hsi = plane_cube(Affine(4, 0, 0, 0, -4, 0), 12, 12)
+    plain = make_cube(physical_values(hsi))
+    fused = fuse(plain, np.ones((2, 48, 48), np.float32), method="bicubic")
+    inner = slice(12, 36)
+    expected = plane(Affine(1, 0, 0, 0, -1, 0), 48, 48)
+    np.testing.assert_allclose(physical_values(fused)[:, inner, inner], expected[:, inner, inner], atol=1e-5)
+
+
+def test_one_georeference_is_handed_on() -> None:
+    hsi = plane_cube(Affine(4, 0, 1000, 0, -4, 2000), 12, 12)
+    with pytest.warns(UserWarning, match="only one of the two images is georeferenced"):
+        fused = fuse(hsi, np.ones((2, 48, 48), np.float32), method="bicubic")
+    assert grid_of(fused).transform.almost_equals(Affine(1, 0, 1000, 0, -1, 2000))
+    assert grid_of(fused).crs.to_epsg() == 32633
+
+
+def test_metadata_dtype_scale_and_nodata_are_the_hsis() -> None:
+    stored = np.random.default_rng(0).integers(0, 9000, (3, 10, 10)).astype(np.int16)
+    stored[:, 4, 4] = -9999
+    hsi = make_cube(
+        stored, wavelength_nm=WAVELENGTHS, fwhm_nm=[5, 6, 7], good=[True, False, True], band_names=["a", "b", "c"], scale=1e-4,
+        nodata=-9999, crs=32633, transform=Affine(40, 0, 0, 0, -40, 0), attributes={"sensor": "test"},
+    )  # fmt: skip
+    msi = np.ones((2, 40, 40), np.float32)
+    msi[:, 30, 31] = np.nan
+    fused = fuse(hsi, make_cube(msi, crs=32633, transform=Affine(10, 0, 0, 0, -10, 0)), method="bicubic")
+    assert fused.dtype == np.int16
+    assert nodata_of(fused) == -9999
+    for name in ("wavelength", "fwhm", "good", "band_name", "scale", "offset"):
+        np.testing.assert_array_equal(fused[name].values, hsi[name].values)
+    assert fused.attrs["sensor"] == "test"
+    assert fused.attrs["hyperfuse_method"] == "bicubic"
+    assert fused.attrs["hyperfuse_scale"] == "4"
+    assert (fused.values[:, 30, 31] == -9999).all()
+    assert (fused.values[[0, 2], 0, 0] != -9999).all()
+
+
+def test_refusals() -> None:
+    fine, coarse = Affine(1, 0, 0, 0, -1, 0), Affine(4, 0, 0, 0, -4, 0)
+    msi = make_cube(np.ones((1, 40, 40), np.float32), crs=32633, transform=fine)
+    hsi = plane_cube(coarse, 10, 10)
+    with pytest.raises(GridError, match="finer than the MSI"):
+        fuse(msi, hsi, method="bicubic")
+    with pytest.raises(GridError, match=r"EPSG:32633.*EPSG:4326|EPSG:4326.*EPSG:32633"):
+        fuse(plane_cube(coarse, 10, 10, crs=4326), msi, method="bicubic")
+    with pytest.raises(GridError, match="do not overlap"):
+        fuse(plane_cube(Affine(4, 0, 1e6, 0, -4, 0), 10, 10), msi, method="bicubic")
+    with pytest.raises(GridError, match="1x1 pixels"):
+        fuse(make_cube(np.ones((3, 1, 1), np.float32)), np.ones((1, 4, 4), np.float32), method="bicubic")
+    with pytest.raises(ValueRangeError, match="HSI holds nothing but nodata"):
+        fuse(make_cube(np.full((3, 10, 10), np.nan, np.float32)), np.ones((1, 40, 40), np.float32), method="bicubic")
+    with pytest.raises(ValueRangeError, match="MSI holds nothing but nodata"):
+        fuse(make_cube(np.ones((3, 10, 10), np.float32)), np.full((1, 40, 40), np.nan, np.float32), method="bicubic")
+    with pytest.raises(GridError, match="turned against each other"):
+        fuse(plane_cube(Affine.rotation(20) @ coarse, 10, 10), msi, method="bicubic")
+    with pytest.raises(BandError, match="wavelength list of 2 entries for 3 bands"):
+        make_cube(np.ones((3, 4, 4)), wavelength_nm=[1, 2])
