@@ -27,6 +27,7 @@ from hyperfuse.progress import progress
 FloatArray = NDArray[np.float64]
 
 WINDOW_BYTES = 32 * 2**20
+BLOCK_COLUMNS = 256
 # A coarse pixel that sees more than this share of missing fine pixels is missing itself; below it, the rest stand in.
 TOLERATED_MISSING = 0.01
 
@@ -67,10 +68,10 @@ def observe(
                 if has_gaps:
                     window[gaps] = 0.0
                 msi[:, window_rows, window_columns] = _mix_bands(window, gaps if has_gaps else None, response)
-                part = columns.weights[:, window_columns]
-                values += _along_x(window, part)
+                _add_along_x(window, columns, window_columns.start, values)
                 if has_gaps:
-                    missing = _along_x(gaps.astype(np.float64), part) + (0.0 if missing is None else missing)
+                    missing = np.zeros_like(values) if missing is None else missing
+                    _add_along_x(gaps.astype(np.float64), columns, window_columns.start, missing)
                 advance(1)
             for coarse_row, image_row in waiting.add(values, missing):
                 hsi[:, coarse_row] = image_row
@@ -86,11 +87,22 @@ def _mix_bands(window: FloatArray, gaps: NDArray[np.bool_] | None, response: Flo
     return mixed
 
 
-def _along_x(window: FloatArray, weights: sparse.csr_array) -> FloatArray:
-    """(C, r, c) -> (C, r, w)."""
-    flat = window.reshape(-1, window.shape[2])
-    blurred: FloatArray = (weights @ flat.T).T.reshape(*window.shape[:2], -1)
-    return blurred
+def _add_along_x(window: FloatArray, columns: Taps, start: int, strip: FloatArray) -> None:
+    """What a window (C, r, c) that starts at column `start` contributes to its strip (C, r, w)."""
+    # One dense product of a narrow block runs at the speed of the matrix library, several times faster than a sparse one.
+    for offset in range(0, window.shape[2], BLOCK_COLUMNS):
+        block = window[:, :, offset : offset + BLOCK_COLUMNS]
+        left, right = start + offset, start + offset + block.shape[2]
+        seen_by = np.flatnonzero((columns.first < right) & (columns.last >= left))
+        if seen_by.size:
+            coarse = slice(int(seen_by[0]), int(seen_by[-1]) + 1)
+            product = block.reshape(-1, block.shape[2]) @ columns.weights[coarse, left:right].toarray().T
+            strip[:, :, coarse] += product.reshape(*block.shape[:2], -1)
+
+
+def _along_y(weights: FloatArray, fine: FloatArray) -> FloatArray:
+    """(rows, r) and (C, r, w) -> (C, rows, w)."""
+    return np.moveaxis(np.tensordot(weights, fine, axes=(1, 1)), 0, 1)
 
 
 @dataclass
@@ -120,24 +132,19 @@ class _WaitingRows:
             ready += 1
         if ready > self.next_row:
             done = slice(self.next_row, ready)
-            yield done, self._along_y(done, end)
+            yield done, self._finished(done, end)
             self.next_row = ready
             self._forget()
 
-    def _along_y(self, done: slice, end: int) -> NDArray[np.float32]:
-        weights = self.taps.weights[done, self.start : end]
-        seen = self._product(weights, self.values)
+    def _finished(self, done: slice, end: int) -> NDArray[np.float32]:
+        weights = self.taps.weights[done, self.start : end].toarray()
+        seen = _along_y(weights, self.values)
         if self.missing is not None:
-            lost = self._product(weights, self.missing)
+            lost = _along_y(weights, self.missing)
             with np.errstate(invalid="ignore", divide="ignore"):
                 seen = np.where(lost > TOLERATED_MISSING, np.nan, seen / (1 - lost))
-        return seen.astype(np.float32)
-
-    def _product(self, weights: sparse.csr_array, fine: FloatArray) -> FloatArray:
-        """(coarse, fine) @ (C, fine, w) -> (C, coarse, w)."""
-        product = weights @ fine.transpose(1, 0, 2).reshape(fine.shape[1], -1)
-        transposed: FloatArray = product.reshape(-1, self.bands, self.width).transpose(1, 0, 2)
-        return transposed
+        image: NDArray[np.float32] = seen.astype(np.float32)
+        return image
 
     def _forget(self) -> None:
         still_needed = self.taps.first[self.next_row :].min(initial=self.start + self.values.shape[1])
