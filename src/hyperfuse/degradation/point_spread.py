@@ -18,6 +18,8 @@ from torch import Tensor
 
 FWHM_PER_SIGMA = 2.0 * math.sqrt(2.0 * math.log(2.0))
 REACH_IN_SIGMAS = 4.0
+# Centres are sums of rounded numbers; a tap exactly at the reach must not come and go with the last digit.
+CENTRE_ROUNDING = 1e-6
 
 
 def sigma_from_fwhm(fwhm: float) -> float:
@@ -42,7 +44,7 @@ def point_spread_taps(fine_size: int, coarse_size: int, scale: float, sigma: flo
     distances = positions - centres[:, None]
     # A softmax of the exponent never divides by zero, however narrow the point spread. Where a centre lies between two pixels the
     # taps reach half a pixel further on one side than on the other; cutting both at the same distance keeps mirror symmetry exact.
-    exponent = (-0.5 * (distances / sigma) ** 2).masked_fill(distances.abs() > reach, -torch.inf)
+    exponent = (-0.5 * (distances / sigma) ** 2).masked_fill(distances.abs() > reach + CENTRE_ROUNDING, -torch.inf)
     weights = torch.softmax(exponent, dim=1)
     return _mirrored(positions, fine_size), weights
 
