@@ -47,12 +47,13 @@ def count_multiply_adds(
         hsi = torch.empty(1, bands, *coarse_size)
         msi = torch.empty(1, msi_bands, *fine_size)
         features = torch.empty(1, config.feature_width, *fine_size)
+    performed = _multiply_adds(lambda: network(hsi, msi))
     equation = _multiply_adds(lambda: fuse_plainly(network, hsi, msi))
     output_kernel = _multiply_adds(lambda: network.output_kernel(features, bands))
     return MultiplyAdds(
         equation=equation,
         per_candidate=equation + (NEIGHBOURS - 1) * output_kernel,
-        performed=_multiply_adds(lambda: network(hsi, msi)),
+        performed=performed,
     )
 
 

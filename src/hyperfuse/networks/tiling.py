@@ -129,16 +129,23 @@ def _axis_tile(start: int, tile_size: int, fine_size: int, coarse_size: int, mar
     core = (start, min(start + tile_size, fine_size))
     fine = (max(0, core[0] - margin.fine), min(fine_size, core[1] + margin.fine))
     # The output kernel looks one fine pixel beyond the core; those pixels ask their coarse neighbours, which look farther still.
-    asking = (max(0, core[0] - 1), min(fine_size, core[1] + 1))
-    first_asked, last_asked = _coarse_below(axis, asking[0]), _coarse_below(axis, asking[1] - 1) + 1
+    # A pixel outside the coarse image asks its border pixel.
+    last = coarse_size - 1
+    first_asked = _within(_coarse_below(axis, max(0, core[0] - 1)), last)
+    last_asked = _within(_coarse_below(axis, min(fine_size, core[1] + 1) - 1) + 1, last)
     # The bicubic image of the whole fine window needs one coarse pixel below and two above each position.
-    first_tap, last_tap = _coarse_below(axis, fine[0]) - 1, _coarse_below(axis, fine[1] - 1) + 2
+    first_tap = _within(_coarse_below(axis, fine[0]) - 1, last)
+    last_tap = _within(_coarse_below(axis, fine[1] - 1) + 2, last)
     coarse = (
-        max(0, min(first_asked - margin.coarse, first_tap, coarse_size - 1)),
-        min(coarse_size, max(last_asked + margin.coarse, last_tap, 0) + 1),
+        _within(min(first_asked - margin.coarse, first_tap), last),
+        _within(max(last_asked + margin.coarse, last_tap), last) + 1,
     )
     return _AxisTile(core, fine, coarse, axis.seen_from(fine[0], coarse[0]))
 
 
 def _coarse_below(axis: AxisPlacement, fine_index: int) -> int:
     return math.floor(axis.position(fine_index) + CENTRE_SLACK)
+
+
+def _within(index: int, last: int) -> int:
+    return min(max(index, 0), last)

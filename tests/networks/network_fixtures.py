@@ -1,0 +1,32 @@
+"""Small networks for the tests, from seeds."""
+
+from __future__ import annotations
+
+import torch
+
+from hyperfuse.networks.fusion_network import FusionNetwork
+from hyperfuse.networks.network_config import MatryoshkaBands, NetworkConfig
+
+TINY = NetworkConfig(
+    width=8,
+    spectral_blocks=1,
+    spatial_blocks=2,
+    decoder_hidden=(12, 10),
+    feature_width=6,
+    channels=MatryoshkaBands(max_channels=16),
+)
+
+
+def tiny_network(seed: int = 0, config: NetworkConfig = TINY) -> FusionNetwork:
+    torch.manual_seed(seed)
+    return FusionNetwork(config).eval()
+
+
+def random_pair(
+    bands: int, msi_bands: int, coarse: tuple[int, int], fine: tuple[int, int], batch: int = 1, seed: int = 0
+) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return (
+        torch.rand(batch, bands, *coarse, generator=generator),
+        torch.rand(batch, msi_bands, *fine, generator=generator),
+    )
