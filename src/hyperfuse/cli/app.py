@@ -12,7 +12,7 @@ from typing import Annotated, TextIO
 import typer
 from rich.console import Console
 
-from hyperfuse.cli import cubes
+from hyperfuse.cli import cubes, evaluation, fusing, networks, pairs
 from hyperfuse.errors import HyperfuseError
 from hyperfuse.progress import show_progress
 
@@ -25,8 +25,14 @@ app = typer.Typer(
     help="Fuse a coarse hyperspectral image with a fine multispectral image of the same place: any sensor, any bands, any scale.",
 )
 
+app.command()(fusing.fuse)
+app.command()(fusing.demo)
 app.command()(cubes.info)
 app.command()(cubes.convert)
+app.command()(pairs.simulate)
+app.command()(evaluation.evaluate)
+app.command()(networks.export)
+app.command()(networks.kernels)
 
 
 @app.callback()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from hyperfuse.cli.networks import describe_network, print_network
 from hyperfuse.errors import OptionError
 
 if TYPE_CHECKING:
@@ -22,17 +23,34 @@ def info(
     file: Annotated[Path | None, typer.Argument(help="A cube: ENVI, GeoTIFF, NetCDF, HDF5, Zarr, .mat, .npz, .npy.")] = None,
     variable: Variable = None,
     band_axis: BandAxis = None,
+    network: Annotated[
+        str | None, typer.Option(help="Describe a network instead: ssa-1-1, ssa-2-2, ssa-4-4, ssa-6-6, ssa-small.")
+    ] = None,
+    bands: Annotated[int, typer.Option(help="With --network: HSI bands of the pair to count for.")] = 31,
+    msi_bands: Annotated[int, typer.Option(help="With --network: MSI bands.")] = 3,
+    size: Annotated[int, typer.Option(help="With --network: fine pixels on a side.")] = 128,
+    scale: Annotated[float, typer.Option(help="With --network: fine pixels per coarse pixel.")] = 4.0,
+    fixed_bands: Annotated[
+        bool, typer.Option("--fixed-bands", help="With --network: without Matryoshka kernels (the ablation).")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
-    """Show what is in a file: size, bands, wavelengths, grid, values.
+    """Show what is in a file: size, bands, wavelengths, grid, values; or what a network costs.
 
     [dim]hyperfuse info scene.hdr[/dim]
+    [dim]hyperfuse info --network ssa-6-6 --bands 191[/dim]
     """
     from hyperfuse.cubes.files import open_cube
     from hyperfuse.cubes.summary import summarise
 
-    if file is None:
-        raise OptionError("no file", "hyperfuse info FILE", "see hyperfuse info --help")
+    if (file is None) == (network is None):
+        raise OptionError(
+            "a file and a network" if file else "no file", "hyperfuse info FILE, or --network NAME", "see hyperfuse info --help"
+        )
+    if network is not None:
+        print_network(describe_network(network, bands, msi_bands, size, scale, fixed_bands=fixed_bands), as_json=as_json)
+        return
+    assert file is not None
     summary = summarise(open_cube(file, variable, band_axis))
     if as_json:
         print_json({"file": str(file)} | summary.as_dict())

@@ -1,0 +1,85 @@
+"""`hyperfuse fuse` and `hyperfuse demo`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hyperfuse.cli.cubes import parse_options
+from hyperfuse.cli.pairs import RESPONSE_HELP
+
+
+def fuse(
+    hsi: Annotated[Path, typer.Argument(metavar="HSI", help="The coarse image: many narrow bands, big pixels.")],
+    msi: Annotated[Path, typer.Argument(metavar="MSI", help="The fine image of the same place: few bands, small pixels.")],
+    output: Annotated[
+        Path, typer.Option("-o", "--output", metavar="OUT", help="What to write: .tif .hdr .nc .h5 .zarr .mat .npz .npy.")
+    ],
+    method: Annotated[
+        str, typer.Option(metavar="NAME", help="One of `hyperfuse methods`; auto lets the pair itself choose.")
+    ] = "auto",
+    weights: Annotated[
+        str | None, typer.Option(metavar="FOLDER", help="Fuse with this trained network instead of a method.")
+    ] = None,
+    estimate: Annotated[
+        bool,
+        typer.Option(
+            help="Find shift, point spread, response and noise from the pair itself (else: as georeferenced, FWHM = scale)."
+        ),
+    ] = True,
+    response: Annotated[str | None, typer.Option(metavar="R", help="Known response, not estimated. " + RESPONSE_HELP)] = None,
+    psf_fwhm: Annotated[float | None, typer.Option(help="Known point spread of the HSI, FWHM in fine pixels.")] = None,
+    shift: Annotated[
+        tuple[float, float] | None,
+        typer.Option(metavar="DY DX", help="Known shift: how far down and right of its georeference the HSI looks, fine pixels."),
+    ] = None,
+    hsi_variable: Annotated[str | None, typer.Option(help="Which array of an HSI file that holds several.")] = None,
+    msi_variable: Annotated[str | None, typer.Option(help="Which array of an MSI file that holds several.")] = None,
+    cog: Annotated[bool, typer.Option("--cog", help="Write a cloud-optimised GeoTIFF.")] = False,
+    creation_options: Annotated[
+        list[str] | None, typer.Option("--co", metavar="NAME=VALUE", help="Format's own option, e.g. COMPRESS=ZSTD.")
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace OUT if it exists.")] = False,
+) -> None:
+    """Fuse a coarse HSI with a fine MSI: the HSI's bands on the MSI's pixels, with all metadata.
+
+    [dim]hyperfuse fuse enmap.tif sentinel2.tif -o fused.tif[/dim]
+    """
+    from hyperfuse.prediction.fuse_scene import fuse_files
+
+    written = fuse_files(
+        hsi,
+        msi,
+        output,
+        method=method,
+        weights=weights,
+        estimate=estimate,
+        response=response,
+        psf_fwhm=psf_fwhm,
+        shift=shift,
+        hsi_variable=hsi_variable,
+        msi_variable=msi_variable,
+        options=parse_options(creation_options),
+        cog=cog,
+        overwrite=overwrite,
+    )
+    typer.echo(str(written))
+
+
+def demo(
+    folder: Annotated[Path, typer.Option("-o", "--output", metavar="FOLDER", help="Where to write pictures and cubes.")] = Path(
+        "demo"
+    ),
+) -> None:
+    """Fuse a real scene (Indian Pines, AVIRIS, x4, Sentinel-2 bands) with every method; show scores, write cube and picture."""
+    from rich.console import Console
+
+    from hyperfuse.reporting.demo import run_demo
+
+    result = run_demo(folder)
+    console = Console(highlight=False)
+    console.print(result.table)
+    for label, path in result.files.items():
+        console.print(f"{label:<10} {path}", soft_wrap=True, markup=False)
