@@ -38,7 +38,7 @@ def largest_crop(size: tuple[int, int], scale: Fraction) -> Crop:
     """The largest upper left part of an image of this size that p fine pixels divide, for the scale p/q."""
     coarse = tuple(length // scale.numerator * scale.denominator for length in size)
     if 0 in coarse:
-        near = ", ".join(f"{float(near):.6g}" for near in fitting_scales(min(size), scale)) or "none for such an image"
+        near = ", ".join(_shortest(near) for near in fitting_scales(min(size), scale))
         raise OptionError(
             f"scale {float(scale):.6g} = {scale} on {size[0]}x{size[1]} pixels",
             f"at least {scale.numerator} pixels to a side, for the two grids to meet",
@@ -53,3 +53,8 @@ def fitting_scales(length: int, scale: Fraction, count: int = 3) -> list[Fractio
     candidates = {Fraction(max(q, round(scale * q)), q) for q in range(1, length + 1)}
     fitting = [near for near in candidates if near.numerator <= length]
     return sorted(fitting, key=lambda near: (abs(near - scale), near))[:count]
+
+
+def _shortest(scale: Fraction) -> str:
+    decimal = f"{float(scale):.6g}"
+    return decimal if Fraction(decimal) == scale else str(scale)

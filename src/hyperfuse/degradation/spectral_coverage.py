@@ -7,7 +7,7 @@ becomes a sum over them,  weight_c = width_c * r_c,  normalised to sum 1, where
               (two detectors that overlap share the stretch), but never across a hole such as the removed water bands;
     r_c       the response averaged over the band's own Gaussian where its FWHM is known, the response at its centre where not.
 
-A response narrower than two unknown bands would fall between their centres; there each band is taken to be as wide as the spacing.
+A response narrower than two spacings could fall between the bands; for it each band is taken to be at least as wide as the spacing.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def covered_part(curve: ResponseCurve, layout: BandLayout) -> ResponseCurve:
 def band_weights(curve: ResponseCurve, layout: BandLayout) -> FloatArray:
     """The weight of each HSI band in one MSI band, (C,), sum 1; all zero where no band sees the response."""
     narrow = curve.fwhm_nm < 2 * layout.spacing_nm
-    fwhm = np.where(np.isnan(layout.fwhm_nm), np.where(narrow, layout.spacing_nm, 0.0), layout.fwhm_nm)
+    fwhm = np.fmax(np.where(narrow, layout.spacing_nm, 0.0), layout.fwhm_nm)
     centres = np.where(layout.usable, layout.wavelength_nm, 0.0)
     positions = centres[:, None] + np.nan_to_num(fwhm / FWHM_PER_SIGMA)[:, None] * GAUSSIAN_NODES
     gaussian = np.exp(-0.5 * GAUSSIAN_NODES**2)
@@ -118,14 +118,13 @@ def band_weights(curve: ResponseCurve, layout: BandLayout) -> FloatArray:
 
 
 def _usual_spacing(gaps: FloatArray, fwhm: FloatArray) -> FloatArray:
-    """The larger of the median spacings below and above each band, so that the edge of a detector is not taken for a hole; at most
-    twice the band's own width, so that bands picked far apart do not claim the spectrum between them."""
+    """The larger of the median spacings below and above each band, so that the edge of a detector is not taken for a hole."""
     lone = np.where(np.isnan(fwhm), LONE_BAND_NM, fwhm)
     spacing = np.empty(fwhm.size)
     for i in range(fwhm.size):
         sides = [side for side in (gaps[max(0, i - NEIGHBOURS) : i], gaps[i : i + NEIGHBOURS]) if side.size]
         spacing[i] = max((float(np.median(side)) for side in sides), default=0.0) or lone[i]
-    return np.fmin(spacing, 2 * fwhm)
+    return spacing
 
 
 def _half_cells(gap: FloatArray, spacing: FloatArray) -> FloatArray:
