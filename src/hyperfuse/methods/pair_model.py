@@ -1,0 +1,122 @@
+"""A pair written in the hsi's own subspace: what every Bayesian method here starts from.
+
+Shapes: C bands, M msi bands, p components, h w coarse, H W fine.
+
+    x = mean + basis u          u: p components per fine pixel
+    hsi coefficients = A u + noise of covariance S          msi - offset - response mean = F u + noise of covariance L,  F = response basis
+
+The components are the principal axes of the hsi itself, so nothing here depends on the number of bands or their wavelengths.
+Big arrays stay in the precision of the images, small matrices are float64.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from hyperfuse.degradation.operators import SpatialOperator, mix_bands
+from hyperfuse.estimation.observation import Observation
+from hyperfuse.methods.bicubic import upsample
+
+MOST_COMPONENTS = 24
+# No sensor is better than this; it also keeps every small matrix invertible. As a share of the image's root mean square.
+NOISE_FLOOR = 1e-4
+
+
+@dataclass(frozen=True)
+class PairModel:
+    observation: Observation
+    operator: SpatialOperator
+    mean: Tensor  # (C,)
+    basis: Tensor  # (C, p)
+    coefficients: Tensor  # (p, h, w) of the hsi
+    remainder: Tensor  # (C, h, w), what of the hsi lies outside the subspace and is not noise
+    hsi_noise: Tensor  # (p, p) covariance S
+    msi: Tensor  # (M, H, W) without offset and mean
+    msi_from_components: Tensor  # (M, p), F
+    msi_noise: Tensor  # (M, M) covariance L
+
+    @property
+    def fine_size(self) -> tuple[int, int]:
+        return self.operator.fine_size
+
+    @property
+    def components(self) -> int:
+        return self.basis.shape[1]
+
+    def upsample(self, coarse: Tensor) -> Tensor:
+        return upsample(coarse, self.fine_size, self.observation)
+
+    def image(self, components: Tensor) -> Tensor:
+        """Components (p, H, W) back to all bands, with the interpolated remainder."""
+        smooth = self.mean[:, None, None].to(self.remainder) + self.remainder
+        return mix_bands(self.basis, components).add_(self.upsample(smooth))
+
+    def components_of(self, image: Tensor) -> Tensor:
+        """A (C, H, W) image in the subspace."""
+        offset = self.basis.T @ self.mean
+        return mix_bands(self.basis.T, image) - offset[:, None, None].to(image)
+
+
+def model_pair(hsi: Tensor, msi: Tensor, observation: Observation, most_components: int = MOST_COMPONENTS) -> PairModel:
+    operator = observation.spatial_operator((msi.shape[1], msi.shape[2]), (hsi.shape[1], hsi.shape[2]))
+    mean, basis = principal_axes(hsi, most_components)
+    centred = hsi - mean[:, None, None].to(hsi)
+    coefficients = mix_bands(basis.T, centred)
+    hsi_variance = observation.hsi_noise**2 + (NOISE_FLOOR * root_mean_square(hsi)) ** 2
+    msi_variance = observation.msi_noise**2 + (NOISE_FLOOR * root_mean_square(msi)) ** 2
+    msi_mean = observation.response @ mean + observation.offset
+    return PairModel(
+        observation=observation,
+        operator=operator,
+        mean=mean,
+        basis=basis,
+        coefficients=coefficients,
+        remainder=without_noise(centred - mix_bands(basis, coefficients), hsi_variance),
+        hsi_noise=(basis.T * hsi_variance) @ basis,
+        msi=msi - msi_mean[:, None, None].to(msi),
+        msi_from_components=observation.response @ basis,
+        msi_noise=torch.diag(msi_variance),
+    )
+
+
+def principal_axes(hsi: Tensor, most: int) -> tuple[Tensor, Tensor]:
+    """Mean spectrum (C,) and the leading principal axes (C, p), by descending variance."""
+    spectra = hsi.flatten(1).double()
+    mean = spectra.mean(1)
+    centred = spectra - mean[:, None]
+    variances, axes = torch.linalg.eigh(centred @ centred.T / spectra.shape[1])
+    significant = int((variances > 1e-12 * variances[-1].clamp_min(1e-300)).sum())
+    kept = max(1, min(most, significant, hsi.shape[0]))
+    return mean, axes.flip(1)[:, :kept].contiguous()
+
+
+def without_noise(remainder: Tensor, variance: Tensor) -> Tensor:
+    """Each band of the remainder shrunk by the share of its energy that noise explains (Wiener's scalar)."""
+    energy = remainder.double().square().mean((1, 2))
+    share = (1 - variance / energy.clamp_min(1e-300)).clamp_min(0)
+    return remainder * share[:, None, None].to(remainder)
+
+
+def covariance(components: Tensor) -> Tensor:
+    """Second moments (p, p) of (p, h, w), float64."""
+    flat = components.flatten(1).double()
+    return flat @ flat.T / flat.shape[1]
+
+
+def root_mean_square(image: Tensor) -> float:
+    return float(image.double().square().mean().sqrt().clamp_min(1e-30))
+
+
+def positive_part(matrix: Tensor) -> Tensor:
+    """The nearest positive semidefinite matrix."""
+    values, vectors = torch.linalg.eigh((matrix + matrix.T) / 2)
+    return (vectors * values.clamp_min(0)) @ vectors.T
+
+
+def lifted(matrix: Tensor, share: float = 1e-9) -> Tensor:
+    """A little on the diagonal, so that a semidefinite covariance can be inverted."""
+    size = matrix.shape[0]
+    return matrix + torch.eye(size, dtype=matrix.dtype) * (share * float(matrix.trace()) / size + 1e-300)
