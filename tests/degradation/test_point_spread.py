@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from degradation.degradation_oracles import axis_weights
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from degradation.degradation_oracles import axis_weights
 from hyperfuse.degradation.point_spread import point_spread_matrix, sigma_from_fwhm
 
+SIZES = [(16, 8, 2), (32, 10, 3.2), (24, 6, 4), (57, 10, 5.7), (64, 2, 32), (7, 7, 1)]
 
-@pytest.mark.parametrize(("fine", "coarse", "scale"), [(16, 8, 2), (32, 10, 3.2), (24, 6, 4), (57, 10, 5.7), (64, 2, 32), (7, 7, 1)])
+
+@pytest.mark.parametrize(("fine", "coarse", "scale"), SIZES)
 @pytest.mark.parametrize("shift", [0.0, 0.3, -2.5, 11.0])
 def test_matrix_is_the_equation(fine: int, coarse: int, scale: float, shift: float) -> None:
     matrix = point_spread_matrix(fine, coarse, scale, sigma_from_fwhm(scale), shift).numpy()

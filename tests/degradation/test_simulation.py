@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import xarray as xr
 from affine import Affine
-from degradation.degradation_oracles import blurred, mixed
-from degradation.scenes import TRANSFORM, small_reference
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from degradation.degradation_oracles import blurred, mixed
+from degradation.scenes import TRANSFORM, small_reference
 from hyperfuse.cubes.cube import make_cube, physical_values
 from hyperfuse.cubes.grid import grid_of, place
 from hyperfuse.degradation import streaming_blur

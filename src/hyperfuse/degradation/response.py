@@ -230,6 +230,8 @@ def _on_good_bands(response: Response, usable: NDArray[np.bool_] | None) -> Resp
         return response
     if response.hsi_bands != usable.size:
         raise BandError(f"response for {response.hsi_bands} HSI bands, HSI of {usable.size}", "the same number of bands")
+    if not response.weights[:, ~usable].any():
+        return response
     weights = _normalised(response.weights, list(response.names), usable, response.source)
     return Response(response.names, weights, response.wavelength_nm, response.fwhm_nm, response.source, response.uncovered)
 

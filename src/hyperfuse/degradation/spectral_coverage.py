@@ -122,8 +122,9 @@ def _usual_spacing(gaps: FloatArray, fwhm: FloatArray) -> FloatArray:
     lone = np.where(np.isnan(fwhm), LONE_BAND_NM, fwhm)
     spacing = np.empty(fwhm.size)
     for i in range(fwhm.size):
-        sides = [side for side in (gaps[max(0, i - NEIGHBOURS) : i], gaps[i : i + NEIGHBOURS]) if side.size]
-        spacing[i] = max((float(np.median(side)) for side in sides), default=0.0) or lone[i]
+        sides = (gaps[max(0, i - NEIGHBOURS) : i], gaps[i : i + NEIGHBOURS])
+        # Bands at one and the same wavelength say nothing about the spacing.
+        spacing[i] = max((float(np.median(side[side > 0])) for side in sides if (side > 0).any()), default=lone[i])
     return spacing
 
 
