@@ -1,0 +1,111 @@
+"""The picture of a fusion: appears whole or not at all, fits its page, and survives poor data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xarray as xr
+from matplotlib import _pylab_helpers, image, rcParams
+from matplotlib.figure import Figure
+
+from hyperfuse.cubes.cube import make_cube
+from hyperfuse.errors import CubeWriteError, OptionError, ValueRangeError
+from hyperfuse.reporting.error_map import error_map
+from hyperfuse.reporting.figure_layout import plan_layout
+from hyperfuse.reporting.fusion_figure import fusion_figure
+from reporting.reporting_scenes import make_hsi, make_msi, make_reference, repeated
+
+
+def draw(path: Path, reference: xr.DataArray, methods: dict[str, xr.DataArray]) -> Path:
+    hsi, msi = make_hsi(reference), make_msi(reference)
+    return fusion_figure(path, hsi=hsi, msi=msi, reference=reference, fused_by_method=methods, scale=4, title="A scene")
+
+
+def test_a_picture_of_the_expected_size_without_global_state(tmp_path: Path) -> None:
+    before = dict(rcParams)
+    reference = make_reference()
+    path = draw(tmp_path / "fusion.png", reference, {"repeated": repeated(make_hsi(reference)), "exact": reference})
+    picture = image.imread(path)
+    assert picture.shape[1] == 1600 and 600 < picture.shape[0] < 2000
+    assert (picture[..., :3].mean(axis=2) < 0.9).mean() > 0.05
+    assert [file.name for file in tmp_path.iterdir()] == ["fusion.png"]
+    assert dict(rcParams) == before and not _pylab_helpers.Gcf.figs
+
+
+def test_poor_data_still_makes_a_picture(tmp_path: Path) -> None:
+    reference = make_reference(8, 40)
+    values = reference.values.copy()
+    values[:, :3, :5] = np.nan
+    values[7] = np.nan
+    bad = np.arange(len(values)) == 4
+    holey = reference.copy(data=values).assign_coords(good=("band", ~bad))
+    nothing = reference.copy(data=np.full(reference.shape, np.nan))
+    methods = {"nothing at all with a very long name indeed": nothing} | {f"method {n}": reference + n for n in range(12)}
+    assert image.imread(draw(tmp_path / "a.png", holey, methods)).shape[1] == 1600
+    assert image.imread(draw(tmp_path / "b.png", reference, {"exact": reference})).shape[1] == 1600
+
+
+def test_cubes_without_wavelengths_and_place(tmp_path: Path) -> None:
+    reference = make_cube(make_reference().values)
+    hsi = make_cube(make_hsi(make_reference()).values)
+    msi = make_cube(reference.values[:1])
+    path = fusion_figure(
+        tmp_path / "a.png", hsi=hsi, msi=msi, reference=reference, fused_by_method={"a": reference * 1.1}, scale=4, title=""
+    )
+    assert path.exists()
+
+
+def test_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reference = make_reference()
+    path = draw(tmp_path / "fusion.png", reference, {"exact": reference})
+    old = path.read_bytes()
+
+    def full_disk(self: Figure, target: Path, **_: object) -> None:
+        Path(target).write_bytes(b"half a picture")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Figure, "savefig", full_disk)
+    with pytest.raises(CubeWriteError, match="no space left"):
+        draw(path, reference, {"exact": reference})
+    assert path.read_bytes() == old and len(list(tmp_path.iterdir())) == 1
+
+
+def test_complaints(tmp_path: Path) -> None:
+    reference = make_reference()
+    with pytest.raises(OptionError, match="no fused cube"):
+        draw(tmp_path / "a.png", reference, {})
+    with pytest.raises(ValueRangeError, match="no value is valid"):
+        draw(tmp_path / "a.png", reference, {"nothing": reference.copy(data=np.full(reference.shape, np.nan))})
+    with pytest.raises(CubeWriteError, match="not a folder"):
+        draw(tmp_path / "absent" / "a.png", reference, {"exact": reference})
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_error_map_is_the_rmse_over_valid_bands() -> None:
+    reference = make_reference()
+    fused = reference.copy(data=reference.values + np.random.default_rng(1).standard_normal(reference.shape))
+    fused[3, 2, 1] = np.nan
+    fused[:, 5, 6] = np.nan
+    difference = fused.values - reference.values
+    windows = error_map(fused, reference, max_bytes=5000)
+    for y, x in ((0, 0), (2, 1), (39, 47)):
+        errors = [d for d in difference[:, y, x] if np.isfinite(d)]
+        assert windows[y, x] == pytest.approx(np.sqrt(sum(e * e for e in errors) / len(errors)), rel=1e-12)
+    assert np.isnan(windows[5, 6]) and np.isnan(windows).sum() == 1
+    np.testing.assert_allclose(windows, error_map(fused, reference), rtol=1e-12)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (100, 100), (1280, 307), (60, 900), (1, 500)])
+@pytest.mark.parametrize("methods", [1, 4, 5, 7, 13])
+def test_no_two_parts_of_the_page_overlap(shape: tuple[int, int], methods: int) -> None:
+    layout = plan_layout(shape, methods, 4)
+    frames = [*layout.composites, *layout.error_maps, layout.colour_bar, *layout.spectra]
+    assert len(layout.error_maps) == methods
+    for k, (left, bottom, width, height) in enumerate(frames):
+        assert left >= 0 and bottom >= 0 and left + width <= 1 and bottom + height <= 1 and width > 0 and height > 0
+        for other_left, other_bottom, other_width, other_height in frames[k + 1 :]:
+            apart_x = left + width <= other_left + 1e-9 or other_left + other_width <= left + 1e-9
+            apart_y = bottom + height <= other_bottom + 1e-9 or other_bottom + other_height <= bottom + 1e-9
+            assert apart_x or apart_y
