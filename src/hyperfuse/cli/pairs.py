@@ -9,8 +9,8 @@ import typer
 
 RESPONSE_HELP = (
     "How the MSI sees the spectrum. A sensor: Sentinel-2A, Sentinel-2B, Landsat-4/5/7/8/9, SPOT-1/2/3 (HRV1, HRV2), SPOT-4 "
-    "(HRVIR1, HRVIR2), SPOT-5 (HRG1, HRG2), RapidEye, MODIS-Terra, MODIS-Aqua, ASTER, with a choice of bands if wanted (Sentinel-2A:B2,B3,B4,B8). "
-    "Gaussian bands: rgb, rgb+nir, rgb+nir+swir. "
+    "(HRVIR1, HRVIR2), SPOT-5 (HRG1, HRG2), RapidEye, MODIS-Terra, MODIS-Aqua, ASTER, with a choice of bands if wanted "
+    "(Sentinel-2A:B2,B3,B4,B8). Gaussian bands: rgb, rgb+nir, rgb+nir+swir. "
     "A CSV file of curves (header wavelength_nm,name,...). A matrix (MSI bands, HSI bands): CSV without header, .npy, .npz, .mat."
 )
 
