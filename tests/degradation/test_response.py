@@ -256,7 +256,7 @@ def test_curve_that_reaches_beyond_the_hsi_is_cut_with_a_word(tmp_path: Path) ->
     path = tmp_path / "camera.csv"
     rows = [f"{nm},{1 if nm > 600 else 0},{1 if nm < 550 else 0.001},{1 if nm > 900 else 0}" for nm in range(400, 951)]
     path.write_text("\n".join(["wavelength_nm,infrared,blue,far", *rows]))
-    with pytest.warns(UserWarning, match="covers 73% of response band infrared of camera.csv"):
+    with pytest.warns(UserWarning, match=r"only a part of response band infrared \(73%\) of camera.csv"):
         response = find_response(f"{path}:infrared,blue", np.arange(400.0, 851.0, 10.0))
     assert response.weights[0, 21:].all() and not response.weights[0, :20].any()
     with pytest.raises(BandError, match="does not cover band far"):

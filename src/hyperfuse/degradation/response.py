@@ -164,10 +164,9 @@ def _from_curves(
     lost = [i for i in range(len(curves)) if i not in kept]
     if lost and not (skip_uncovered and kept):
         raise _uncovered_error([curves[i] for i in lost], [shares[i] for i in lost], layout, source, none_left=not kept)
-    for i in kept:
-        if shares[i].in_range < SHARE_IN_RANGE:
-            covered = f"the HSI covers {shares[i].on_bands:.0%} of response band {curves[i].name} of {source}"
-            warnings.warn(f"{covered}, which reaches beyond it; that part is used", stacklevel=4)
+    cut = [f"{curves[i].name} ({shares[i].on_bands:.0%})" for i in kept if shares[i].in_range < SHARE_IN_RANGE]
+    if cut:
+        warnings.warn(f"the HSI covers only a part of response band {', '.join(cut)} of {source}; that part is used", stacklevel=4)
     parts = [covered_part(curves[i], layout) for i in kept]
     return Response(
         names=tuple(curves[i].name for i in kept),
