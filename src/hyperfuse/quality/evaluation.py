@@ -31,7 +31,7 @@ def evaluate(
     """All metrics of a fused cube, over the pixels valid in both and the bands good in both.
 
     `scale` (for ERGAS) is taken from the fused cube where it remembers it; `peak` is 1 for a reference within [0, 1], else the
-    reference's maximum. `max_bytes` bounds one window as float32; the work needs about ten times that.
+    reference's maximum. `max_bytes` bounds one window as float32; the work needs about six times that.
     """
     comparison = plan_comparison(fused, reference, scale, peak, max_bytes)
     sums = _sums_over_windows(comparison, max_bytes)
