@@ -1,8 +1,10 @@
-"""Regression of hsi components on msi bands over neighbourhoods: the local statistics behind local FUSE and the denoising before it.
+"""Local regression of hsi detail on msi detail: the prior of local FUSE.
 
-Shapes: p components, M msi bands, h w coarse, H W fine, K neighbours of a coarse pixel (a square), s pixels of a coarse cell.
+Shapes: p components, M msi bands, h w coarse, H W fine, K neighbours of a coarse pixel (a square), s fine pixels of a coarse cell.
 
-All statistics are taken on the coarse grid, where the hsi and the blurred msi see the same thing, and applied to fine msi values.
+Detail is what a grid's own interpolation cannot give back. On the coarse grid it is known for the hsi and for the msi as the hsi's
+sensor sees it, so how one follows from the other can be learned there, neighbourhood by neighbourhood; on the fine grid it is known for
+the msi only, and what was learned is applied to it.
 """
 
 from __future__ import annotations
@@ -13,60 +15,75 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from hyperfuse.degradation.operators import separable
-from hyperfuse.methods.pair_model import covariance, lifted, positive_part
+from hyperfuse.degradation.operators import mix_bands
+from hyperfuse.methods.pair_model import covariance, lifted
 
 REACH = 3  # neighbours to each side, in coarse pixels
-WIDTH = 1.0  # standard deviation of the spatial weight, in coarse pixels
+WIDTH = 1.5  # standard deviation of the spatial weight, in coarse pixels
 LIKENESS = 0.3  # msi distance at which a neighbour counts half, in standard deviations of the msi
-RIDGE_OF_SCENE = 1e-3  # shrinkage of local slopes towards the scene's, in units of the scene's msi covariance
-RIDGE_OF_NEIGHBOURHOOD = 5e-4  # the same in units of the neighbourhood's own msi variance
-RIDGE = 2e-3  # the same in standard deviations of the msi; keeps flat neighbourhoods flat
-DENOISING_WIDTH = 4.0
-CHUNK_NUMBERS = 8_000_000  # floats of neighbour weights held at once
+RIDGE_OF_SCENE = 0.03  # shrinkage of local slopes towards the scene's, in units of the scene's covariance of msi detail
+RIDGE_OF_NEIGHBOURHOOD = 1e-3  # the same in units of the neighbourhood's own variance
+# Detail on the fine grid has about this many times the variance of detail on the coarse one; noise matters that much less.
+FINE_DETAIL_GAIN = 5.0
+CHUNK_NUMBERS = 4_000_000  # floats of neighbour weights held at once
 
 
 @dataclass(frozen=True)
 class LocalRegression:
-    """Components predicted from the msi: scene-wide slopes, plus per fine pixel a weighted regression over its coarse neighbourhood.
+    """Learned on the coarse grid: components of detail (p, h, w) from msi detail (M, h, w), weighted by likeness of the msi itself.
 
-    A neighbour weighs by its distance and by the likeness of its msi value to the pixel's own, so neighbourhoods follow the image.
+    The prediction is linear in the fine msi detail: slopes of the whole scene plus, per fine pixel, a weighted ridge regression of what
+    these leave over the pixel's coarse neighbourhood. A neighbour weighs by its distance and by the likeness of its msi value to the
+    pixel's own, so neighbourhoods follow the image.
     """
 
-    coarse_components: Tensor  # (p, h, w)
-    coarse_msi: Tensor  # (M, h, w), mean 0
+    detail: Tensor  # (p, h, w)
+    msi_detail: Tensor  # (M, h, w)
+    msi: Tensor  # (M, h, w)
     msi_noise: Tensor  # (M, M)
     scale: tuple[float, float]
     shift: tuple[float, float]
 
-    def predict(self, msi: Tensor) -> Tensor:
-        """(M, H, W), with the same mean removed as from `coarse_msi` -> (p, H, W)."""
-        scene = covariance(self.coarse_msi)
-        crossed = self.coarse_msi.flatten(1).double() @ self.coarse_components.flatten(1).double().T
-        slopes = torch.linalg.solve(lifted(scene + self.msi_noise, 1e-6), crossed / self.coarse_msi[0].numel()).T.to(msi)
-        residual = self.coarse_components - _mix(slopes, self.coarse_msi)
-        unit = float(scene.trace().clamp_min(1e-300)) ** -0.5
-        ridge = unit**2 * (RIDGE_OF_SCENE * scene + self.msi_noise) + RIDGE**2 / len(scene) * torch.eye(len(scene))
-        local = self._local_part(residual, self.coarse_msi * unit, msi * unit, ridge.to(msi))
-        return local.add_(_mix(slopes, msi))
+    def predict(self, fine_detail: Tensor, fine_msi: Tensor) -> Tensor:
+        """(M, H, W) twice -> (p, H, W)."""
+        spread = covariance(self.msi_detail)
+        noise = self.msi_noise / FINE_DETAIL_GAIN
+        crossed = self.msi_detail.flatten(1).double() @ self.detail.flatten(1).double().T / self.msi_detail[0].numel()
+        slopes = torch.linalg.solve(lifted(spread + noise, 1e-6), crossed).T.to(fine_detail)
+        left = self.detail - mix_bands(slopes, self.msi_detail)
+        unit, msi_unit = _unit(spread), _unit(covariance(self.msi - self.msi.mean((1, 2), keepdim=True)))
+        ridge = lifted(unit**2 * (RIDGE_OF_SCENE * spread + noise), 1e-6).to(fine_detail) + 1e-8 * torch.eye(len(spread))
+        learned = _Neighbourhoods(left, self.msi_detail * unit, self.msi * msi_unit, ridge, self.scale, self.shift)
+        return learned.predict(fine_detail * unit, fine_msi * msi_unit).add_(mix_bands(slopes, fine_detail))
 
-    def _local_part(self, residual: Tensor, coarse_msi: Tensor, msi: Tensor, ridge: Tensor) -> Tensor:
-        height, width = residual.shape[1:]
-        rows = CellAxis.of(height, msi.shape[1], self.scale[0], self.shift[0], msi)
-        columns = CellAxis.of(width, msi.shape[2], self.scale[1], self.shift[1], msi)
-        spectra = _neighbourhoods(torch.cat([coarse_msi, residual]))  # (h, w, K, M + p)
-        per_row = width * rows.members.shape[1] * columns.members.shape[1] * spectra.shape[2]
-        step = max(1, CHUNK_NUMBERS // per_row)
-        predicted = torch.empty(len(residual), msi.shape[1], msi.shape[2], dtype=msi.dtype)
+
+@dataclass(frozen=True)
+class _Neighbourhoods:
+    detail: Tensor
+    msi_detail: Tensor
+    msi: Tensor
+    ridge: Tensor
+    scale: tuple[float, float]
+    shift: tuple[float, float]
+
+    def predict(self, fine_detail: Tensor, fine_msi: Tensor) -> Tensor:
+        height, width = self.detail.shape[1:]
+        rows = CellAxis.of(height, fine_msi.shape[1], self.scale[0], self.shift[0], fine_msi)
+        columns = CellAxis.of(width, fine_msi.shape[2], self.scale[1], self.shift[1], fine_msi)
+        coarse = torch.cat([self.msi, self.msi_detail, self.detail])
+        fine = torch.cat([fine_msi, fine_detail])
+        step = max(1, CHUNK_NUMBERS // (width * rows.most * columns.most * (2 * REACH + 1) ** 2))
+        predicted = torch.empty(len(self.detail), *fine_msi.shape[1:], dtype=fine.dtype)
+        column_places = columns.owned(slice(0, width))[1]
         for first in range(0, height, step):
-            part = slice(first, first + step)
+            part = slice(first, min(first + step, height))
+            neighbours = _squares(coarse, part)
             spatial = torch.einsum("asi,btj->abstij", rows.weights[part], columns.weights).flatten(4).flatten(2, 3)
-            pixels = msi[:, rows.members[part][:, None, :, None], columns.members[None, :, None, :]].flatten(3)  # (M, a, b, s)
-            cells = _regress(spectra[part], pixels.permute(1, 2, 3, 0), spatial, ridge)  # (a, b, s, p)
-            grid = cells.unflatten(2, (rows.members.shape[1], -1)).permute(4, 0, 2, 1, 3)
-            fine_rows, sources = rows.owned(part)
-            picked = grid.flatten(1, 2)[:, sources]
-            predicted[:, fine_rows] = picked.flatten(2)[:, :, columns.owned(slice(0, width))[1]]
+            pixels = fine[:, rows.members[part][:, None, :, None], columns.members[None, :, None, :]].flatten(3).permute(1, 2, 3, 0)
+            cells = _regress(neighbours, pixels, spatial, self.ridge)
+            grid = cells.unflatten(2, (rows.most, columns.most)).permute(4, 0, 2, 1, 3)  # (p, a, s_y, b, s_x)
+            fine_rows, places = rows.owned(part)
+            predicted[:, fine_rows] = grid.flatten(1, 2)[:, places].flatten(2)[:, :, column_places]
         return predicted
 
 
@@ -80,6 +97,10 @@ class CellAxis:
     members: Tensor  # (cells, most pixels in a cell), fine indices
     weights: Tensor  # (cells, most pixels, 2 REACH + 1), Gaussian in distance, 0 beyond the border
     cell_of: Tensor  # (fine,)
+
+    @property
+    def most(self) -> int:
+        return self.members.shape[1]
 
     @classmethod
     def of(cls, coarse: int, fine: int, scale: float, shift: float, like: Tensor) -> CellAxis:
@@ -98,44 +119,46 @@ class CellAxis:
 
     def owned(self, cells: slice) -> tuple[Tensor, Tensor]:
         """Fine indices of these cells, and where each stands among their flattened members."""
-        first, most = cells.start, self.members.shape[1]
-        last = min(cells.stop, len(self.members))
-        fine = ((self.cell_of >= first) & (self.cell_of < last)).nonzero()[:, 0]
+        fine = ((self.cell_of >= cells.start) & (self.cell_of < cells.stop)).nonzero()[:, 0]
         rank = fine - self.members[self.cell_of[fine], 0]
-        return fine, (self.cell_of[fine] - first) * most + rank
+        return fine, (self.cell_of[fine] - cells.start) * self.most + rank
 
 
-def _neighbourhoods(image: Tensor) -> Tensor:
-    """(F, h, w) -> (h, w, K, F): the square of neighbours around every coarse pixel, the edge repeated beyond the border."""
+def _squares(image: Tensor, rows: slice) -> Tensor:
+    """(F, h, w) -> (rows, w, K, F): the square of neighbours around every coarse pixel, the edge repeated beyond the border."""
     side = 2 * REACH + 1
-    padded = pad(image[None], (REACH, REACH, REACH, REACH), mode="replicate")[0]
-    return padded.unfold(1, side, 1).unfold(2, side, 1).flatten(3).permute(1, 2, 3, 0).contiguous()
+    padded = pad(image[None], (REACH, REACH, REACH, REACH), mode="replicate")[0, :, rows.start : rows.stop + 2 * REACH]
+    return padded.unfold(1, side, 1).unfold(2, side, 1).permute(1, 2, 3, 4, 0).flatten(2, 3)
 
 
 def _regress(neighbours: Tensor, pixels: Tensor, spatial: Tensor, ridge: Tensor) -> Tensor:
-    """Weighted ridge regression of components on msi, evaluated at each pixel's own msi value.
+    """Weighted ridge regression through the origin, evaluated at each pixel's own msi detail.
 
-    neighbours (a, b, K, M + p), pixels (a, b, s, M), spatial (a, b, s, K) -> (a, b, s, p). Written through the equivalent kernel:
-    the prediction is a weighted sum of the neighbours' components, with weights w_k (1 + v'(z_k - mean)), where the M x M system
-    is solved once per pixel for v.
+    neighbours (a, b, K, M + M + p): msi, msi detail, detail; pixels (a, b, s, M + M); spatial (a, b, s, K) -> (a, b, s, p). Written
+    through the equivalent kernel: the M x M system is solved once per pixel for v, and the prediction is the sum over neighbours
+    of their detail with weights w_k v'd_k.
     """
-    msi_bands = pixels.shape[-1]
-    msi, components = neighbours[..., :msi_bands], neighbours[..., msi_bands:]
-    distance = pixels.square().sum(-1, keepdim=True) + msi.square().sum(-1)[:, :, None] - 2 * pixels @ msi.mT
-    weights = spatial / distance.clamp_min_(0).div_(LIKENESS**2).add_(1)
-    weights /= weights.sum(-1, keepdim=True).clamp_min(1e-30)
-    upper = torch.triu_indices(msi_bands, msi_bands)
-    moments = weights @ torch.cat([msi, msi[..., upper[0]] * msi[..., upper[1]]], dim=-1)
-    mean = moments[..., :msi_bands]
-    spread = torch.empty(*mean.shape, msi_bands, dtype=mean.dtype)
-    spread[..., upper[0], upper[1]] = spread[..., upper[1], upper[0]] = moments[..., msi_bands:]
-    spread -= mean[..., :, None] * mean[..., None, :]
-    own = RIDGE_OF_NEIGHBOURHOOD * spread.diagonal(dim1=-2, dim2=-1).mean(-1).clamp_min(0)
-    system = spread + ridge + own[..., None, None] * torch.eye(msi_bands, dtype=mean.dtype)
-    direction = solve_small(system, pixels - mean)
-    tilt = direction @ msi.mT
-    tilt += 1 - (direction * mean).sum(-1, keepdim=True)
-    return weights.mul_(tilt) @ components
+    bands = ridge.shape[0]
+    msi, inputs, outputs = neighbours.split([bands, bands, neighbours.shape[-1] - 2 * bands], dim=-1)
+    own, detail = pixels.split([bands, bands], dim=-1)
+    distance = torch.baddbmm(
+        (own.square().sum(-1, keepdim=True) + msi.square().sum(-1)[:, :, None]).flatten(0, 1), own.flatten(0, 1), msi.mT.flatten(0, 1), alpha=-2
+    )
+    weights = spatial / distance.view_as(spatial).clamp_min_(0).div_(LIKENESS**2).add_(1)
+    weights /= weights.sum(-1, keepdim=True).clamp_min_(1e-30)
+    upper = torch.triu_indices(bands, bands)
+    moments = weights @ (inputs[..., upper[0]] * inputs[..., upper[1]])
+    spread = torch.empty(*detail.shape, bands, dtype=detail.dtype)
+    spread[..., upper[0], upper[1]] = spread[..., upper[1], upper[0]] = moments
+    shrinkage = RIDGE_OF_NEIGHBOURHOOD * spread.diagonal(dim1=-2, dim2=-1).mean(-1)
+    spread += ridge + shrinkage[..., None, None] * torch.eye(bands, dtype=detail.dtype)
+    direction = solve_small(spread, detail)
+    return weights.mul_(direction @ inputs.mT) @ outputs
+
+
+def _unit(spread: Tensor) -> float:
+    """One over the standard deviation of all bands together."""
+    return float(spread.trace().clamp_min(1e-30)) ** -0.5
 
 
 def solve_small(system: Tensor, right: Tensor) -> Tensor:
@@ -163,37 +186,3 @@ def solve_small(system: Tensor, right: Tensor) -> Tensor:
         for i in range(j + 1, size):
             solution[j] = solution[j] - columns[j][i - j - 1] * solution[i]
     return torch.stack(solution, dim=-1)
-
-
-def denoised_coefficients(coefficients: Tensor, coarse_msi: Tensor, noise: Tensor) -> Tensor:
-    """Hsi components (p, h, w) with the noise that their local regression on the msi exposes shrunk away (Wiener's matrix)."""
-    predicted = _smooth_regression(coefficients.double(), coarse_msi.double())
-    residual = coefficients.double() - predicted
-    spread = covariance(residual)
-    keep = torch.linalg.solve(lifted(spread + 1e-3 * noise), positive_part(spread - noise)).T
-    return (predicted + _mix(keep, residual)).to(coefficients)
-
-
-def _smooth_regression(components: Tensor, msi: Tensor) -> Tensor:
-    """Components predicted from the msi by regressions under a wide Gaussian around every coarse pixel; coarse grid only."""
-    size, bands = len(components), len(msi)
-    rows, columns = (_gaussian_weights(length) for length in msi.shape[1:])
-    products = torch.cat([msi, components, (msi[:, None] * msi).flatten(0, 1), (components[:, None] * msi).flatten(0, 1)])
-    moments = separable(rows, columns, products)
-    msi_mean, mean, squares, crossed = moments.split([bands, size, bands * bands, size * bands])
-    spread = squares.unflatten(0, (bands, bands)) - msi_mean[:, None] * msi_mean
-    crossed = crossed.unflatten(0, (size, bands)) - mean[:, None] * msi_mean
-    scene = covariance(msi)
-    own = 1e-3 * spread.diagonal(dim1=0, dim2=1).mean(-1)
-    ridge = lifted(1e-3 * scene, 1e-3) + own[..., None, None] * torch.eye(bands)
-    direction = solve_small(spread.permute(2, 3, 0, 1) + ridge, (msi - msi_mean).permute(1, 2, 0))
-    return mean + torch.einsum("pmij,ijm->pij", crossed, direction)
-
-
-def _gaussian_weights(length: int) -> Tensor:
-    index = torch.arange(length, dtype=torch.float64)
-    return torch.softmax(-0.5 * ((index[:, None] - index) / DENOISING_WIDTH) ** 2, dim=1)
-
-
-def _mix(matrix: Tensor, image: Tensor) -> Tensor:
-    return (matrix @ image.flatten(1)).unflatten(1, image.shape[1:])

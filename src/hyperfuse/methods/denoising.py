@@ -1,0 +1,46 @@
+"""Taking noise off the hsi's components with the msi's help, before anything is interpolated.
+
+Shapes: p components, M msi bands, h w coarse.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from hyperfuse.degradation.operators import mix_bands, separable
+from hyperfuse.methods.local_regression import solve_small
+from hyperfuse.methods.pair_model import covariance, lifted, positive_part
+
+WIDTH = 4.0  # of the neighbourhoods, in coarse pixels
+
+
+def denoised_coefficients(coefficients: Tensor, coarse_msi: Tensor, noise: Tensor) -> Tensor:
+    """Hsi components (p, h, w) with the noise that their local regression on the msi exposes shrunk away (Wiener's matrix)."""
+    predicted = _smooth_regression(coefficients.double(), coarse_msi.double())
+    residual = coefficients.double() - predicted
+    spread = covariance(residual)
+    keep = torch.linalg.solve(lifted(spread + 1e-3 * noise), positive_part(spread - noise)).T
+    return (predicted + mix_bands(keep, residual)).to(coefficients)
+
+
+def _smooth_regression(components: Tensor, msi: Tensor) -> Tensor:
+    """Components predicted from the msi by regressions under a wide Gaussian around every coarse pixel; coarse grid only."""
+    size, bands = len(components), len(msi)
+    rows, columns = (_gaussian_weights(length) for length in msi.shape[1:])
+    products = torch.cat([msi, components, (msi[:, None] * msi).flatten(0, 1), (components[:, None] * msi).flatten(0, 1)])
+    moments = separable(rows, columns, products)
+    msi_mean, mean, squares, crossed = moments.split([bands, size, bands * bands, size * bands])
+    spread = squares.unflatten(0, (bands, bands)) - msi_mean[:, None] * msi_mean
+    crossed = crossed.unflatten(0, (size, bands)) - mean[:, None] * msi_mean
+    scene = covariance(msi)
+    own = 1e-3 * spread.diagonal(dim1=0, dim2=1).mean(-1)
+    ridge = lifted(1e-3 * scene, 1e-3) + own[..., None, None] * torch.eye(bands)
+    direction = solve_small(spread.permute(2, 3, 0, 1) + ridge, (msi - msi_mean).permute(1, 2, 0))
+    return mean + torch.einsum("pmij,ijm->pij", crossed, direction)
+
+
+def _gaussian_weights(length: int) -> Tensor:
+    index = torch.arange(length, dtype=torch.float64)
+    return torch.softmax(-0.5 * ((index[:, None] - index) / WIDTH) ** 2, dim=1)
+

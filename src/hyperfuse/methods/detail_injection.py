@@ -1,0 +1,78 @@
+"""Detail injection: the interpolated hsi plus (or times) what the msi sees beyond the hsi's point spread. GLP, GSA and SFIM.
+
+Shapes: C bands, M msi bands, h w coarse, H W fine. None of the three needs the response: they regress on the blurred msi.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from hyperfuse.degradation.operators import mix_bands
+from hyperfuse.estimation.observation import Observation
+from hyperfuse.methods.bicubic import upsample
+from hyperfuse.methods.pair_model import lifted, principal_axes
+
+MOST_RATIO = 4.0  # SFIM: a ratio beyond this, or below its inverse, is an artefact of a dark pixel
+
+
+def glp(hsi: Tensor, msi: Tensor, observation: Observation) -> Tensor:
+    """MTF-GLP: detail of the msi under the hsi's own point spread, injected with multiband regression gains (Aiazzi et al. 2006)."""
+    gains, _, coarse = regression_on_msi(hsi, msi, observation)
+    # Interpolation is linear: up(hsi) + G (msi - up(coarse msi)) needs one interpolation only.
+    base = upsample(hsi - mix_bands(gains, coarse), (msi.shape[1], msi.shape[2]), observation)
+    return base.add_(mix_bands(gains, msi))
+
+
+def gsa(hsi: Tensor, msi: Tensor, observation: Observation) -> Tensor:
+    """Gram-Schmidt adaptive (Aiazzi et al. 2007): each msi band replaces its own imitation, which is regressed from the hsi bands."""
+    coarse = seen_by_hsi(msi, hsi, observation)
+    centred_msi = coarse - coarse.mean((1, 2), keepdim=True)
+    mean, basis = principal_axes(hsi, most=12)
+    coefficients = mix_bands(basis.T, hsi - mean[:, None, None].to(hsi)).flatten(1).double()
+    crossed = centred_msi.flatten(1).double() @ coefficients.T
+    weights = torch.linalg.solve(lifted(coefficients @ coefficients.T, 1e-6), crossed.T).T
+    imitation = (weights @ coefficients).to(hsi).unflatten(1, hsi.shape[1:])
+    gains = best_single_band(hsi, imitation)
+    base = upsample(hsi - mix_bands(gains, imitation), (msi.shape[1], msi.shape[2]), observation)
+    return base.add_(mix_bands(gains, msi - coarse.mean((1, 2), keepdim=True)))
+
+
+def sfim(hsi: Tensor, msi: Tensor, observation: Observation) -> Tensor:
+    """Smoothing filter based intensity modulation (Liu 2000): times the ratio of a fine to a blurred intensity, one made per band."""
+    gains, intercepts, coarse = regression_on_msi(hsi, msi, observation)
+    size = (msi.shape[1], msi.shape[2])
+    intensity = mix_bands(gains, msi) + intercepts[:, None, None].to(msi)
+    blurred = upsample(mix_bands(gains, coarse) + intercepts[:, None, None].to(msi), size, observation)
+    dark = 1e-3 * hsi.abs().mean((1, 2), keepdim=True)
+    ratio = torch.where(blurred > dark, intensity / blurred.clamp_min(1e-30), torch.ones_like(blurred))
+    return upsample(hsi, size, observation) * ratio.clamp_(1 / MOST_RATIO, MOST_RATIO)
+
+
+def seen_by_hsi(msi: Tensor, hsi: Tensor, observation: Observation) -> Tensor:
+    """The msi blurred and decimated to the hsi's grid: (M, h, w)."""
+    return observation.spatial_operator((msi.shape[1], msi.shape[2]), (hsi.shape[1], hsi.shape[2])).apply(msi)
+
+
+def regression_on_msi(hsi: Tensor, msi: Tensor, observation: Observation) -> tuple[Tensor, Tensor, Tensor]:
+    """Gains (C, M) and intercepts (C,) of hsi = gains msi + intercepts on the coarse grid, and the coarse msi itself.
+
+    The fine msi carries its full noise, the coarse one hardly any: the noise is added back so that gains do not amplify it.
+    """
+    coarse = seen_by_hsi(msi, hsi, observation)
+    inputs, outputs = coarse.flatten(1).double(), hsi.flatten(1).double()
+    input_mean, output_mean = inputs.mean(1), outputs.mean(1)
+    inputs = inputs - input_mean[:, None]
+    spread = inputs @ inputs.T / inputs.shape[1] + torch.diag(observation.msi_noise**2)
+    crossed = inputs @ (outputs - output_mean[:, None]).T / inputs.shape[1]
+    gains = torch.linalg.solve(lifted(spread, 1e-6), crossed).T
+    return gains, output_mean - gains @ input_mean, coarse
+
+
+def best_single_band(hsi: Tensor, intensities: Tensor) -> Tensor:
+    """(C, M) gains with one entry per hsi band: its regression on the intensity it correlates with best."""
+    bands, inputs = hsi.flatten(1).double(), intensities.flatten(1).double()
+    bands, inputs = bands - bands.mean(1, keepdim=True), inputs - inputs.mean(1, keepdim=True)
+    crossed, energy = bands @ inputs.T, inputs.square().sum(1).clamp_min(1e-300)
+    best = (crossed.square() / energy).argmax(1, keepdim=True)
+    return torch.zeros_like(crossed).scatter_(1, best, (crossed / energy).gather(1, best))
