@@ -19,10 +19,10 @@ from hyperfuse.cli.pairs import simulate as simulate_command
 from hyperfuse.cubes.cube import make_cube
 from hyperfuse.cubes.files import open_cube, write_cube
 from hyperfuse.degradation import simulated_files
-from hyperfuse.degradation.observation import read_observation
 from hyperfuse.degradation.response_curves import known_responses
 from hyperfuse.degradation.simulated_files import OUTPUTS, simulate
 from hyperfuse.degradation.simulation import simulate_pair
+from hyperfuse.degradation.simulation_record import read_simulation_record
 from hyperfuse.errors import BandError, CubeFileError, CubeWriteError, OptionError
 
 
@@ -73,7 +73,7 @@ def test_command_writes_a_pair_that_others_read(reference_file: Path, tmp_path: 
 def test_record_repeats_the_pair(reference_file: Path, tmp_path: Path) -> None:
     out = tmp_path / "pair"
     made = simulate(reference_file, out, 4, "rgb", shift=(0.5, 0.0), snr_hsi_db=25, snr_msi_db=35, seed=11)
-    record = read_observation(out / "observation.json")
+    record = read_simulation_record(out / "observation.json")
     assert record == made
     assert record.reference == "scene.tif"
     text = json.loads((out / "observation.json").read_text())
@@ -119,7 +119,7 @@ def test_failure_while_writing_leaves_everything_as_it_was(
     def fail(*arguments: object) -> None:
         raise error
 
-    monkeypatch.setattr(simulated_files, "write_observation", fail)
+    monkeypatch.setattr(simulated_files, "write_simulation_record", fail)
     with pytest.raises(type(error)):
         simulate(reference_file, out, 4, "rgb", overwrite=True)
     assert leftovers(tmp_path) == []
@@ -184,9 +184,9 @@ def test_damaged_records(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "observation.json"
     path.write_bytes(content)
     with pytest.raises(CubeFileError, match=r"observation\.json"):
-        read_observation(path)
+        read_simulation_record(path)
     with pytest.raises(CubeFileError):
-        read_observation(tmp_path / "absent.json")
+        read_simulation_record(tmp_path / "absent.json")
 
 
 def test_record_with_an_unknown_key_or_wrong_sizes(reference_file: Path, tmp_path: Path) -> None:
@@ -196,7 +196,7 @@ def test_record_with_an_unknown_key_or_wrong_sizes(reference_file: Path, tmp_pat
     for change, words in (({"colour": 1}, "colour"), ({"coarse_size": [9, 9]}, "do not have the scale")):
         path.write_text(json.dumps(good | change))
         with pytest.raises(CubeFileError, match=words):
-            read_observation(path)
+            read_simulation_record(path)
 
 
 def test_help_names_every_response() -> None:

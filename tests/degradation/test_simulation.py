@@ -17,9 +17,9 @@ from degradation.scenes import TRANSFORM, small_reference
 from hyperfuse.cubes.cube import make_cube, physical_values
 from hyperfuse.cubes.grid import grid_of, place
 from hyperfuse.degradation import streaming_blur
-from hyperfuse.degradation.observation import Observation
 from hyperfuse.degradation.point_spread import point_spread_matrix
 from hyperfuse.degradation.simulation import simulate_pair
+from hyperfuse.degradation.simulation_record import SimulationRecord
 from hyperfuse.errors import OptionError, ValueRangeError
 
 # Scale, and the smallest size of image in which it has a few coarse pixels.
@@ -114,9 +114,9 @@ def test_crop_keeps_the_upper_left_and_is_recorded() -> None:
     with pytest.warns(UserWarning, match="upper left") as said:
         pair = simulate_pair(reference, 3.2, MEAN_OF_TWO)
     assert len(said) == 1
-    assert pair.observation.fine_size == (32, 48)
-    assert pair.observation.coarse_size == (10, 15)
-    assert pair.observation.reference_size == (37, 51)
+    assert pair.record.fine_size == (32, 48)
+    assert pair.record.coarse_size == (10, 15)
+    assert pair.record.reference_size == (37, 51)
     np.testing.assert_array_equal(pair.reference.values, reference.values[:, :32, :48])
     assert grid_of(pair.reference).transform == TRANSFORM
 
@@ -181,9 +181,9 @@ def test_noise_has_the_level_asked_for(snr_db: float) -> None:
         for band in range(3):
             measured = 10 * np.log10((signal[band] ** 2).mean() / ((seen[band] - signal[band]) ** 2).mean())
             assert measured == pytest.approx(level, abs=0.3)
-    assert noisy.observation.noise_sigma_hsi is not None
+    assert noisy.record.noise_sigma_hsi is not None
     expected = np.sqrt((clean.hsi.values[1].astype(np.float64) ** 2).mean() / 10 ** (snr_db / 10))
-    assert noisy.observation.noise_sigma_hsi[1] == pytest.approx(expected, rel=1e-9)
+    assert noisy.record.noise_sigma_hsi[1] == pytest.approx(expected, rel=1e-9)
 
 
 def test_noise_is_reproducible_and_independent() -> None:
@@ -215,8 +215,8 @@ def test_noise_leaves_missing_pixels_missing() -> None:
 def test_observation_rebuilds_the_operators_and_the_pair() -> None:
     reference = small_reference(9, 32, 48)
     pair = simulate_pair(reference, 3.2, "rgb", psf_fwhm=3.0, shift=(0.25, -0.5), snr_hsi_db=30, seed=9)
-    record = Observation.model_validate(json.loads(pair.observation.model_dump_json()))
-    assert record == pair.observation
+    record = SimulationRecord.model_validate(json.loads(pair.record.model_dump_json()))
+    assert record == pair.record
     again = simulate_pair(reference, **record.simulation_arguments())
     np.testing.assert_array_equal(again.hsi.values, pair.hsi.values)
     np.testing.assert_array_equal(again.msi.values, pair.msi.values)
@@ -296,4 +296,4 @@ def test_nearby_scales_that_are_named_do_fit() -> None:
     for near in str(error.value).rsplit(": ", 1)[1].split(", "):
         with pytest.warns(UserWarning, match="cropped"):
             pair = simulate_pair(reference, near, MEAN_OF_TWO)
-        assert pair.observation.scale == pytest.approx(5.7, abs=0.3)
+        assert pair.record.scale == pytest.approx(5.7, abs=0.3)

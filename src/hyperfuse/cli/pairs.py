@@ -38,14 +38,14 @@ def simulate(
     from hyperfuse.degradation.simulated_files import OUTPUTS
     from hyperfuse.degradation.simulated_files import simulate as simulate_files
 
-    observation = simulate_files(
+    record = simulate_files(
         reference, out_dir, scale, response, psf_fwhm, shift, snr_hsi, snr_msi, seed, skip_uncovered, variable, overwrite
     )
-    (height, width), (coarse_height, coarse_width) = observation.fine_size, observation.coarse_size
-    bands = len(observation.response.weights[0])
+    (height, width), (coarse_height, coarse_width) = record.fine_size, record.coarse_size
+    bands = len(record.response.weights[0])
     typer.echo(f"hsi        {bands} bands, {coarse_height}x{coarse_width}")
-    typer.echo(f"msi        {len(observation.response.names)} bands ({', '.join(observation.response.names)}), {height}x{width}")
-    if observation.response.uncovered:
-        typer.echo(f"dropped    {', '.join(observation.response.uncovered)} (not covered by the reference)")
+    typer.echo(f"msi        {len(record.response.names)} bands ({', '.join(record.response.names)}), {height}x{width}")
+    if record.response.uncovered:
+        typer.echo(f"dropped    {', '.join(record.response.uncovered)} (not covered by the reference)")
     for name in OUTPUTS:
         typer.echo(str(out_dir / name))

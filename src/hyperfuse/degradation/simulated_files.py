@@ -11,9 +11,9 @@ from fractions import Fraction
 from pathlib import Path
 
 from hyperfuse.cubes.files import open_cube, write_cube
-from hyperfuse.degradation.observation import Observation, write_observation
 from hyperfuse.degradation.response import ResponseSpec
 from hyperfuse.degradation.simulation import simulate_pair
+from hyperfuse.degradation.simulation_record import SimulationRecord, write_simulation_record
 from hyperfuse.errors import CubeWriteError
 
 HSI_FILE, MSI_FILE, REFERENCE_FILE, OBSERVATION_FILE = "hsi.tif", "msi.tif", "reference.tif", "observation.json"
@@ -33,18 +33,18 @@ def simulate(
     skip_uncovered: bool = False,
     variable: str | None = None,
     overwrite: bool = False,
-) -> Observation:
+) -> SimulationRecord:
     """Simulate a pair from a file; `hsi.tif`, `msi.tif`, `reference.tif` and `observation.json` appear in `out_dir`."""
     folder = Path(out_dir)
     with appearing_together(folder, OUTPUTS, overwrite=overwrite) as workplace:
         reference = open_cube(reference_path, variable=variable)
         pair = simulate_pair(reference, scale, response, psf_fwhm, shift, snr_hsi_db, snr_msi_db, seed, skip_uncovered)
-        observation = pair.observation.model_copy(update={"reference": Path(reference_path).name})
+        record = pair.record.model_copy(update={"reference": Path(reference_path).name})
         write_cube(pair.hsi, workplace / HSI_FILE)
         write_cube(pair.msi, workplace / MSI_FILE)
         write_cube(pair.reference, workplace / REFERENCE_FILE)
-        write_observation(observation, workplace / OBSERVATION_FILE)
-    return observation
+        write_simulation_record(record, workplace / OBSERVATION_FILE)
+    return record
 
 
 @contextmanager

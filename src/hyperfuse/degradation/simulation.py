@@ -21,9 +21,9 @@ from hyperfuse.cubes.cube import as_cube, make_cube, window_of
 from hyperfuse.cubes.grid import grid_of
 from hyperfuse.degradation.exact_scale import Crop, exact_scale, largest_crop
 from hyperfuse.degradation.noise import add_noise, noise_sigmas
-from hyperfuse.degradation.observation import Observation, ResponseRecord, current_version
 from hyperfuse.degradation.point_spread import sigma_from_fwhm
 from hyperfuse.degradation.response import Response, ResponseSpec, response_for
+from hyperfuse.degradation.simulation_record import ResponseRecord, SimulationRecord, current_version
 from hyperfuse.degradation.streaming_blur import axis_taps, observe
 from hyperfuse.errors import OptionError, ValueRangeError
 
@@ -40,7 +40,7 @@ class Simulation:
     msi: xr.DataArray
     reference: xr.DataArray
     """The part of the reference that was used, as stored."""
-    observation: Observation
+    record: SimulationRecord
 
 
 def simulate_pair(
@@ -64,7 +64,7 @@ def simulate_pair(
     rows, columns = (axis_taps(crop.fine_size[i], crop.coarse_size[i], float(exact), sigma, float(shift[i])) for i in (0, 1))
     hsi, msi = observe(used, crop, rows, columns, found.weights)
     _require_some_data(hsi, msi)
-    observation = Observation(
+    record = SimulationRecord(
         hyperfuse_version=current_version(),
         reference=None,
         scale_given=str(scale),
@@ -83,7 +83,7 @@ def simulate_pair(
         fine_size=crop.fine_size,
         coarse_size=crop.coarse_size,
     )
-    return Simulation(_hsi_cube(hsi, used, exact), _msi_cube(msi, used, found), used, observation)
+    return Simulation(_hsi_cube(hsi, used, exact), _msi_cube(msi, used, found), used, record)
 
 
 def _cropped(cube: xr.DataArray, scale: Fraction) -> tuple[Crop, xr.DataArray]:

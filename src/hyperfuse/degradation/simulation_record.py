@@ -41,7 +41,7 @@ class ResponseRecord(_Record):
         )
 
 
-class Observation(_Record):
+class SimulationRecord(_Record):
     """How a simulated pair came about. Lengths are in fine pixels, sizes (rows, columns), shifts (down, right)."""
 
     kind: Literal["hyperfuse observation 1"] = "hyperfuse observation 1"
@@ -67,7 +67,7 @@ class Observation(_Record):
     coarse_size: tuple[int, int]
 
     @model_validator(mode="after")
-    def _sizes_agree(self) -> Observation:
+    def _sizes_agree(self) -> SimulationRecord:
         p, q = self.scale_fraction
         if p < 1 or q < 1 or any(fine * q != coarse * p for fine, coarse in zip(self.fine_size, self.coarse_size, strict=True)):
             raise ValueError(f"sizes {self.fine_size} and {self.coarse_size} do not have the scale {p}/{q}")
@@ -105,14 +105,14 @@ def current_version() -> str:
     return version("hyperfuse")
 
 
-def write_observation(observation: Observation, path: Path) -> None:
-    path.write_text(observation.model_dump_json(indent=2) + "\n", encoding="utf-8")
+def write_simulation_record(record: SimulationRecord, path: Path) -> None:
+    path.write_text(record.model_dump_json(indent=2) + "\n", encoding="utf-8")
 
 
-def read_observation(path: str | Path) -> Observation:
+def read_simulation_record(path: str | Path) -> SimulationRecord:
     path = Path(path)
     try:
-        return Observation.model_validate_json(path.read_bytes())
+        return SimulationRecord.model_validate_json(path.read_bytes())
     except OSError as error:
         raise CubeFileError(f"{path}: {error.strerror or error}", "the observation.json of a simulated pair") from error
     except ValidationError as error:
