@@ -42,7 +42,7 @@ def largest_crop(size: tuple[int, int], scale: Fraction) -> Crop:
         raise OptionError(
             f"scale {float(scale):.6g} = {scale} on {size[0]}x{size[1]} pixels",
             f"at least {scale.numerator} pixels to a side, for the two grids to meet",
-            f"nearby scales that fit: {near}",
+            f"nearby scales that fit: {near}" if near else "choose a smaller scale",
         )
     fine = tuple(int(length * scale) for length in coarse)
     return Crop((fine[0], fine[1]), (coarse[0], coarse[1]))
