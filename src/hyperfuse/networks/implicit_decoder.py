@@ -49,16 +49,19 @@ class ImplicitDecoder(nn.Module):
         coarse_part = self._coarse_part(spectral_code, placement)
         rows, columns = neighbours_of_queries(spectral_code, spatial_code, placement)
         spatial_rows = spatial_code.permute(0, 2, 3, 1)
-        fine_rows = spatial_rows.shape[1]
         chunk = self._rows_per_chunk(spatial_rows)
         if chunk is None:
             features = self._decode_rows(coarse_part, spatial_rows, rows, columns)
         else:
-            decoded = [
-                self._decode_rows(coarse_part, spatial_rows[:, start : start + chunk], rows.between(start, start + chunk), columns)
-                for start in range(0, fine_rows, chunk)
-            ]
-            features = torch.cat(decoded, dim=1)
+            # `split`, unlike slices, has a backward pass that joins the pieces once.
+            pieces = torch.split(spatial_rows, chunk, dim=1)
+            features = torch.cat(
+                [
+                    self._decode_rows(coarse_part, piece, rows.between(number * chunk, (number + 1) * chunk), columns)
+                    for number, piece in enumerate(pieces)
+                ],
+                dim=1,
+            )
         return features.permute(0, 3, 1, 2)
 
     def _decode_rows(self, coarse_part: Tensor, spatial_rows: Tensor, rows: NeighbourPair, columns: NeighbourPair) -> Tensor:
@@ -67,10 +70,11 @@ class ImplicitDecoder(nn.Module):
         for layer in self.middle:
             hidden = F.relu(layer(hidden), inplace=True)
         logits = F.linear(hidden, self.last.weight[-1:], self.last.bias[-1:])
-        # The softmax over the four neighbours, dimensions 1 and 3, without moving them.
-        exponentials = torch.exp(logits - logits.amax(dim=(1, 3), keepdim=True))
-        weights = exponentials / exponentials.sum(dim=(1, 3), keepdim=True)
-        mean = (weights.to(hidden.dtype) * hidden).sum(dim=(1, 3))
+        weights = torch.softmax(torch.stack(_four(logits)), dim=0).to(hidden.dtype)
+        first, *others = _four(hidden)
+        mean = weights[0] * first
+        for weight, candidate in zip(weights[1:], others, strict=True):
+            mean = torch.addcmul(mean, weight, candidate)
         return F.linear(mean, self.last.weight[:-1], self.last.bias[:-1])
 
     def _first_layer(self, coarse_part: Tensor, spatial_rows: Tensor, rows: NeighbourPair, columns: NeighbourPair) -> Tensor:
@@ -121,6 +125,11 @@ def neighbours_of_queries(spectral_code: Tensor, spatial_code: Tensor, placement
         neighbour_pair(row_positions, spectral_code.shape[2], device),
         neighbour_pair(column_positions, spectral_code.shape[3], device),
     )
+
+
+def _four(candidates: Tensor) -> list[Tensor]:
+    """(B, 2, r, 2, W, N) -> four views (B, r, W, N), one for each neighbour."""
+    return [each for two in candidates.unbind(dim=1) for each in two.unbind(dim=2)]
 
 
 def _outer(offsets: Tensor, weight: Tensor, *, like: Tensor) -> Tensor:

@@ -1,0 +1,95 @@
+"""What all timings share: races between variants in one run, peak memory, and a list of figures at the end."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+import psutil
+import pytest
+import torch
+
+_FIGURES: list[str] = []
+_SAMPLING_SECONDS = 0.005
+
+
+@pytest.fixture
+def note_figure() -> Callable[[str], None]:
+    """Call it with a line that should stand in the list of figures at the end of the run."""
+    return _FIGURES.append
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if _FIGURES:
+        terminalreporter.section("figures")
+        for line in _FIGURES:
+            terminalreporter.line(line)
+
+
+@pytest.fixture
+def race() -> Callable[..., dict[str, float]]:
+    """Best seconds of each of several runs, taken in turns so that a busy machine slows all of them alike."""
+
+    def run_race(runs: Mapping[str, Callable[[], object]], rounds: int = 5) -> dict[str, float]:
+        best = dict.fromkeys(runs, float("inf"))
+        for run in runs.values():
+            run()
+        for _ in range(rounds):
+            for name, run in runs.items():
+                start = time.perf_counter()
+                run()
+                best[name] = min(best[name], time.perf_counter() - start)
+        return best
+
+    return run_race
+
+
+@pytest.fixture
+def matmul_rate() -> Callable[[], float]:
+    """Floating-point operations per second of this machine's own float32 matrix product, now."""
+
+    def measure(size: int = 2048, rounds: int = 4) -> float:
+        a = torch.randn(size, size)
+        a @ a
+        best = float("inf")
+        for _ in range(rounds):
+            start = time.perf_counter()
+            a @ a
+            best = min(best, time.perf_counter() - start)
+        return 2.0 * size**3 / best
+
+    return measure
+
+
+class PeakMemory:
+    """Largest growth of the process's resident memory, in bytes, sampled while it runs."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+
+
+@pytest.fixture
+def peak_memory() -> Callable[[], object]:
+    """`with peak_memory() as peak: ...; peak.bytes`"""
+
+    @contextmanager
+    def watch() -> Iterator[PeakMemory]:
+        peak, stop = PeakMemory(), threading.Event()
+        process = psutil.Process()
+        start = process.memory_info().rss
+
+        def sample() -> None:
+            while not stop.wait(_SAMPLING_SECONDS):
+                peak.bytes = max(peak.bytes, process.memory_info().rss - start)
+
+        sampler = threading.Thread(target=sample, daemon=True)
+        sampler.start()
+        try:
+            yield peak
+        finally:
+            stop.set()
+            sampler.join()
+
+    return watch
