@@ -3,8 +3,9 @@
 Shapes: C bands, M msi bands, h w coarse, H W fine; any leading dimensions are a batch.
 
 A is separable, so blur-and-decimate is `rows @ image @ columns.T`, a Kronecker product of two small matrices, for any real scale,
-shift and border. Thin singular value decompositions of the two small matrices, rows = U S V', give every inverse of the large operator
-by a handful of matrix products: nothing is iterated and no Fourier transform (hence no integer scale, no periodic border) is needed.
+shift and border. Thin singular value decompositions of the two small matrices, rows = U S V', give every inverse of the large
+operator by a handful of matrix products: nothing is iterated and no Fourier transform (hence no integer scale, no periodic
+border) is needed.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ class SpatialOperator:
         return separable(y.right / y.values @ y.left.T, x.right / x.values @ x.left.T, coarse)
 
     def damped_inverse(self, coarse: Tensor, weight: float | Tensor) -> Tensor:
-        """A' (A A' + weight)^-1 y: the pseudo-inverse where the noise is `weight` times the signal. `weight` broadcasts over (...)."""
+        """A' (A A' + weight)^-1 y: the pseudo-inverse where noise is `weight` times the signal; one weight, or one per band."""
         y, x = self.row_factors, self.column_factors
         spectrum = y.values[:, None] * x.values[None, :]
         gain = spectrum / (spectrum**2 + _as_batch(weight))
@@ -138,7 +139,7 @@ def separable(rows: Tensor, columns: Tensor, image: Tensor) -> Tensor:
 def mix_bands(matrix: Tensor, cube: Tensor) -> Tensor:
     """matrix (K, C) times the band axis of (..., C, H, W), as one matrix product."""
     mixed = matrix.to(cube) @ cube.flatten(-2)
-    return mixed.unflatten(-1, cube.shape[-2:])
+    return mixed.reshape(*mixed.shape[:-1], *cube.shape[-2:])
 
 
 def _as_batch(weight: float | Tensor) -> Tensor:

@@ -2,9 +2,9 @@
 
 Shapes: p components, M msi bands, h w coarse, H W fine. A prior is a mean (p, H, W) and one covariance (p, p) for every fine pixel.
 
-The exact solution of FUSE's Sylvester equation (Wei et al. 2015) needs no Sylvester solver when it is taken in two steps. The msi is
-observed pixel by pixel, so conditioning on it changes the covariance alike everywhere. The hsi then adds  y = A u + noise  with prior
-covariance P x I, and  P x AA' + S x I  is diagonal in the eigenvectors of (P, S) and the singular vectors of A.
+The exact solution of FUSE's Sylvester equation (Wei et al. 2015) needs no Sylvester solver when it is taken in two steps. The msi
+is observed pixel by pixel, so conditioning on it changes the covariance alike everywhere. The hsi then adds  y = A u + noise
+with prior covariance P x I, and  P x AA' + S x I  is diagonal in the eigenvectors of (P, S) and the singular vectors of A.
 """
 
 from __future__ import annotations

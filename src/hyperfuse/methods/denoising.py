@@ -30,17 +30,17 @@ def _smooth_regression(components: Tensor, msi: Tensor) -> Tensor:
     rows, columns = (_gaussian_weights(length) for length in msi.shape[1:])
     products = torch.cat([msi, components, (msi[:, None] * msi).flatten(0, 1), (components[:, None] * msi).flatten(0, 1)])
     moments = separable(rows, columns, products)
-    msi_mean, mean, squares, crossed = moments.split([bands, size, bands * bands, size * bands])
-    spread = squares.unflatten(0, (bands, bands)) - msi_mean[:, None] * msi_mean
-    crossed = crossed.unflatten(0, (size, bands)) - mean[:, None] * msi_mean
+    msi_mean, mean, products = moments[:bands], moments[bands : bands + size], moments[bands + size :]
+    spread = products[: bands * bands].reshape(bands, bands, *msi.shape[1:]) - msi_mean[:, None] * msi_mean
+    crossed = products[bands * bands :].reshape(size, bands, *msi.shape[1:]) - mean[:, None] * msi_mean
     scene = covariance(msi)
     own = 1e-3 * spread.diagonal(dim1=0, dim2=1).mean(-1)
     ridge = lifted(1e-3 * scene, 1e-3) + own[..., None, None] * torch.eye(bands)
     direction = solve_small(spread.permute(2, 3, 0, 1) + ridge, (msi - msi_mean).permute(1, 2, 0))
-    return mean + torch.einsum("pmij,ijm->pij", crossed, direction)
+    slope_part: Tensor = torch.einsum("pmij,ijm->pij", crossed, direction)
+    return mean + slope_part
 
 
 def _gaussian_weights(length: int) -> Tensor:
     index = torch.arange(length, dtype=torch.float64)
     return torch.softmax(-0.5 * ((index[:, None] - index) / WIDTH) ** 2, dim=1)
-

@@ -17,7 +17,7 @@ MOST_RATIO = 4.0  # SFIM: a ratio beyond this, or below its inverse, is an artef
 
 
 def glp(hsi: Tensor, msi: Tensor, observation: Observation) -> Tensor:
-    """MTF-GLP: detail of the msi under the hsi's own point spread, injected with multiband regression gains (Aiazzi et al. 2006)."""
+    """MTF-GLP: detail of the msi under the hsi's own point spread, injected with regression gains (Aiazzi et al. 2006)."""
     gains, _, coarse = regression_on_msi(hsi, msi, observation)
     # Interpolation is linear: up(hsi) + G (msi - up(coarse msi)) needs one interpolation only.
     base = upsample(hsi - mix_bands(gains, coarse), (msi.shape[1], msi.shape[2]), observation)
@@ -25,7 +25,7 @@ def glp(hsi: Tensor, msi: Tensor, observation: Observation) -> Tensor:
 
 
 def gsa(hsi: Tensor, msi: Tensor, observation: Observation) -> Tensor:
-    """Gram-Schmidt adaptive (Aiazzi et al. 2007): each msi band replaces its own imitation, which is regressed from the hsi bands."""
+    """Gram-Schmidt adaptive (Aiazzi et al. 2007): each msi band replaces its imitation regressed from the hsi bands."""
     coarse = seen_by_hsi(msi, hsi, observation)
     centred_msi = coarse - coarse.mean((1, 2), keepdim=True)
     mean, basis = principal_axes(hsi, most=12)
@@ -39,7 +39,7 @@ def gsa(hsi: Tensor, msi: Tensor, observation: Observation) -> Tensor:
 
 
 def sfim(hsi: Tensor, msi: Tensor, observation: Observation) -> Tensor:
-    """Smoothing filter based intensity modulation (Liu 2000): times the ratio of a fine to a blurred intensity, one made per band."""
+    """Smoothing filter based intensity modulation (Liu 2000): times the ratio of fine to blurred intensity, one per band."""
     gains, intercepts, coarse = regression_on_msi(hsi, msi, observation)
     size = (msi.shape[1], msi.shape[2])
     intensity = mix_bands(gains, msi) + intercepts[:, None, None].to(msi)

@@ -3,12 +3,13 @@
 Shapes: p components, M msi bands, h w coarse, H W fine, K neighbours of a coarse pixel (a square), s fine pixels of a coarse cell.
 
 Detail is what a grid's own interpolation cannot give back. On the coarse grid it is known for the hsi and for the msi as the hsi's
-sensor sees it, so how one follows from the other can be learned there, neighbourhood by neighbourhood; on the fine grid it is known for
-the msi only, and what was learned is applied to it.
+sensor sees it, so how one follows from the other can be learned there, neighbourhood by neighbourhood; on the fine grid it is
+known for the msi only, and what was learned is applied to it.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -32,9 +33,9 @@ CHUNK_NUMBERS = 4_000_000  # floats of neighbour weights held at once
 class LocalRegression:
     """Learned on the coarse grid: components of detail (p, h, w) from msi detail (M, h, w), weighted by likeness of the msi itself.
 
-    The prediction is linear in the fine msi detail: slopes of the whole scene plus, per fine pixel, a weighted ridge regression of what
-    these leave over the pixel's coarse neighbourhood. A neighbour weighs by its distance and by the likeness of its msi value to the
-    pixel's own, so neighbourhoods follow the image.
+    The prediction is linear in the fine msi detail: slopes of the whole scene plus, per fine pixel, a weighted ridge regression
+    of what these leave over the pixel's coarse neighbourhood. A neighbour weighs by its distance and by the likeness of its msi
+    value to the pixel's own, so neighbourhoods follow the image.
     """
 
     detail: Tensor  # (p, h, w)
@@ -81,7 +82,7 @@ class _Neighbourhoods:
             spatial = torch.einsum("asi,btj->abstij", rows.weights[part], columns.weights).flatten(4).flatten(2, 3)
             pixels = fine[:, rows.members[part][:, None, :, None], columns.members[None, :, None, :]].flatten(3).permute(1, 2, 3, 0)
             cells = _regress(neighbours, pixels, spatial, self.ridge)
-            grid = cells.unflatten(2, (rows.most, columns.most)).permute(4, 0, 2, 1, 3)  # (p, a, s_y, b, s_x)
+            grid = cells.reshape(*cells.shape[:2], rows.most, columns.most, -1).permute(4, 0, 2, 1, 3)  # (p, a, s_y, b, s_x)
             fine_rows, places = rows.owned(part)
             predicted[:, fine_rows] = grid.flatten(1, 2)[:, places].flatten(2)[:, :, column_places]
         return predicted
@@ -139,12 +140,11 @@ def _regress(neighbours: Tensor, pixels: Tensor, spatial: Tensor, ridge: Tensor)
     of their detail with weights w_k v'd_k.
     """
     bands = ridge.shape[0]
-    msi, inputs, outputs = neighbours.split([bands, bands, neighbours.shape[-1] - 2 * bands], dim=-1)
-    own, detail = pixels.split([bands, bands], dim=-1)
-    distance = torch.baddbmm(
-        (own.square().sum(-1, keepdim=True) + msi.square().sum(-1)[:, :, None]).flatten(0, 1), own.flatten(0, 1), msi.mT.flatten(0, 1), alpha=-2
-    )
-    weights = spatial / distance.view_as(spatial).clamp_min_(0).div_(LIKENESS**2).add_(1)
+    msi, inputs, outputs = neighbours[..., :bands], neighbours[..., bands : 2 * bands], neighbours[..., 2 * bands :]
+    own, detail = pixels[..., :bands], pixels[..., bands:]
+    lengths = own.square().sum(-1, keepdim=True) + msi.square().sum(-1)[:, :, None]
+    distance = torch.baddbmm(lengths.flatten(0, 1), own.flatten(0, 1), msi.mT.flatten(0, 1), alpha=-2).view_as(spatial)
+    weights = spatial / distance.clamp_min_(0).div_(LIKENESS**2).add_(1)
     weights /= weights.sum(-1, keepdim=True).clamp_min_(1e-30)
     upper = torch.triu_indices(bands, bands)
     moments = weights @ (inputs[..., upper[0]] * inputs[..., upper[1]])
@@ -153,16 +153,17 @@ def _regress(neighbours: Tensor, pixels: Tensor, spatial: Tensor, ridge: Tensor)
     shrinkage = RIDGE_OF_NEIGHBOURHOOD * spread.diagonal(dim1=-2, dim2=-1).mean(-1)
     spread += ridge + shrinkage[..., None, None] * torch.eye(bands, dtype=detail.dtype)
     direction = solve_small(spread, detail)
-    return weights.mul_(direction @ inputs.mT) @ outputs
+    predicted: Tensor = weights.mul_(direction @ inputs.mT) @ outputs
+    return predicted
 
 
 def _unit(spread: Tensor) -> float:
     """One over the standard deviation of all bands together."""
-    return float(spread.trace().clamp_min(1e-30)) ** -0.5
+    return 1 / math.sqrt(max(1e-30, float(spread.trace())))
 
 
 def solve_small(system: Tensor, right: Tensor) -> Tensor:
-    """Many symmetric positive systems (..., M, M) v = (..., M) at once: an LDL' factorisation unrolled over M, vectorised over the rest."""
+    """Many symmetric positive systems (..., M, M) v = (..., M) at once: LDL' unrolled over M, vectorised over the rest."""
     size = right.shape[-1]
     columns: list[list[Tensor]] = [[] for _ in range(size)]
     pivots: list[Tensor] = []

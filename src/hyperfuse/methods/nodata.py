@@ -39,12 +39,16 @@ def mask_missing(fused: Tensor, hsi: Tensor, msi: Tensor, observation: Observati
     missing = ~torch.isfinite(hsi)
     if bool(missing.any()):
         axes = zip(fused.shape[1:], hsi.shape[1:], observation.scale, observation.shift, strict=True)
-        rows, columns = (
-            (((torch.arange(fine) + 0.5 - shift) / scale - 0.5).round().long().clamp(0, coarse - 1)) for fine, coarse, scale, shift in axes
-        )
+        rows, columns = (_pixel_underneath(*axis) for axis in axes)
         fused = fused.masked_fill(missing[:, rows][:, :, columns], torch.nan)
     msi_missing = ~torch.isfinite(msi).all(0)
     return fused.masked_fill(msi_missing, torch.nan) if bool(msi_missing.any()) else fused
+
+
+def _pixel_underneath(fine: int, coarse: int, scale: float, shift: float) -> Tensor:
+    """The coarse index in which each fine pixel lies, (fine,)."""
+    positions = (torch.arange(fine, dtype=torch.float64) + 0.5 - shift) / scale - 0.5
+    return positions.round().long().clamp(0, coarse - 1)
 
 
 def usable_msi_bands(msi: Tensor) -> Tensor:

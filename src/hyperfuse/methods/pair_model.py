@@ -3,7 +3,8 @@
 Shapes: C bands, M msi bands, p components, h w coarse, H W fine.
 
     x = mean + basis u          u: p components per fine pixel
-    hsi coefficients = A u + noise of covariance S          msi - offset - response mean = F u + noise of covariance L,  F = response basis
+    hsi coefficients = A u + noise of covariance S
+    msi - offset - response mean = F u + noise of covariance L,  F = response basis
 
 The components are the principal axes of the hsi itself, so nothing here depends on the number of bands or their wavelengths.
 Big arrays stay in the precision of the images, small matrices are float64.
@@ -113,7 +114,8 @@ def root_mean_square(image: Tensor) -> float:
 def positive_part(matrix: Tensor) -> Tensor:
     """The nearest positive semidefinite matrix."""
     values, vectors = torch.linalg.eigh((matrix + matrix.T) / 2)
-    return (vectors * values.clamp_min(0)) @ vectors.T
+    positive: Tensor = (vectors * values.clamp_min(0)) @ vectors.T
+    return positive
 
 
 def lifted(matrix: Tensor, share: float = 1e-9) -> Tensor:

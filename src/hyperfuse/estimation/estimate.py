@@ -1,0 +1,179 @@
+"""From an observed pair to how it was observed: shift, point spread, response and noise, with a confidence.
+
+Shapes: C bands, M msi bands, h w coarse, H W fine. NaN marks missing pixels in either image.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hyperfuse.degradation.operators import SpatialOperator
+from hyperfuse.errors import BandError, ValueRangeError
+from hyperfuse.estimation.noise import estimate_noise
+from hyperfuse.estimation.observation import Observation, as_pair, default_sigma, require_pair
+from hyperfuse.estimation.registration import Block, Registration, register
+from hyperfuse.estimation.sampling import PairSamples
+from hyperfuse.estimation.spectral_response import ResponseFit, fit_response
+
+FEWEST_PIXELS = 16
+LEAST_EXPLAINED = 0.3
+MOST_SHIFT_ERROR = 0.2  # of a coarse pixel
+LEAST_EVIDENCE = 10.0  # log likelihood that a point spread other than the expected one must gain
+
+
+@dataclass(frozen=True)
+class KnownParts:
+    """What the caller knows already and the estimation must not touch; None is unknown. Pairs are (y, x) in fine pixels.
+
+    `misregistration` is the shift beyond what the georeference says; (0, 0) states that the two are registered.
+    """
+
+    sigma: tuple[float, float] | None = None
+    misregistration: tuple[float, float] | None = None
+    response: Tensor | None = None  # (M, C)
+    hsi_noise: float | Tensor | None = None
+    msi_noise: float | Tensor | None = None
+
+
+NOTHING_KNOWN = KnownParts()
+
+
+def estimate_observation(
+    hsi: Tensor,
+    msi: Tensor,
+    *,
+    scale: float | tuple[float, float] | None = None,
+    grid_shift: tuple[float, float] = (0.0, 0.0),
+    wavelength_nm: NDArray[np.float64] | None = None,
+    known: KnownParts = NOTHING_KNOWN,
+) -> Observation:
+    """hsi (C, h, w), msi (M, H, W). Without a scale both images are taken to cover the same extent.
+
+    `grid_shift` is what the georeference says of where the coarse grid lies (see `scale_and_shift`).
+    """
+    require_pair(hsi, msi)
+    pair_scale = (msi.shape[1] / hsi.shape[1], msi.shape[2] / hsi.shape[2]) if scale is None else as_pair(scale)
+    samples = _samples(hsi, msi, pair_scale, grid_shift)
+    registration, notes = _registered(samples, known)
+    blocks = replace(samples, shift=registration.shift).blocks(registration.sigma)
+    spectra, seen, noise_gain = _coarse_spectra(blocks, samples.scale, registration.sigma)
+    hsi_noise = _noise(samples.hsi, samples.hsi_known, known.hsi_noise)
+    msi_noise = _noise(samples.msi, samples.msi_known, known.msi_noise)
+    fit = _response(spectra, seen, wavelength_nm, known.response)
+    if known.msi_noise is None:
+        msi_noise = _with_model_error(msi_noise, hsi_noise, fit, noise_gain)
+    for note in notes:
+        warnings.warn(note, stacklevel=2)
+    return Observation(
+        scale=pair_scale,
+        sigma=registration.sigma,
+        shift=registration.shift,
+        response=fit.response,
+        offset=fit.offset,
+        hsi_noise=hsi_noise,
+        msi_noise=msi_noise,
+        grid_shift=grid_shift,
+        confidence=_confidence(registration, pair_scale),
+        notes=tuple(notes),
+    )
+
+
+def _samples(hsi: Tensor, msi: Tensor, scale: tuple[float, float], shift: tuple[float, float]) -> PairSamples:
+    live_hsi, live_msi = (torch.isfinite(image).flatten(1).any(1) for image in (hsi, msi))
+    if not bool(live_hsi.any()) or not bool(live_msi.any()):
+        raise ValueRangeError("a pair in which one image has no valid pixel", "some pixels with data", "check its nodata value")
+    hsi_known, msi_known = torch.isfinite(hsi[live_hsi]).all(0), torch.isfinite(msi[live_msi]).all(0)
+    return PairSamples(
+        hsi=torch.nan_to_num(hsi, nan=0.0, posinf=0.0, neginf=0.0),
+        msi=torch.nan_to_num(msi, nan=0.0, posinf=0.0, neginf=0.0),
+        hsi_known=hsi_known,
+        msi_known=msi_known,
+        scale=scale,
+        shift=shift,
+    )
+
+
+def _registered(samples: PairSamples, known: KnownParts) -> tuple[Registration, list[str]]:
+    """The best point spread and shift, or what is expected of any pair where the evidence for another is weak."""
+    sigma = known.sigma or default_sigma(samples.scale)
+    if known.misregistration is not None:
+        moved = (samples.shift[0] + known.misregistration[0], samples.shift[1] + known.misregistration[1])
+        samples = replace(samples, shift=moved)
+    expected = Registration(sigma, samples.shift, (0.0, 0.0), (0.0, 0.0), 0.0, 0.0, 0.0)
+    if known.sigma is not None and known.misregistration is not None:
+        return replace(expected, explained=1.0), []
+    blocks = samples.blocks(sigma)
+    pixels = sum(int(block.usable.sum()) for block in blocks)
+    if pixels < FEWEST_PIXELS:
+        return expected, [
+            f"shift and point spread not estimated: {pixels} usable coarse pixels, at least {FEWEST_PIXELS} are needed"
+        ]
+    if _flat(blocks):
+        return expected, ["shift and point spread not estimated: one of the images is constant"]
+    # Blocks already lie where the grids say; the search starts from no shift beyond that.
+    found = register(blocks, samples.scale, sigma, (0.0, 0.0), known.sigma is not None, known.misregistration is not None)
+    expected = replace(expected, explained=found.explained_at_start)
+    if found.explained < LEAST_EXPLAINED:
+        share = max(0.0, found.explained)
+        return expected, [f"shift and point spread not estimated: the hsi explains {share:.0%} of the msi, too little to align by"]
+    if max(error / scale for error, scale in zip(found.shift_error, samples.scale, strict=True)) > MOST_SHIFT_ERROR:
+        return expected, ["shift and point spread not estimated: too little texture to fix them"]
+    if found.evidence < LEAST_EVIDENCE:
+        return expected, []
+    return replace(found, shift=(samples.shift[0] + found.shift[0], samples.shift[1] + found.shift[1])), []
+
+
+def _flat(blocks: list[Block]) -> bool:
+    hsi = torch.cat([block.hsi[:, block.usable] for block in blocks], dim=1).double()
+    msi = torch.cat([block.msi.flatten(1) for block in blocks], dim=1).double()
+    return any(float(image.var(1).max()) <= 1e-12 * float(image.square().mean()) + 1e-300 for image in (hsi, msi))
+
+
+def _coarse_spectra(blocks: list[Block], scale: tuple[float, float], sigma: tuple[float, float]) -> tuple[Tensor, Tensor, float]:
+    """Usable hsi spectra (C, n), the msi as the hsi's sensor sees the same pixels (M, n), and how much msi noise is left in it."""
+    spectra, seen, gain = [], [], 1.0
+    for block in blocks:
+        sizes = [(image.shape[1], image.shape[2]) for image in (block.msi, block.hsi)]
+        operator = SpatialOperator.from_point_spread(sizes[0], sizes[1], scale, sigma, block.origin_shift)
+        usable = block.usable if bool(block.usable.any()) else torch.ones_like(block.usable)
+        spectra.append(block.hsi[:, usable])
+        seen.append(operator.apply(block.msi)[:, usable])
+        gain = operator.mean_noise_gain()
+    return torch.cat(spectra, dim=1).double(), torch.cat(seen, dim=1).double(), gain
+
+
+def _response(spectra: Tensor, seen: Tensor, wavelength_nm: NDArray[np.float64] | None, known: Tensor | None) -> ResponseFit:
+    if known is None:
+        return fit_response(spectra, seen, wavelength_nm)
+    response = torch.as_tensor(known, dtype=torch.float64)
+    if tuple(response.shape) != (seen.shape[0], spectra.shape[0]):
+        raise BandError(
+            f"response of shape {tuple(response.shape)}",
+            f"({seen.shape[0]}, {spectra.shape[0]}): one row per msi band, one column per hsi band",
+        )
+    misfit = (response @ spectra - seen).square().mean(1)
+    return ResponseFit(response, torch.zeros(seen.shape[0], dtype=torch.float64), misfit)
+
+
+def _noise(image: Tensor, known: Tensor, stated: float | Tensor | None) -> Tensor:
+    if stated is None:
+        return estimate_noise(image, None if bool(known.all()) else known)
+    return torch.as_tensor(stated, dtype=torch.float64).expand(image.shape[0])
+
+
+def _with_model_error(msi_noise: Tensor, hsi_noise: Tensor, fit: ResponseFit, noise_gain: float) -> Tensor:
+    """What no response explains on the coarse grid, beyond both images' noise, counts as noise of the msi."""
+    expected = fit.response.square() @ hsi_noise.square() + noise_gain * msi_noise.square()
+    return (msi_noise.square() + (fit.misfit - expected).clamp_min(0)).sqrt()
+
+
+def _confidence(registration: Registration, scale: tuple[float, float]) -> float:
+    """0 to 1: the share of the msi that the hsi explains, lowered by how loosely the shift is fixed."""
+    looseness = max(error / axis_scale for error, axis_scale in zip(registration.shift_error, scale, strict=True))
+    return max(0.0, min(1.0, registration.explained)) * max(0.0, 1 - looseness / MOST_SHIFT_ERROR)
