@@ -21,7 +21,21 @@ from affine import Affine
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 from rasterio.crs import CRS
 
-from hyperfuse.errors import BandError, CubeFileError
+from hyperfuse.cubes.nodata import fitting_nodata, missing_values, nodata_of
+from hyperfuse.cubes.transforms import current_transform, is_usable, placed_coordinates
+from hyperfuse.errors import BandError, CubeFileError, OptionError
+
+__all__ = [
+    "as_cube",
+    "iterate_windows",
+    "make_cube",
+    "missing_values",
+    "nodata_of",
+    "physical_values",
+    "place_cube",
+    "wavelengths_nm",
+    "window_of",
+]
 
 DIMS = ("band", "y", "x")
 BAND_TABLE: dict[str, tuple[type, Any]] = {
@@ -32,6 +46,10 @@ BAND_TABLE: dict[str, tuple[type, Any]] = {
     "scale": (np.float64, 1.0),
     "offset": (np.float64, 0.0),
 }
+# Beyond any scene; a damaged header may promise more, and its coordinates alone would fill the memory.
+LARGEST_SIDE = 2**24
+# Where rioxarray and CF keep the scaling of a DataArray that has no band table yet.
+SCALING_ATTRIBUTES = {"scale": "scale_factor", "offset": "add_offset"}
 
 
 def make_cube(
@@ -49,9 +67,10 @@ def make_cube(
     attributes: Mapping[str, Any] | None = None,
 ) -> xr.DataArray:
     """A cube from (band, y, x) values, in memory or lazy, and what is known about them."""
+    shape = values.shape if isinstance(values, xr.Variable) else np.shape(values)
+    if len(shape) != 3 or min(shape) < 1 or max(shape) > LARGEST_SIDE:
+        raise CubeFileError(f"array of shape {shape}", f"three dimensions (band, y, x) of 1 to {LARGEST_SIDE} each")
     variable = values if isinstance(values, xr.Variable) else xr.Variable(DIMS, values)
-    if variable.ndim != 3 or 0 in variable.shape:
-        raise CubeFileError(f"array of shape {variable.shape}", "three dimensions (band, y, x), none of them empty")
     table = {
         "wavelength": wavelength_nm,
         "fwhm": fwhm_nm,
@@ -67,17 +86,17 @@ def make_cube(
 
 
 def place_cube(cube: xr.DataArray, crs: CRS | str | int | None, transform: Affine | None, nodata: float | None) -> xr.DataArray:
-    """Write CRS, transform (with pixel-centre x and y where the grid is not rotated) and nodata into a cube."""
-    if transform is not None:
-        cube = cube.drop_vars(["x", "y"], errors="ignore").rio.write_transform(transform)
-        if transform.b == 0 and transform.d == 0:
-            x = transform.c + transform.a * (np.arange(cube.sizes["x"]) + 0.5)
-            y = transform.f + transform.e * (np.arange(cube.sizes["y"]) + 0.5)
-            cube = cube.assign_coords(x=x, y=y)
+    """Write CRS, transform (with pixel-centre x and y where the grid is not turned) and nodata into a cube."""
+    if transform is not None and is_usable(transform):
+        moved = cube.drop_vars(["x", "y", "pixel_row", "pixel_column"], errors="ignore").rio.write_transform(transform)
+        cube = moved.assign_coords(placed_coordinates(transform, cube.sizes["y"], cube.sizes["x"]))
     if crs is not None:
         cube = cube.rio.write_crs(crs)
     if nodata is not None:
-        cube = cube.rio.write_nodata(nodata)
+        fitting = fitting_nodata(nodata, cube.dtype)
+        if fitting is None:
+            raise OptionError(f"nodata {nodata} for {cube.dtype} values", "a number that this type can hold", "choose another")
+        cube = cube.rio.write_nodata(fitting)
     return cube
 
 
@@ -85,22 +104,38 @@ def as_cube(image: xr.DataArray | NDArray[Any]) -> xr.DataArray:
     """Accept what a person has at hand, a DataArray or a (band, y, x) array, and complete its band table."""
     if not isinstance(image, xr.DataArray):
         return make_cube(np.asarray(image))
-    if set(image.dims) != set(DIMS):
-        raise CubeFileError(f"DataArray with dims {image.dims}", f"dims {DIMS}", "rename and transpose it first")
+    if set(image.dims) != set(DIMS) or 0 in image.shape:
+        raise CubeFileError(
+            f"DataArray of {dict(image.sizes)}", f"dims {DIMS}, none of them empty", "rename, transpose or expand it first"
+        )
     cube = image.transpose(*DIMS)
-    missing = {name: ("band", _band_column(name, None, cube.sizes["band"])) for name in BAND_TABLE if name not in cube.coords}
-    return cube.assign_coords(missing) if missing else cube
+    incomplete = {name: _own_column(cube, name) for name, (dtype, _) in BAND_TABLE.items() if not _is_column(cube, name, dtype)}
+    if not incomplete:
+        return cube
+    bands = cube.sizes["band"]
+    cube = cube.assign_coords({name: ("band", _band_column(name, column, bands)) for name, column in incomplete.items()})
+    cube.attrs = {key: value for key, value in cube.attrs.items() if key not in SCALING_ATTRIBUTES.values()}
+    return cube
+
+
+def _is_column(cube: xr.DataArray, name: str, dtype: type) -> bool:
+    return name in cube.coords and cube[name].dims == ("band",) and np.issubdtype(cube[name].dtype, dtype)
+
+
+def _own_column(cube: xr.DataArray, name: str) -> Any:
+    """What a DataArray of another tool says about its bands: a coordinate, or the attributes that rioxarray leaves there."""
+    if name in cube.coords:
+        return cube[name].values
+    if name == "band_name":
+        described = cube.attrs.get("long_name")
+        return described if isinstance(described, tuple | list) and len(described) == cube.sizes["band"] else None
+    return cube.attrs.get(SCALING_ATTRIBUTES.get(name, ""))
 
 
 def wavelengths_nm(cube: xr.DataArray) -> NDArray[np.float64] | None:
     """Band centres in nanometres, or None where any of them is unknown."""
     centres: NDArray[np.float64] = cube["wavelength"].values
     return None if np.isnan(centres).any() else centres
-
-
-def nodata_of(cube: xr.DataArray) -> float | None:
-    nodata = cube.rio.nodata
-    return None if nodata is None else nodata.item() if isinstance(nodata, np.generic) else nodata
 
 
 def physical_values(
@@ -117,57 +152,48 @@ def physical_values(
     column_shape = (-1, 1, 1)
     scale = window["scale"].values.reshape(column_shape)
     offset = window["offset"].values.reshape(column_shape)
-    if (scale == 1).all() and (offset == 0).all():
-        values = stored.astype(dtype)
-    else:
-        values = (stored * scale + offset).astype(dtype)
-    values[missing] = np.nan
+    # A value beyond the range of `dtype` becomes infinite there, and as unusable as one that is so in the file.
+    with np.errstate(over="ignore", invalid="ignore"):
+        if (scale == 1).all() and (offset == 0).all():
+            values = stored.astype(dtype)
+        else:
+            values = (stored * scale + offset).astype(dtype)
+    values[missing | ~np.isfinite(values)] = np.nan
     return values
-
-
-def missing_values(stored: NDArray[Any], nodata: float | None) -> NDArray[np.bool_]:
-    """Where stored values mean 'nothing was measured': nodata, NaN and infinities."""
-    missing = ~np.isfinite(stored) if stored.dtype.kind == "f" else np.zeros(stored.shape, dtype=bool)
-    if nodata is not None and not np.isnan(nodata):
-        missing |= stored == stored.dtype.type(nodata)
-    return missing
 
 
 def window_of(cube: xr.DataArray, rows: slice, columns: slice) -> xr.DataArray:
     """A window that stays lazy and whose transform moves along with it (plain `isel` leaves the old transform behind)."""
-    y0, x0 = rows.indices(cube.sizes["y"])[0], columns.indices(cube.sizes["x"])[0]
     window = cube.isel(y=rows, x=columns)
-    if not has_transform(cube):
+    transform = current_transform(cube)
+    if transform is None:
         return window
-    moved = stored_transform(cube) @ Affine.translation(x0, y0)
-    return place_cube(window, None, moved, None)
-
-
-def has_transform(cube: xr.DataArray) -> bool:
-    return "spatial_ref" in cube.coords and "GeoTransform" in cube["spatial_ref"].attrs
-
-
-def stored_transform(cube: xr.DataArray) -> Affine:
-    return Affine.from_gdal(*map(float, cube["spatial_ref"].attrs["GeoTransform"].split()))
+    (y0, _, step_y), (x0, _, step_x) = rows.indices(cube.sizes["y"]), columns.indices(cube.sizes["x"])
+    corner = Affine.translation(x0 + (1 - step_x) / 2, y0 + (1 - step_y) / 2)
+    return place_cube(window, None, transform @ corner @ Affine.scale(step_x, step_y), None)
 
 
 def iterate_windows(cube: xr.DataArray, max_bytes: int = 64 * 2**20, block: int = 256) -> Iterator[tuple[slice, slice]]:
-    """Windows (rows, columns) that cover a cube in reading order, aligned to blocks, each at most about `max_bytes` as float32."""
+    """Windows (rows, columns) that cover a cube in reading order, each at most about `max_bytes` as float32.
+
+    They are aligned to blocks: whole blocks, or where one block is too much, halves, quarters, ... of its rows.
+    """
     bands, height, width = cube.shape
     pixels = max(1, max_bytes // (4 * bands))
     columns = width if width * min(block, height) <= pixels else max(block, pixels // block // block * block)
-    rows = max(1, min(height, pixels // min(columns, width)))
-    rows = rows if rows >= height or rows < block else rows // block * block
+    rows = max(1, pixels // min(columns, width))
+    if rows < height:
+        rows = rows // block * block if rows >= block else 2 ** int(np.log2(rows))
     for y in range(0, height, rows):
         for x in range(0, width, columns):
             yield slice(y, min(y + rows, height)), slice(x, min(x + columns, width))
 
 
-def _band_column(name: str, column: ArrayLike | None, bands: int) -> NDArray[Any]:
+def _band_column(name: str, column: Any, bands: int) -> NDArray[Any]:
     dtype, default = BAND_TABLE[name]
     if column is None:
         return np.full(bands, default, dtype=dtype)
-    array: NDArray[Any] = np.asarray(column, dtype=dtype)
+    array = _texts(column) if name == "band_name" else np.array(column, dtype=dtype)
     if array.ndim == 0:
         array = np.full(bands, array, dtype=array.dtype)
     if array.shape != (bands,):
@@ -176,4 +202,16 @@ def _band_column(name: str, column: ArrayLike | None, bands: int) -> NDArray[Any
             f"{bands} entries",
             "mend the list or leave it out",
         )
+    if name in ("wavelength", "fwhm"):
+        array[~np.isfinite(array)] = np.nan
+    elif name in ("scale", "offset") and not np.isfinite(array).all():
+        raise BandError(f"{name} {array[~np.isfinite(array)][0]} of a band", "finite numbers", "mend it in the file")
     return array
+
+
+def _texts(column: Any) -> NDArray[np.str_]:
+    """Texts that every format can hold: no NUL, no half characters."""
+    entries = [column] if isinstance(column, str | bytes) else column
+    texts = [entry.decode("utf-8", "replace") if isinstance(entry, bytes) else str(entry or "") for entry in entries]
+    clean = [text.replace("\0", "").encode("utf-8", "replace").decode("utf-8") for text in texts]
+    return np.array(clean if not isinstance(column, str | bytes) else clean[0], dtype=np.str_)

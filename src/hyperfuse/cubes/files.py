@@ -12,17 +12,20 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
-from hyperfuse.cubes.cube import as_cube, iterate_windows
-from hyperfuse.cubes.envi import check_header, find_data, find_header
-from hyperfuse.cubes.found_arrays import LAST, FoundArray, cube_from_arrays
-from hyperfuse.cubes.hdf5 import arrays_in_hdf5, arrays_in_netcdf, created_netcdf
+from hyperfuse.cubes.chosen_array import LAST, cube_from_arrays
+from hyperfuse.cubes.cube import as_cube, iterate_windows, place_cube
+from hyperfuse.cubes.envi import check_header, find_data, find_header, old_data
+from hyperfuse.cubes.found_arrays import FoundArray
+from hyperfuse.cubes.hdf5 import arrays_in_hdf5
 from hyperfuse.cubes.matlab import arrays_in_mat, created_mat
-from hyperfuse.cubes.numpy_files import arrays_in_npy, arrays_in_npz, created_npy, created_npz
+from hyperfuse.cubes.netcdf import arrays_in_netcdf, created_netcdf
+from hyperfuse.cubes.nodata import fitting_nodata, nodata_of
+from hyperfuse.cubes.numpy_files import arrays_in_npy, arrays_in_npz, created_npy, created_npz, side_file
 from hyperfuse.cubes.publishing import published
 from hyperfuse.cubes.raster import read_raster
 from hyperfuse.cubes.raster_writing import created_envi, created_geotiff
 from hyperfuse.cubes.zarr_store import arrays_in_zarr, created_zarr
-from hyperfuse.errors import CubeFileError, CubeWriteError
+from hyperfuse.errors import CubeFileError, CubeWriteError, OptionError
 from hyperfuse.progress import progress
 
 PathLike = str | os.PathLike[str]
@@ -59,6 +62,21 @@ CREATORS: dict[str, Callable[[Path, xr.DataArray, Mapping[str, str]], AbstractCo
     ".npy": created_npy,
 }
 
+# Options of the formats that are not GDAL's, which knows its own.
+OPTIONS: dict[str, tuple[str, ...]] = {
+    ".nc": ("COMPRESS",),
+    ".nc4": ("COMPRESS",),
+    ".h5": ("COMPRESS",),
+    ".hdf5": ("COMPRESS",),
+    ".zarr": (),
+    ".mat": ("VERSION",),
+    ".npz": (),
+    ".npy": (),
+}
+BLOCK = 256
+SMALLEST_WINDOW_BYTES = 64 * 2**20
+LARGEST_WINDOW_BYTES = 256 * 2**20
+
 
 def open_cube(path: PathLike, variable: str | None = None, band_axis: int | None = None) -> xr.DataArray:
     """Open a cube lazily: metadata now, values when a window of them is asked for.
@@ -66,24 +84,42 @@ def open_cube(path: PathLike, variable: str | None = None, band_axis: int | None
     `variable` names the array in a file that holds several; `band_axis` (0, 1, 2) is where an unlabelled array has its bands.
     """
     path = Path(path)
-    if not path.exists():
-        raise CubeFileError(f"{path} does not exist", "a file or a .zarr folder", "check the name")
     suffix = path.suffix.lower()
+    _refuse_unreadable(path, is_store=suffix == ".zarr")
     if suffix in CONTAINERS:
         list_arrays, default_band_axis = CONTAINERS[suffix]
         return cube_from_arrays(path, list_arrays(path), variable, band_axis, default_band_axis)
-    if path.is_dir():
-        raise CubeFileError(f"{path} is a folder", "a file or a .zarr folder", "name the file in it")
-    if path.stat().st_size == 0:
-        raise CubeFileError(f"{path} is empty", "a whole file", "fetch it again")
+    if variable is not None or band_axis is not None:
+        raise OptionError(f"a variable or band axis for {path.name}", f"these only with {', '.join(CONTAINERS)}", "leave them out")
     if suffix == ".hdr":
         data = find_data(path)
         check_header(path, data)
-        return read_raster(path, data)
+        return read_raster(path, data, "ENVI")
+    if suffix in (".tif", ".tiff"):
+        return read_raster(path, driver="GTiff")
     header = find_header(path)
-    if header is not None and suffix not in (".tif", ".tiff"):
-        check_header(header, path)
-    return read_raster(path)
+    if header is None:
+        return read_raster(path)
+    check_header(header, path)
+    return read_raster(path, driver="ENVI")
+
+
+def _refuse_unreadable(path: Path, *, is_store: bool) -> None:
+    try:
+        if not path.exists():
+            raise CubeFileError(f"{path} does not exist", "a file or a .zarr folder", "check the name")
+        if path.is_dir():
+            if not is_store:
+                raise CubeFileError(f"{path} is a folder", "a file or a .zarr folder", "name the file in it")
+            return
+        if not path.is_file():
+            raise CubeFileError(f"{path} is no regular file", "a file or a .zarr folder", "save it to a file first")
+        with path.open("rb") as stream:
+            if not stream.read(1):
+                raise CubeFileError(f"{path} is empty", "a whole file", "fetch it again")
+    except (OSError, ValueError) as error:
+        text = error.strerror if isinstance(error, OSError) else str(error)
+        raise CubeFileError(f"{path} cannot be read: {text}", "a readable file", "check its name and permissions") from error
 
 
 def write_cube(
@@ -96,7 +132,7 @@ def write_cube(
 ) -> Path:
     """Write a cube, window by window, in the format of the suffix; the file appears whole or not at all."""
     cube = as_cube(cube)
-    windows = list(iterate_windows(cube))
+    windows = list(iterate_windows(cube, _window_bytes(cube)))
     with (
         created_cube(path, cube, options=options, cog=cog, overwrite=overwrite) as writer,
         progress("Writing", len(windows)) as advance,
@@ -107,6 +143,13 @@ def write_cube(
     return Path(path)
 
 
+def _window_bytes(cube: xr.DataArray) -> int:
+    """Enough for a whole block of all bands, within reason: a compressed block that is written in parts is compressed again."""
+    itemsize = cube.dtype.itemsize
+    block_bytes = 4 * cube.sizes["band"] * BLOCK * BLOCK
+    return min(max(SMALLEST_WINDOW_BYTES, block_bytes), LARGEST_WINDOW_BYTES) * 4 // max(4, itemsize)
+
+
 @contextmanager
 def created_cube(
     path: PathLike, template: xr.DataArray, *, options: Mapping[str, str] | None = None, cog: bool = False, overwrite: bool = False
@@ -115,15 +158,41 @@ def created_cube(
     path = Path(path)
     create = creator_for(path)
     given = {key.upper(): value for key, value in (options or {}).items()}
-    with published(path, overwrite=overwrite) as temporary:
+    if cog and create is not created_geotiff:
+        raise OptionError(f"a cloud-optimised {path.suffix}", "--cog with .tif")
+    _refuse_unknown_options(path, given)
+    with published(path, overwrite=overwrite, beside=_companions(path), stale=_stale(path)) as temporary:
         if cog:
-            if create is not created_geotiff:
-                raise CubeWriteError(f"a cloud-optimised {path.suffix}", "--cog with .tif")
             with created_geotiff(temporary, template, given, cog=True) as writer:
                 yield writer
             return
         with create(temporary, template, given) as writer:
             yield writer
+
+
+def _refuse_unknown_options(path: Path, given: Mapping[str, str]) -> None:
+    known = OPTIONS.get(path.suffix.lower())
+    for name in given if known is not None else ():
+        if name not in (known or ()):
+            expected = f"{' or '.join(known)}" if known else f"none: {path.suffix} has no options"
+            raise OptionError(f"option {name} for {path.name}", expected, "check --co NAME=VALUE")
+
+
+def _companions(path: Path) -> list[Path]:
+    """The files that are written together with `path`."""
+    suffix = path.suffix.lower()
+    return [path.with_suffix(".img")] if suffix == ".hdr" else [side_file(path)] if suffix == ".npy" else []
+
+
+def _stale(path: Path) -> list[Path]:
+    """Files that GDAL or ENVI would take for part of the new cube: statistics, overviews and masks of the old one, its old data."""
+    suffix = path.suffix.lower()
+    if suffix in (".tif", ".tiff"):
+        return [path.with_name(path.name + tail) for tail in (".aux.xml", ".ovr", ".msk")]
+    if suffix == ".hdr":
+        image = path.with_suffix(".img")
+        return [image.with_name(image.name + ".aux.xml"), *(data for data in old_data(path) if data != image)]
+    return []
 
 
 def creator_for(path: Path) -> Callable[[Path, xr.DataArray, Mapping[str, str]], AbstractContextManager[CubeWriter]]:
@@ -137,6 +206,8 @@ def creator_for(path: Path) -> Callable[[Path, xr.DataArray, Mapping[str, str]],
 
 
 def empty_like(cube: xr.DataArray, dtype: np.dtype[Any]) -> xr.DataArray:
-    """A template of the same metadata and another data type that takes no memory."""
+    """A template of the same metadata and another data type that takes no memory; nodata stays where that type can hold it."""
     values = np.broadcast_to(np.zeros((), dtype), cube.shape)
-    return xr.DataArray(values, dims=cube.dims, coords=cube.coords, attrs=cube.attrs)
+    attributes = {key: value for key, value in cube.attrs.items() if key != "_FillValue"}
+    empty = xr.DataArray(values, dims=cube.dims, coords=cube.coords, attrs=attributes)
+    return place_cube(empty, None, None, fitting_nodata(nodata_of(cube), empty.dtype))

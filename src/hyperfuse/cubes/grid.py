@@ -14,11 +14,10 @@ from affine import Affine
 from numpy.typing import NDArray
 from rasterio.crs import CRS
 
-from hyperfuse.cubes.cube import has_transform, stored_transform
+from hyperfuse.cubes.transforms import PIXEL_TOLERANCE, current_transform
 from hyperfuse.errors import GridError
 
-# Grids written by different tools disagree in the last digits; a thousandth of a pixel is far below any registration.
-PIXEL_TOLERANCE = 1e-3
+__all__ = ["PIXEL_TOLERANCE", "Grid", "Placement", "fine_grid", "grid_of", "place", "require_finer"]
 
 
 @dataclass(frozen=True)
@@ -57,19 +56,8 @@ class Placement:
 
 
 def grid_of(cube: xr.DataArray) -> Grid:
-    """The grid of a cube. A cube sliced by hand carries moved x and y but the old transform: the coordinates win."""
-    height, width = cube.sizes["y"], cube.sizes["x"]
-    crs = cube.rio.crs
-    if not has_transform(cube):
-        transform = cube.rio.transform(recalc=True) if "x" in cube.coords and min(height, width) > 1 else None
-        return Grid(height, width, transform, crs)
-    transform = stored_transform(cube)
-    if "x" in cube.coords and "y" in cube.coords:
-        x, y = float(cube["x"][0]), float(cube["y"][0])
-        column, row = ~transform @ (x, y)
-        if max(abs(column - 0.5), abs(row - 0.5)) > PIXEL_TOLERANCE:
-            transform = transform @ Affine.translation(column - 0.5, row - 0.5)
-    return Grid(height, width, transform, crs)
+    """The grid of a cube as it is now, also after slicing by hand."""
+    return Grid(cube.sizes["y"], cube.sizes["x"], current_transform(cube), cube.rio.crs)
 
 
 def place(hsi: Grid, msi: Grid) -> Placement:

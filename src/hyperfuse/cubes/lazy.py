@@ -12,6 +12,9 @@ from xarray.core import indexing
 
 from hyperfuse.cubes.cube import DIMS
 
+# Where fewer than one in so many rows (or bands) of a stretch are wanted, they are read one by one and the rest stays unread.
+SPARSE = 4
+
 
 class WindowReader(Protocol):
     """Something that reads windows of a (band, y, x) array from a file."""
@@ -30,35 +33,51 @@ class _WindowedArray(BackendArray):
     def __init__(self, reader: WindowReader) -> None:
         self.reader = reader
         self.shape = reader.shape
-        self.dtype = reader.dtype.newbyteorder("=")
+        self.dtype = delivered_dtype(reader.dtype)
 
     def __getitem__(self, key: indexing.ExplicitIndexer) -> Any:
         return indexing.explicit_indexing_adapter(key, self.shape, indexing.IndexingSupport.OUTER, self._read)
 
     def _read(self, key: tuple[Any, ...]) -> NDArray[Any]:
-        bands = np.atleast_1d(np.arange(self.shape[0])[key[0]])
-        rows, inner_rows = _covering(key[1], self.shape[1])
-        columns, inner_columns = _covering(key[2], self.shape[2])
-        if 0 in (bands.size, rows.stop - rows.start, columns.stop - columns.start):
-            block = np.empty((bands.size, rows.stop - rows.start, columns.stop - columns.start), self.dtype)
-        else:
-            block = self.reader.read(bands, rows, columns).astype(self.dtype, copy=False)
-        block = block[:, inner_rows][:, :, inner_columns]
-        for axis in (2, 1, 0):
-            if isinstance(key[axis], int | np.integer):
-                block = block[(slice(None),) * axis + (0,)]
-        return block
+        bands, rows, columns = (positions_of(part, size) for part, size in zip(key, self.shape, strict=True))
+        block = np.empty((bands.size, rows.size, columns.size), self.dtype)
+        if block.size:
+            stretch, inner_columns = covering(columns)
+            start = 0
+            for part in stretches(rows):
+                row_stretch, inner_rows = covering(part)
+                read = self.reader.read(bands, row_stretch, stretch)
+                block[:, start : start + part.size] = read[:, inner_rows][:, :, inner_columns]
+                start += part.size
+        return block[tuple(0 if isinstance(part, int | np.integer) else slice(None) for part in key)]
 
 
 def lazy_variable(reader: WindowReader) -> xr.Variable:
     return xr.Variable(DIMS, indexing.LazilyIndexedArray(_WindowedArray(reader)))
 
 
-def _covering(key: Any, size: int) -> tuple[slice, Any]:
-    """The contiguous range that covers an index, and the index within that range."""
-    positions = np.atleast_1d(np.arange(size)[key])
-    if positions.size == 0:
-        return slice(0, 0), slice(None)
+def delivered_dtype(stored: np.dtype[Any]) -> np.dtype[Any]:
+    """Native byte order; half precision, which few formats know, becomes float32 without loss."""
+    return np.dtype(np.float32) if stored == np.float16 else stored.newbyteorder("=")
+
+
+def positions_of(key: Any, size: int) -> NDArray[np.int64]:
+    if isinstance(key, slice):
+        return np.arange(*key.indices(size))
+    positions = np.atleast_1d(np.asarray(key, dtype=np.int64))
+    return np.where(positions < 0, positions + size, positions)
+
+
+def stretches(positions: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+    """Positions in pieces that are worth reading in one go: all of them, or where they are far apart, runs of neighbours."""
+    span = int(positions.max()) - int(positions.min()) + 1
+    if span <= SPARSE * positions.size:
+        return [positions]
+    return np.split(positions, np.flatnonzero(np.diff(positions) != 1) + 1)
+
+
+def covering(positions: NDArray[np.int64]) -> tuple[slice, Any]:
+    """The contiguous range that covers some positions, and where they are within that range."""
     start, stop = int(positions.min()), int(positions.max()) + 1
-    contiguous = positions.size == stop - start and (positions.size == 1 or positions[0] < positions[-1])
-    return slice(start, stop), slice(None) if contiguous else positions - start
+    in_order = np.array_equal(positions, np.arange(start, stop))
+    return slice(start, stop), slice(None) if in_order else positions - start

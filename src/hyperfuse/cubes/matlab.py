@@ -1,7 +1,8 @@
-"""MATLAB files: version 5 through pymatreader, version 7.3 as the HDF5 that it is. Cubes are (rows, columns, bands) there."""
+"""MATLAB files: version 5 through scipy, version 7.3 as the HDF5 that it is. Cubes are (rows, columns, bands) there."""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -13,27 +14,47 @@ import numpy as np
 import scipy.io
 import xarray as xr
 from numpy.typing import NDArray
-from pymatreader import read_mat
 
+from hyperfuse.cubes.damaged_files import reading
 from hyperfuse.cubes.found_arrays import FoundArray, InMemory
-from hyperfuse.cubes.hdf5 import Hdf5Writer, arrays_in_hdf5
-from hyperfuse.cubes.numpy_files import ArrayWriter, flat_sides
-from hyperfuse.errors import CubeFileError, OptionError
+from hyperfuse.cubes.hdf5 import Hdf5Writer, arrays_in_hdf5, hdf5_errors
+from hyperfuse.cubes.numpy_files import ArrayWriter, KeptArray, flat_sides
+from hyperfuse.cubes.side_arrays import LARGEST_SIDE_ARRAY
+from hyperfuse.errors import CubeWriteError, OptionError
 
+WHOLE = "a whole .mat file"
+REMEDY = "save it again in MATLAB (-v7 or -v7.3)"
 USERBLOCK = 512
 # Version 5 counts bytes in 32 bits.
 LARGEST_VERSION_5 = 2**31 - 2**20
+DEEPEST_STRUCT = 8
 MATLAB_CLASS = {"f4": "single", "f8": "double"} | {
     f"{kind}{size}": f"{'u' * (kind == 'u')}int{8 * size}" for kind in "iu" for size in (1, 2, 4, 8)
 }
+DTYPE_OF_CLASS = {name: np.dtype(code) for code, name in MATLAB_CLASS.items()}
+
+
+class _LoadFromMat(KeptArray):
+    def load(self) -> NDArray[Any]:
+        with reading(Path(self.path), WHOLE, REMEDY):
+            # mat_dtype: MATLAB packs a double array of whole numbers into bytes, but it is one of doubles.
+            return np.asarray(scipy.io.loadmat(self.path, variable_names=[self.name], mat_dtype=True)[self.name])
 
 
 def arrays_in_mat(path: Path) -> list[FoundArray]:
     if h5py.is_hdf5(path):
         return [_without_text_codes(array) for array in arrays_in_hdf5(path, reverse_axes=True)]
-    with _mat_errors(path):
-        contents = read_mat(str(path))
-    return [
+    with reading(path, WHOLE, REMEDY):
+        listed = scipy.io.whosmat(str(path))
+        large = {name: kind for name, shape, kind in listed if kind in DTYPE_OF_CLASS and math.prod(shape) > LARGEST_SIDE_ARRAY}
+        small = [name for name, _, _ in listed if name not in large]
+        contents = scipy.io.loadmat(str(path), variable_names=small, mat_dtype=True) if small else {}
+    found = [
+        FoundArray(name, tuple(shape), DTYPE_OF_CLASS[kind], _LoadFromMat(str(path), name))
+        for name, shape, kind in listed
+        if name in large
+    ]
+    return found + [
         FoundArray(name, values.shape, values.dtype, InMemory(values))
         for name, values in _flattened("", contents)
         if values.dtype.kind in "iufbSUO"
@@ -46,11 +67,15 @@ def created_mat(path: Path, template: xr.DataArray, options: Mapping[str, str]) 
     version = options.get("VERSION", "7.3" if template.nbytes > LARGEST_VERSION_5 else "5")
     if version not in ("5", "7.3"):
         raise OptionError(f"VERSION={version} for {path.name}", "VERSION=5 or VERSION=7.3")
+    if template.dtype.str[1:] not in MATLAB_CLASS:
+        raise CubeWriteError(f"MATLAB cannot hold {template.dtype.name}", f"one of {', '.join(DTYPE_OF_CLASS)}")
     if version == "7.3":
-        with _created_version_73(path, template) as writer:
+        with hdf5_errors(path), _created_version_73(path, template) as writer:
             yield writer
         return
-    array_writer = ArrayWriter(np.empty((template.sizes["y"], template.sizes["x"], template.sizes["band"]), template.dtype))
+    if template.nbytes > LARGEST_VERSION_5:
+        raise OptionError(f"VERSION=5 for a cube of {template.nbytes >> 20} MB", "at most 2047 MB", "use VERSION=7.3")
+    array_writer = ArrayWriter(template)
     yield array_writer
     sides = {key: value for key, value in flat_sides(template).items() if np.asarray(value).size}
     scipy.io.savemat(path, {"cube": array_writer.values} | sides, do_compression=True, format="5", oned_as="row")
@@ -94,35 +119,21 @@ def _write_side(file: Any, key: str, value: Any) -> None:
 
 def _without_text_codes(array: FoundArray) -> FoundArray:
     """A char array of MATLAB 7.3, stored as UTF-16 codes, becomes the text it means."""
-    if array.attributes.get("MATLAB_class") not in ("char", b"char"):
+    if array.attributes.get("MATLAB_class") not in ("char", b"char") or array.size > LARGEST_SIDE_ARRAY:
         return array
-    empty = bool(array.attributes.get("MATLAB_empty", 0))
+    empty = bool(array.attributes.get("MATLAB_empty", 0)) or array.dtype.kind not in "iu"
     codes = np.empty(0, np.uint16) if empty else array.values().ravel(order="F").astype(np.uint16)
     text = np.array([codes.tobytes().decode("utf-16-le", errors="replace")])
     return FoundArray(array.name, (1,), text.dtype, InMemory(text))
 
 
-def _flattened(prefix: str, contents: Mapping[str, Any]) -> Iterator[tuple[str, NDArray[Any]]]:
-    """Structs become `struct.field`."""
+def _flattened(prefix: str, contents: Mapping[str, Any], depth: int = 0) -> Iterator[tuple[str, NDArray[Any]]]:
+    """Arrays by name; the fields of a struct become `struct.field`."""
     for key, value in contents.items():
-        if key.startswith("__"):
+        if key.startswith("__") or not isinstance(value, np.ndarray):
             continue
-        if isinstance(value, Mapping):
-            yield from _flattened(f"{prefix}{key}.", value)
-        else:
-            try:
-                yield prefix + key, np.asarray(value)
-            except ValueError:
-                continue
-
-
-@contextmanager
-def _mat_errors(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except Exception as error:
-        # scipy answers a damaged file with whatever its parser stumbles over.
-        reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
-        raise CubeFileError(
-            f"{path} cannot be read: {reason}", "a whole .mat file", "save it again in MATLAB (-v7 or -v7.3)"
-        ) from error
+        if value.dtype.names is None:
+            yield prefix + key, value
+        elif value.size == 1 and depth < DEEPEST_STRUCT:
+            fields = {name: value[name].ravel()[0] for name in value.dtype.names}
+            yield from _flattened(f"{prefix}{key}.", fields, depth + 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -15,14 +16,19 @@ import xarray as xr
 from numpy.lib import format as npy_format
 from numpy.typing import NDArray
 
-from hyperfuse.cubes.cube import nodata_of
+from hyperfuse.cubes.damaged_files import reading
+from hyperfuse.cubes.exact_record import text_attributes
 from hyperfuse.cubes.found_arrays import FoundArray, InMemory
 from hyperfuse.cubes.grid import grid_of
-from hyperfuse.errors import CubeFileError
+from hyperfuse.cubes.nodata import nodata_of
+
+WHOLE = "a whole numpy file"
+# Deflate cannot do better; a member that claims to does not hold what it promises.
+LARGEST_COMPRESSION = 1100
 
 
-class _LoadMember:
-    """A member of an .npz, read at the first look and kept: it is compressed as a whole and has no windows."""
+class KeptArray:
+    """An array that its format stores in one piece: read at the first look and kept, but never carried to another process."""
 
     def __init__(self, path: str, name: str) -> None:
         self.path = path
@@ -31,9 +37,15 @@ class _LoadMember:
 
     def __call__(self, key: tuple[Any, ...]) -> NDArray[Any]:
         if self._kept is None:
-            with _numpy_errors(Path(self.path)), np.load(self.path, allow_pickle=False) as archive:
-                self._kept = np.asarray(archive[self.name])
+            self._kept = self.load()
         return np.asarray(self._kept[key])
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"path": self.path, "name": self.name, "_kept": None}
+
+    def load(self) -> NDArray[Any]:
+        with reading(Path(self.path), WHOLE), np.load(self.path, allow_pickle=False) as archive:
+            return np.asarray(archive[self.name])
 
 
 @dataclass(frozen=True)
@@ -41,72 +53,98 @@ class _LoadMapped:
     path: str
 
     def __call__(self, key: tuple[Any, ...]) -> NDArray[Any]:
-        with _numpy_errors(Path(self.path)):
+        with reading(Path(self.path), WHOLE):
             return np.array(np.load(self.path, mmap_mode="r", allow_pickle=False)[key])
 
 
 class ArrayWriter:
-    """Collects windows in a (rows, columns, bands) array: memory, or a mapped file."""
+    """Collects windows in a (rows, columns, bands) array."""
 
-    def __init__(self, values: NDArray[Any]) -> None:
-        self.values = values
+    def __init__(self, template: xr.DataArray) -> None:
+        self.values = np.empty((template.sizes["y"], template.sizes["x"], template.sizes["band"]), template.dtype)
 
     def write(self, rows: slice, columns: slice, block: NDArray[Any]) -> None:
         self.values[rows, columns] = block.transpose(1, 2, 0)
 
 
+class NpyWriter:
+    """Writes windows into an .npy file. Not through a mapping: on a full disk that ends the process instead of raising."""
+
+    def __init__(self, stream: Any, template: xr.DataArray) -> None:
+        self._stream = stream
+        self._bands, self._height, self._width = template.shape
+        shape = (self._height, self._width, self._bands)
+        npy_format.write_array_header_1_0(
+            stream, {"descr": npy_format.dtype_to_descr(template.dtype), "fortran_order": False, "shape": shape}
+        )
+        self._start = stream.tell()
+        self._pixel_bytes = self._bands * template.dtype.itemsize
+
+    def write(self, rows: slice, columns: slice, block: NDArray[Any]) -> None:
+        values = np.ascontiguousarray(block.transpose(1, 2, 0))
+        if columns.start == 0 and columns.stop == self._width:
+            self._write_at(rows.start * self._width, values)
+            return
+        for row, line in zip(range(rows.start, rows.stop), values, strict=True):
+            self._write_at(row * self._width + columns.start, line)
+
+    def _write_at(self, pixel: int, values: NDArray[Any]) -> None:
+        self._stream.seek(self._start + pixel * self._pixel_bytes)
+        self._stream.write(values.data)
+
+
 def arrays_in_npz(path: Path) -> list[FoundArray]:
     found = []
-    with _numpy_errors(path), zipfile.ZipFile(path) as archive:
+    with reading(path, WHOLE, "save it again with numpy.savez"), zipfile.ZipFile(path) as archive:
         for member in archive.infolist():
+            if not member.filename.endswith(".npy"):
+                continue
             with archive.open(member) as stream:
                 shape, dtype = _npy_header(stream)
-            if int(np.prod(shape, dtype=object)) * dtype.itemsize > member.file_size:
-                raise ValueError(f"{member.filename} promises more values than it holds")
+                held = min(member.file_size, member.compress_size * LARGEST_COMPRESSION)
+                _require_held(shape, dtype, held - stream.tell(), member.filename)
             name = member.filename.removesuffix(".npy")
             if dtype.kind in "iufbSU":
-                found.append(FoundArray(name, shape, dtype, _LoadMember(str(path), name)))
+                found.append(FoundArray(name, shape, dtype, KeptArray(str(path), name)))
     return found
 
 
 def arrays_in_npy(path: Path) -> list[FoundArray]:
-    with _numpy_errors(path), path.open("rb") as stream:
+    with reading(path, WHOLE, "save it again with numpy.save"), path.open("rb") as stream:
         shape, dtype = _npy_header(stream)
-        if int(np.prod(shape, dtype=object)) * dtype.itemsize > path.stat().st_size:
-            raise ValueError("it promises more values than it holds")
+        _require_held(shape, dtype, path.stat().st_size - stream.tell(), path.name)
     found = [FoundArray(path.stem, shape, dtype, _LoadMapped(str(path)))]
-    side = _side_file(path)
+    side = side_file(path)
     if side.is_file():
-        with _numpy_errors(side):
-            table = json.loads(side.read_text(encoding="utf-8"))
-            arrays = {key: np.asarray(value) for key, value in table.items()}
-        found += [FoundArray(key, values.shape, values.dtype, InMemory(values)) for key, values in arrays.items()]
+        with reading(side, "the JSON table of a cube", "mend it, or remove it to read the values alone"):
+            table = {
+                str(key): _json_column(key, value) for key, value in dict(json.loads(side.read_text(encoding="utf-8"))).items()
+            }
+        found += [FoundArray(key, values.shape, values.dtype, InMemory(values)) for key, values in table.items()]
     return found
 
 
 @contextmanager
 def created_npz(path: Path, template: xr.DataArray, options: Mapping[str, str]) -> Iterator[ArrayWriter]:
-    writer = ArrayWriter(np.empty((template.sizes["y"], template.sizes["x"], template.sizes["band"]), template.dtype))
+    writer = ArrayWriter(template)
     yield writer
     with path.open("wb") as stream:
         np.savez_compressed(stream, cube=writer.values, **flat_sides(template))
 
 
 @contextmanager
-def created_npy(path: Path, template: xr.DataArray, options: Mapping[str, str]) -> Iterator[ArrayWriter]:
-    shape = (template.sizes["y"], template.sizes["x"], template.sizes["band"])
-    mapped = npy_format.open_memmap(path, mode="w+", dtype=template.dtype, shape=shape)
-    yield ArrayWriter(mapped)
-    mapped.flush()
-    table = {key: np.asarray(value).tolist() for key, value in flat_sides(template).items()}
-    _side_file(path).write_text(json.dumps(table), encoding="utf-8")
+def created_npy(path: Path, template: xr.DataArray, options: Mapping[str, str]) -> Iterator[NpyWriter]:
+    with path.open("wb") as stream:
+        yield NpyWriter(stream, template)
+    table = {key: _json_ready(np.asarray(value).tolist()) for key, value in flat_sides(template).items()}
+    side_file(path).write_text(json.dumps(table, indent=1, allow_nan=False), encoding="utf-8")
 
 
 def flat_sides(template: xr.DataArray) -> dict[str, Any]:
-    """Everything beside the values, as plain arrays and texts under the names that `found_arrays` looks for."""
+    """Everything beside the values, as plain arrays and texts under the names that `side_arrays` looks for."""
     grid = grid_of(template)
     nodata = nodata_of(template)
-    attributes = {key: value for key, value in template.attrs.items() if key != "_FillValue"}
+    attributes = text_attributes(template)
     sides = {
         "wavelength_nm": template["wavelength"].values,
         "fwhm_nm": template["fwhm"].values,
@@ -117,13 +155,26 @@ def flat_sides(template: xr.DataArray) -> dict[str, Any]:
         "nodata": template.dtype.type(nodata) if nodata is not None else None,
         "crs_wkt": grid.crs.to_wkt() if grid.crs else None,
         "geo_transform": " ".join(repr(float(number)) for number in grid.transform.to_gdal()) if grid.transform else None,
-        "attributes": json.dumps(attributes, default=str) if attributes else None,
+        "attributes": json.dumps(attributes) if attributes else None,
     }
     return {key: value for key, value in sides.items() if value is not None}
 
 
-def _side_file(path: Path) -> Path:
+def side_file(path: Path) -> Path:
     return path.with_name(path.name + ".json")
+
+
+def _json_ready(value: Any) -> Any:
+    """JSON knows no NaN: an unknown wavelength is null, and a nodata of NaN a text."""
+    if isinstance(value, list):
+        return [None if isinstance(entry, float) and math.isnan(entry) else entry for entry in value]
+    return repr(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _json_column(key: str, value: Any) -> NDArray[Any]:
+    if isinstance(value, list):
+        return np.asarray([math.nan if entry is None else entry for entry in value])
+    return np.asarray(float(value) if key == "nodata" and isinstance(value, str) else value)
 
 
 def _npy_header(stream: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:
@@ -133,10 +184,6 @@ def _npy_header(stream: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:
     return shape, dtype
 
 
-@contextmanager
-def _numpy_errors(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, MemoryError, NotImplementedError, RuntimeError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
-        raise CubeFileError(f"{path} cannot be read: {reason}", "a whole numpy file", "save it again with numpy.savez") from error
+def _require_held(shape: tuple[int, ...], dtype: np.dtype[Any], held: int, name: str) -> None:
+    if min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize > held:
+        raise ValueError(f"{name} promises {' x '.join(map(str, shape))} values of {dtype}, more than it holds")

@@ -6,25 +6,33 @@ import errno
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from hyperfuse.errors import CubeWriteError, HyperfuseError
 
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
 
 @contextmanager
-def published(target: Path, *, overwrite: bool = False) -> Iterator[Path]:
+def published(target: Path, *, overwrite: bool = False, beside: Sequence[Path] = (), stale: Sequence[Path] = ()) -> Iterator[Path]:
     """Yields a path to write to, of the same name; when the block ends well, it and every file made beside it move to the target's
     folder, the named one last. When it does not, nothing remains and the old target is untouched.
+
+    `beside` are the files that will be made with the target and are protected like it; `stale` are files that described the old
+    target and would now describe the new one wrongly.
     """
-    refuse_unwritable(target, overwrite=overwrite)
-    workplace = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".partial", dir=target.parent))
+    for path in (*beside, target):
+        refuse_unwritable(path, overwrite=overwrite)
+    with _write_errors(target):
+        workplace = Path(tempfile.mkdtemp(prefix=f".{target.name[:80]}.", suffix=".partial", dir=target.parent))
     try:
-        yield workplace / target.name
-        _move_all(workplace, target)
-    except OSError as error:
-        raise _as_write_error(error, target) from error
+        with _write_errors(target):
+            made = workplace / "made"
+            made.mkdir()
+            yield made / target.name
+            _move_all(made, workplace, target, stale)
     finally:
         shutil.rmtree(workplace, ignore_errors=True)
 
@@ -33,23 +41,54 @@ def refuse_unwritable(target: Path, *, overwrite: bool) -> None:
     """Complain before hours of work, not after."""
     if target.exists() and not overwrite:
         raise CubeWriteError(f"{target} exists already", remedy="choose another name or add --overwrite")
+    if target.is_dir() and not _is_replaceable_folder(target):
+        raise CubeWriteError(f"{target} is a folder of other things", "a file name, or a Zarr store", "choose another name")
     if not target.parent.is_dir():
         raise CubeWriteError(f"{target.parent} is not a folder", "an existing folder for the output", f"mkdir -p {target.parent}")
     if not os.access(target.parent, os.W_OK):
         raise CubeWriteError(f"no permission to write into {target.parent}", remedy="choose another folder")
 
 
-def _move_all(workplace: Path, target: Path) -> None:
-    made = sorted(workplace.iterdir(), key=lambda path: path.name == target.name)
-    for source in made:
-        destination = target.parent / source.name
-        if destination.is_dir():
-            destination.rename(workplace / f"{source.name}.replaced")
-        source.replace(destination)
+def _is_replaceable_folder(folder: Path) -> bool:
+    """An empty folder or a Zarr store; any other may hold somebody's work."""
+    names = {path.name for path in folder.iterdir()}
+    return not names or bool(names & {".zgroup", ".zarray", ".zmetadata", "zarr.json"})
+
+
+def _move_all(made: Path, workplace: Path, target: Path, stale: Sequence[Path]) -> None:
+    """Old files step aside into the workplace, which is removed at the end; where a step fails, they go back."""
+    aside = workplace / "aside"
+    aside.mkdir()
+    replaced: list[tuple[Path, Path]] = []
+    published_now: list[Path] = []
+    try:
+        sources = sorted(made.iterdir(), key=lambda path: path.name == target.name)
+        for destination in [*stale, *(target.parent / source.name for source in sources)]:
+            if destination.is_dir() or (destination in stale and destination.exists()):
+                destination.rename(aside / destination.name)
+                replaced.append((aside / destination.name, destination))
+        for source in sources:
+            source.replace(target.parent / source.name)
+            published_now.append(target.parent / source.name)
+    except OSError:
+        for kept, destination in reversed(replaced):
+            if destination not in published_now:
+                kept.rename(destination)
+        raise
+
+
+@contextmanager
+def _write_errors(target: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise _as_write_error(error, target) from error
+    except MemoryError as error:
+        raise CubeWriteError(f"not enough memory to write {target}", remedy="choose .tif, .nc, .zarr or .npy") from error
 
 
 def _as_write_error(error: OSError, target: Path) -> HyperfuseError:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+    if error.errno in FULL:
         return CubeWriteError(
             f"no space left while writing {target}", remedy="nothing was left behind; free space or choose another disk"
         )

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import re
-import urllib.parse
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,194 +14,116 @@ import rasterio
 import xarray as xr
 from affine import Affine
 from numpy.typing import NDArray
+from rasterio._err import CPLE_BaseError
 from rasterio.crs import CRS
 from rasterio.errors import NotGeoreferencedWarning, RasterioError
 from rasterio.windows import Window
 
 from hyperfuse.cubes.cube import make_cube
+from hyperfuse.cubes.exact_record import with_exact_values
 from hyperfuse.cubes.lazy import lazy_variable
-from hyperfuse.cubes.units import numbers, parse_braced_list, to_nanometres
-from hyperfuse.errors import BandError, CubeFileError
+from hyperfuse.cubes.raster_tags import band_tags, good_bands, lengths, natively_described, record_of
+from hyperfuse.errors import CubeFileError
 
-AUTOMATIC_DESCRIPTION = re.compile(r"B\d{3,} \d+\.\d nm|Band \d+")
-# Tags that say how GDAL stores or derived something, not what the scene is.
-STORAGE_TAGS = {"AREA_OR_POINT", "wavelength_units", "TIFFTAG_RESOLUTIONUNIT", "HYPERFUSE_NODATA", "OVR_RESAMPLING_ALG"}
-ENVI_OWN_KEY = "hyperfuse"
+GDAL_ERRORS = (RasterioError, CPLE_BaseError)
+# No writer makes single blocks that large; a damaged header may promise them, and GDAL would allocate them.
+LARGEST_BLOCK_BYTES = 2**30
+MOST_BLOCKS_CHECKED = 20_000
 
 
 @dataclass(frozen=True)
 class RasterReader:
     path: str
+    driver: str | None
     shape: tuple[int, int, int]
     dtype: np.dtype[Any]
 
     def read(self, bands: NDArray[np.int64], rows: slice, columns: slice) -> NDArray[Any]:
         window = Window(columns.start, rows.start, columns.stop - columns.start, rows.stop - rows.start)
-        with opened_raster(Path(self.path)) as source:
+        with opened_raster(Path(self.path), self.driver) as source:
             values: NDArray[Any] = source.read([int(band) + 1 for band in bands], window=window, out_dtype=self.dtype)
         return values
 
 
 @contextmanager
-def opened_raster(path: Path) -> Iterator[Any]:
+def opened_raster(path: Path, driver: str | None = None) -> Iterator[Any]:
     """A rasterio dataset; GDAL's complaints, also those of later reads, become one `CubeFileError`."""
     try:
         with warnings.catch_warnings(), rasterio.Env(GDAL_MAX_DATASET_POOL_SIZE=16):
             warnings.simplefilter("ignore", NotGeoreferencedWarning)
-            with rasterio.open(path) as source:
+            with rasterio.open(path, driver=driver) as source:
                 yield source
-    except (RasterioError, ValueError, MemoryError) as error:
-        reason = str(error.__cause__ or error).replace(str(path), path.name).splitlines()[0]
-        raise CubeFileError(f"{path} cannot be read: {reason}", "a whole raster file", "fetch or export it again") from error
+    except (*GDAL_ERRORS, ValueError, OverflowError, MemoryError) as error:
+        raise CubeFileError(f"{path} cannot be read: {reason(error, path)}", "a whole raster file", "fetch it again") from error
 
 
-def read_raster(path: Path, data_path: Path | None = None) -> xr.DataArray:
+def reason(error: BaseException, path: Path) -> str:
+    """GDAL's own words, on one line."""
+    text = " ".join(str(error.__cause__ or error).split()) or type(error).__name__
+    return text.replace(str(path), path.name)[:200]
+
+
+def read_raster(path: Path, data_path: Path | None = None, driver: str | None = None) -> xr.DataArray:
     """A lazy cube of `path`; `data_path` is where the pixels are when that is another file (ENVI's header named by the user)."""
     data_path = data_path or path
-    with opened_raster(data_path) as source:
+    with opened_raster(data_path, driver) as source:
         dtype = _common_dtype(source, path)
-        reader = RasterReader(str(data_path), (source.count, source.height, source.width), dtype)
-        envi = source.tags(ns="ENVI")
-        exact = _exact_envi_record(envi, source.count)
-        band_tags = [source.tags(band) | source.tags(band, ns="IMAGERY") for band in source.indexes]
-        scale, offset = _scale_and_offset(source, envi)
+        _refuse_huge_blocks(source, path)
+        _refuse_truncated(source, path)
+        tags = band_tags(source)
+        wavelength, fwhm = lengths(source, tags, path)
+        described = with_exact_values(natively_described(source, dtype, wavelength), record_of(source))
+        reader = RasterReader(str(data_path), driver, (source.count, source.height, source.width), dtype)
         return make_cube(
             lazy_variable(reader),
-            wavelength_nm=_wavelengths(band_tags, envi, source.count, path),
-            fwhm_nm=_fwhms(band_tags, envi, source.count, path),
-            good=_good_bands(band_tags, envi, source.count),
-            band_names=exact.get("band_name") or _names(source, envi),
-            scale=scale,
-            offset=offset,
-            nodata=_nodata(source, envi, dtype, exact),
-            crs=CRS.from_wkt(exact["crs"]) if exact.get("crs") else source.crs,
-            transform=_transform(source, exact),
-            attributes=exact.get("attributes") or _attributes(source, envi),
+            wavelength_nm=wavelength,
+            fwhm_nm=fwhm,
+            good=good_bands(source, tags),
+            band_names=described.band_name,
+            scale=described.scale,
+            offset=described.offset,
+            nodata=described.nodata_number(),
+            crs=CRS.from_wkt(described.crs) if described.crs else None,
+            transform=Affine(*described.transform) if described.transform else None,
+            attributes=described.attributes,
         )
 
 
+def missing_blocks(source: Any, path: Path, *, all_rows: bool) -> int:
+    """How many blocks of a TIFF lie beyond the end of the file, of all or of the last row; blocks never written do not count."""
+    size = path.stat().st_size
+    height, width = source.block_shapes[0]
+    rows, columns = -(-source.height // height), -(-source.width // width)
+    looked_at = range(rows) if all_rows else range(rows - 1, rows)
+    bands = source.indexes[:1] if str(source.profile.get("interleave")) == "pixel" else source.indexes
+    places = [(band, y, x) for band in bands for y in looked_at for x in range(columns)]
+    beyond = 0
+    for band, y, x in places if all_rows else places[-MOST_BLOCKS_CHECKED:]:
+        offset, length = (source.get_tag_item(f"BLOCK_{word}_{x}_{y}", "TIFF", bidx=band) for word in ("OFFSET", "SIZE"))
+        beyond += offset is not None and length is not None and int(offset) + int(length) > size
+    return beyond
+
+
 def _common_dtype(source: Any, path: Path) -> np.dtype[Any]:
+    if source.count == 0:
+        raise CubeFileError(f"{path} has no bands", "at least one", "name one of its subdatasets")
     dtype = np.result_type(*{np.dtype(name) for name in source.dtypes})
     if dtype.kind not in "iuf":
         raise CubeFileError(f"{path} holds values of type {dtype}", "integers or real numbers", "convert it first")
     return dtype
 
 
-def _wavelengths(band_tags: list[dict[str, str]], envi: Mapping[str, str], bands: int, path: Path) -> NDArray[np.float64] | None:
-    """Band tags first, then ENVI's own list, then IMAGERY, which GDAL rounds to thousandths of a micrometre."""
-    texts = [tags.get("wavelength") for tags in band_tags]
-    if any(texts) and "wavelength" not in envi:
-        values = numbers([text or "nan" for text in texts])
-        units = {tags["wavelength_units"] for tags in band_tags if "wavelength_units" in tags}
-        if values is not None:
-            return to_nanometres(values, units.pop() if len(units) == 1 else None, str(path))
-    return _envi_lengths("wavelength", envi, bands, path) if "wavelength" in envi else _imagery("CENTRAL_WAVELENGTH_UM", band_tags)
-
-
-def _fwhms(band_tags: list[dict[str, str]], envi: Mapping[str, str], bands: int, path: Path) -> NDArray[np.float64] | None:
-    texts = [tags.get("fwhm") for tags in band_tags]
-    if any(texts) and "fwhm" not in envi:
-        values = numbers([text or "nan" for text in texts])
-        units = {tags["wavelength_units"] for tags in band_tags if "wavelength_units" in tags}
-        if values is not None and units:
-            return to_nanometres(values, units.pop(), str(path))
-    return _envi_lengths("fwhm", envi, bands, path) if "fwhm" in envi else _imagery("FWHM_UM", band_tags)
-
-
-def _envi_lengths(key: str, envi: Mapping[str, str], bands: int, path: Path) -> NDArray[np.float64] | None:
-    values = numbers(parse_braced_list(envi[key]))
-    if values is None:
-        return None
-    if values.size != bands:
-        raise BandError(
-            f"{path}: {key} list of {values.size} entries for {bands} bands", f"{bands} entries", f"mend `{key}` in the header"
+def _refuse_huge_blocks(source: Any, path: Path) -> None:
+    height, width = source.block_shapes[0]
+    together = source.count if str(source.profile.get("interleave")) == "pixel" else 1
+    if height * width * together * np.dtype(source.dtypes[0]).itemsize > LARGEST_BLOCK_BYTES:
+        raise CubeFileError(
+            f"{path} has blocks of {height} x {width} pixels, {together} bands together",
+            f"blocks of at most {LARGEST_BLOCK_BYTES >> 20} MB",
+            "if the file is whole, tile it: gdal_translate -co TILED=YES",
         )
-    unit = envi.get("wavelength_units")
-    if key == "wavelength" or unit:
-        return to_nanometres(values, unit, str(path))
-    # The one warning about the missing unit was given for the wavelengths; the widths follow the same guess.
-    centres = numbers(parse_braced_list(envi.get("wavelength", "")))
-    micrometres = centres is not None and centres.size > 0 and float(centres.max()) < 100
-    return values * 1e3 if micrometres else values
 
 
-def _imagery(key: str, band_tags: list[dict[str, str]]) -> NDArray[np.float64] | None:
-    texts = [tags.get(key) for tags in band_tags]
-    values = numbers([text or "nan" for text in texts]) if any(texts) else None
-    return None if values is None else np.round(values * 1e3, 6)
-
-
-def _good_bands(band_tags: list[dict[str, str]], envi: Mapping[str, str], bands: int) -> NDArray[np.bool_] | None:
-    multipliers = (
-        parse_braced_list(envi["bbl"])
-        if "bbl" in envi
-        else [tags.get("bbl", tags.get("BadBandMultiplier", "1")) for tags in band_tags]
-    )
-    values = numbers(multipliers)
-    return values != 0 if values is not None and values.size == bands else None
-
-
-def _names(source: Any, envi: Mapping[str, str]) -> list[str]:
-    """Band names without those that GDAL or hyperfuse made up (and without the wavelength that GDAL's ENVI driver appends)."""
-    names = [description or "" for description in source.descriptions]
-    listed = parse_braced_list(envi.get("band_names", ""))
-    if len(listed) == len(names):
-        names = listed
-    return ["" if AUTOMATIC_DESCRIPTION.fullmatch(name) else name for name in names]
-
-
-def _scale_and_offset(source: Any, envi: Mapping[str, str]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    scale, offset = np.array(source.scales, dtype=np.float64), np.array(source.offsets, dtype=np.float64)
-    factor = numbers([envi.get("reflectance_scale_factor", "")])
-    if factor is not None and factor[0] > 0 and (scale == 1).all() and "data_gain_values" not in envi:
-        scale = scale / factor[0]
-    return scale, offset
-
-
-def _nodata(source: Any, envi: Mapping[str, str], dtype: np.dtype[Any], exact: Mapping[str, Any]) -> float | None:
-    text = exact.get("nodata") or source.tags().get("HYPERFUSE_NODATA") or envi.get("data_ignore_value")
-    if text is None:
-        nodata = source.nodata
-        if nodata is None or dtype.kind == "f":
-            return None if nodata is None else float(nodata)
-        text = repr(nodata)
-    try:
-        value: float = float(text) if dtype.kind == "f" else int(text) if re.fullmatch(r"[-+]?\d+", text) else float(text)
-    except ValueError:
-        return None
-    if dtype.kind != "f":
-        # A nodata value that the data type cannot hold never occurs among the pixels.
-        limits = np.iinfo(dtype)
-        if value != value or value != int(value) or not limits.min <= int(value) <= limits.max:
-            return None
-        return int(value)
-    return value
-
-
-def _transform(source: Any, exact: Mapping[str, Any]) -> Affine | None:
-    native = None if source.transform.is_identity and source.crs is None else source.transform
-    if not exact.get("transform"):
-        return native
-    own = Affine(*exact["transform"])
-    rotated = own.b != 0 or own.d != 0
-    moved = native is not None and not (~own @ native).almost_equals(Affine.identity(), 1e-6)
-    # ENVI's map info knows no shear, and a header edited by hand must win over our exact copy.
-    return native if moved and not rotated else own
-
-
-def _attributes(source: Any, envi: Mapping[str, str]) -> dict[str, str]:
-    tags = {key: value for key, value in source.tags().items() if key not in STORAGE_TAGS and not re.fullmatch(r"Band_\d+", key)}
-    for key in ("sensor_type", "acquisition_time"):
-        if key in envi:
-            tags[key] = envi[key].strip("{} ")
-    return tags
-
-
-def _exact_envi_record(envi: Mapping[str, str], bands: int) -> dict[str, Any]:
-    """What ENVI's own keys cannot hold exactly, written by `raster_writing` as one quoted JSON text."""
-    text = envi.get(ENVI_OWN_KEY, "").strip("{} ")
-    try:
-        record = json.loads(urllib.parse.unquote(text)) if text else {}
-    except ValueError:
-        return {}
-    return record if isinstance(record, dict) and len(record.get("band_name", [])) == bands else {}
+def _refuse_truncated(source: Any, path: Path) -> None:
+    if source.driver == "GTiff" and missing_blocks(source, path, all_rows=False):
+        raise CubeFileError(f"{path} is truncated: its last pixels lie beyond its end", "a whole file", "fetch it again")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
+import errno
+import logging
 import re
-import urllib.parse
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -16,19 +16,25 @@ import rasterio
 import rasterio.shutil
 import xarray as xr
 from numpy.typing import NDArray
-from rasterio.errors import NotGeoreferencedWarning, RasterioError
+from rasterio.errors import NotGeoreferencedWarning
+from rasterio.io import MemoryFile
 from rasterio.windows import Window
 
-from hyperfuse.cubes.cube import nodata_of
-from hyperfuse.cubes.grid import Grid, grid_of
-from hyperfuse.cubes.raster import ENVI_OWN_KEY
-from hyperfuse.errors import CubeWriteError
+from hyperfuse.cubes.exact_record import describe, record_text
+from hyperfuse.cubes.grid import grid_of
+from hyperfuse.cubes.nodata import nodata_of
+from hyperfuse.cubes.raster import GDAL_ERRORS, missing_blocks, reason
+from hyperfuse.cubes.raster_tags import ENVI_RECORD_KEY, RECORD_TAG, automatic_description, natively_described
+from hyperfuse.errors import CubeWriteError, OptionError
 
 BLOCK = 256
 # Integers beyond this are rounded on their way through GDAL's floating-point nodata.
 LARGEST_EXACT_NODATA = 2**53
 ENVI_TYPES = {"uint8", "int16", "int32", "float32", "float64", "uint16", "uint32", "int64", "uint64"}
 TIFF_TYPES = ENVI_TYPES | {"int8"}
+INTERLEAVES = ("bsq", "bil", "bip")
+# What the cube itself decides, and rasterio would take from the options as well.
+NOT_AN_OPTION = {"driver", "count", "height", "width", "dtype", "crs", "transform", "nodata"}
 
 
 class RasterWriter:
@@ -47,87 +53,136 @@ def created_geotiff(path: Path, template: xr.DataArray, options: Mapping[str, st
     profile["predictor"] = "3" if template.dtype.kind == "f" else "2"
     if template.sizes["y"] >= BLOCK and template.sizes["x"] >= BLOCK:
         profile |= {"tiled": "yes", "blockxsize": str(BLOCK), "blockysize": str(BLOCK)}
-    chosen = {key.lower(): value for key, value in options.items()}
+    chosen = _own_options(options)
     if "compress" in chosen:
         del profile["predictor"]
     first = path.with_name(f"plain.{path.name}") if cog else path
-    with _created(first, template, TIFF_TYPES, profile | ({} if cog else chosen)) as target:
-        _tag_tiff(target, template)
+    _require_type(template, "GeoTIFF", TIFF_TYPES)
+    record = _record_for_tiff(template)
+    with _created(first, template, profile | ({} if cog else chosen)) as target:
+        _tag_tiff(target, template, record)
         yield RasterWriter(target)
+    _verify_tiff(first)
     if cog:
-        with _gdal_errors(path):
-            rasterio.shutil.copy(first, path, driver="COG", **({"compress": "deflate", "bigtiff": "IF_SAFER"} | chosen))
+        settings = {"compress": "deflate", "bigtiff": "IF_SAFER", "predictor": "yes"} | chosen
+        with _gdal_errors(path), _refused_options(path), rasterio.Env(GDAL_PAM_ENABLED="NO"):
+            rasterio.shutil.copy(first, path, driver="COG", **settings)
         first.unlink()
-    _verify(path)
+        _verify_tiff(path)
 
 
 @contextmanager
 def created_envi(header: Path, template: xr.DataArray, options: Mapping[str, str]) -> Iterator[RasterWriter]:
     """`scene.hdr` with its pixels in `scene.img`."""
     data = header.with_suffix(".img")
-    profile = {"driver": "ENVI", "interleave": "bsq"} | {key.lower(): value for key, value in options.items()}
-    with _created(data, template, ENVI_TYPES, profile) as target:
+    profile = {"driver": "ENVI", "interleave": "bsq"} | _own_options(options)
+    if profile["interleave"].lower() not in INTERLEAVES:
+        raise OptionError(f"INTERLEAVE={profile['interleave']}", f"one of {', '.join(INTERLEAVES)}")
+    _require_type(template, "ENVI", ENVI_TYPES)
+    with _created(data, template, profile) as target:
         _tag_envi(target, template)
         yield RasterWriter(target)
-    _verify(data)
-    text = header.read_text(encoding="utf-8")
-    # GDAL puts the path of the moment there.
-    header.write_text(re.sub(r"description = \{[^}]*\}", f"description = {{{header.stem}}}", text, count=1), encoding="utf-8")
+    if data.stat().st_size < template.nbytes:
+        raise OSError(errno.ENOSPC, "No space left on device", str(data))
+    _complete_header(header, data, template)
 
 
 @contextmanager
-def _created(path: Path, template: xr.DataArray, types: set[str], profile: Mapping[str, str]) -> Iterator[Any]:
-    if template.dtype.name not in types:
-        raise CubeWriteError(
-            f"{profile['driver']} cannot hold {template.dtype.name}",
-            f"one of {', '.join(sorted(types))}",
-            "convert the values first",
-        )
-    grid = grid_of(template)
+def _created(path: Path, template: xr.DataArray, profile: Mapping[str, str]) -> Iterator[Any]:
     bands, height, width = template.shape
     shape: dict[str, Any] = {"count": bands, "height": height, "width": width, "dtype": template.dtype.name}
-    place = {"crs": grid.crs, "transform": grid.transform} if grid.transform else {"crs": grid.crs}
     with _gdal_errors(path), rasterio.Env(GDAL_PAM_ENABLED="NO"), warnings.catch_warnings():
         warnings.simplefilter("ignore", NotGeoreferencedWarning)
-        with rasterio.open(path, "w", nodata=_gdal_nodata(template), **profile, **shape, **place) as target:
+        with _refused_options(path):
+            target = rasterio.open(path, "w", **profile, **shape, **_place_and_nodata(template))
+        with target:
             target.scales = tuple(template["scale"].values)
             target.offsets = tuple(template["offset"].values)
             yield target
+
+
+def _require_type(template: xr.DataArray, format_name: str, types: set[str]) -> None:
+    if template.dtype.name not in types:
+        raise CubeWriteError(
+            f"{format_name} cannot hold {template.dtype.name}", f"one of {', '.join(sorted(types))}", "convert the values first"
+        )
+
+
+def _place_and_nodata(template: xr.DataArray) -> dict[str, Any]:
+    grid = grid_of(template)
+    place = {"crs": grid.crs} if grid.transform is None else {"crs": grid.crs, "transform": grid.transform}
+    nodata = nodata_of(template)
+    rounded = nodata is not None and template.dtype.kind != "f" and abs(nodata) > LARGEST_EXACT_NODATA
+    return place | {"nodata": None if rounded else nodata}
+
+
+def _own_options(options: Mapping[str, str]) -> dict[str, str]:
+    chosen = {key.lower(): value for key, value in options.items()}
+    refused = sorted(NOT_AN_OPTION & set(chosen))
+    if refused:
+        raise OptionError(f"--co {refused[0].upper()}=...", "an option of the format", "the cube itself decides this one")
+    return chosen
+
+
+@contextmanager
+def _refused_options(path: Path) -> Iterator[None]:
+    """GDAL only logs a warning about an option that it does not know: a typing mistake that nobody would see."""
+    complaints: list[str] = []
+
+    class Listener(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if "creation option" in record.getMessage():
+                complaints.append(record.getMessage().rpartition(" in ")[2])
+
+    listener, log = Listener(), logging.getLogger("rasterio._env")
+    log.addHandler(listener)
+    try:
+        yield
+    finally:
+        log.removeHandler(listener)
+    if complaints:
+        raise OptionError(complaints[0], f"an option that {path.suffix} knows", "check --co NAME=VALUE")
 
 
 @contextmanager
 def _gdal_errors(path: Path) -> Iterator[None]:
     try:
         yield
-    except RasterioError as error:
-        reason = str(error.__cause__ or error).splitlines()[0].replace(str(path), path.name)
+    except GDAL_ERRORS as error:
         raise CubeWriteError(
-            f"cannot write {path.name}: {reason}", remedy="nothing was left behind; check space and options"
+            f"cannot write {path.name}: {reason(error, path)}", remedy="nothing was left behind; check space and options"
         ) from error
 
 
-def _verify(path: Path) -> None:
+def _verify_tiff(path: Path) -> None:
     """GDAL keeps quiet about blocks that did not fit on the disk when a file is closed: look at every block's presence."""
     with _gdal_errors(path), warnings.catch_warnings():
         warnings.simplefilter("ignore", NotGeoreferencedWarning)
-        with rasterio.open(path) as written:
-            promised = written.width * written.height * sum(np.dtype(name).itemsize for name in written.dtypes)
-            if written.driver == "ENVI" and path.stat().st_size < promised:
-                raise OSError(28, "No space left on device", str(path))
-            last = Window(written.width - 1, written.height - 1, 1, 1)
-            written.read(window=last)
+        with rasterio.open(path, driver="GTiff") as written:
+            if missing_blocks(written, path, all_rows=True):
+                raise OSError(errno.ENOSPC, "No space left on device", str(path))
+            written.read(1, window=Window(written.width - 1, written.height - 1, 1, 1))
 
 
-def _gdal_nodata(template: xr.DataArray) -> float | None:
-    nodata = nodata_of(template)
-    return None if nodata is not None and template.dtype.kind != "f" and abs(nodata) > LARGEST_EXACT_NODATA else nodata
+def _record_for_tiff(template: xr.DataArray) -> str | None:
+    """What GeoTIFF bends of this description: found out with one pixel in memory, because a COG must not be edited afterwards."""
+    shape: dict[str, Any] = {"count": template.sizes["band"], "height": 1, "width": 1, "dtype": template.dtype.name}
+    with warnings.catch_warnings(), _gdal_errors(Path("GeoTIFF")), MemoryFile() as memory:
+        warnings.simplefilter("ignore", NotGeoreferencedWarning)
+        with memory.open(driver="GTiff", **shape, **_place_and_nodata(template)) as target:
+            target.scales = tuple(template["scale"].values)
+            target.offsets = tuple(template["offset"].values)
+            _tag_tiff(target, template, None)
+        with memory.open() as source:
+            native = natively_described(source, template.dtype, template["wavelength"].values)
+    return record_text(describe(template), native)
 
 
-def _tag_tiff(target: Any, template: xr.DataArray) -> None:
-    texts = {key: str(value) for key, value in template.attrs.items() if key != "_FillValue"}
-    if _gdal_nodata(template) != nodata_of(template) and nodata_of(template) == nodata_of(template):
-        texts["HYPERFUSE_NODATA"] = str(nodata_of(template))
-    target.update_tags(**texts)
+def _tag_tiff(target: Any, template: xr.DataArray, record: str | None) -> None:
+    texts = describe(template).attributes
+    # GDAL keeps tags as NAME=VALUE lines: a name that is none goes into the record alone.
+    named = {key: text for key, text in texts.items() if re.fullmatch(r"[A-Za-z_][\w .-]*", key)}
+    target.update_tags(**named | ({} if record is None else {RECORD_TAG: record}))
     for index, (wavelength, fwhm, good, name) in enumerate(_band_rows(template), start=1):
         tags = {} if good else {"bbl": "0"}
         imagery = {}
@@ -137,7 +192,7 @@ def _tag_tiff(target: Any, template: xr.DataArray) -> None:
         if not np.isnan(fwhm):
             tags |= {"fwhm": repr(float(fwhm)), "wavelength_units": "Nanometers"}
             imagery["FWHM_UM"] = f"{fwhm / 1e3:.6f}"
-        description = name or ("" if np.isnan(wavelength) else f"B{index:03d} {wavelength:.1f} nm")
+        description = name or automatic_description(index, wavelength)
         if description:
             target.set_band_description(index, description)
         target.update_tags(index, **tags)
@@ -156,24 +211,26 @@ def _tag_envi(target: Any, template: xr.DataArray) -> None:
     if not good.all():
         keys["bbl"] = "{" + ", ".join("1" if flag else "0" for flag in good) + "}"
     scale = template["scale"].values
-    if scale[0] != 1 and (scale == scale[0]).all() and (template["offset"].values == 0).all():
+    if scale[0] > 0 and scale[0] != 1 and (scale == scale[0]).all() and (template["offset"].values == 0).all():
         keys["reflectance_scale_factor"] = f"{1 / scale[0]:.12g}"
     for index, name in enumerate(template["band_name"].values, start=1):
-        target.set_band_description(index, re.sub(r"[,{}=]", ";", str(name)) or f"Band {index}")
-    record = json.dumps(_exact_record(template, grid_of(template)))
-    keys[ENVI_OWN_KEY] = "{" + urllib.parse.quote(record, safe="") + "}"
+        target.set_band_description(index, " ".join(re.sub(r"[,{}=]", ";", str(name)).split()) or f"Band {index}")
     target.update_tags(ns="ENVI", **keys)
 
 
-def _exact_record(template: xr.DataArray, grid: Grid) -> dict[str, Any]:
-    nodata = nodata_of(template)
-    return {
-        "band_name": [str(name) for name in template["band_name"].values],
-        "crs": grid.crs.to_wkt() if grid.crs else None,
-        "transform": list(grid.transform)[:6] if grid.transform else None,
-        "nodata": None if nodata is None else repr(nodata),
-        "attributes": {key: str(value) for key, value in template.attrs.items() if key != "_FillValue"},
-    }
+def _complete_header(header: Path, data: Path, template: xr.DataArray) -> None:
+    """Our name instead of the path of the moment that GDAL puts there, and at the end what ENVI's own keys bend."""
+    with _gdal_errors(data), warnings.catch_warnings():
+        warnings.simplefilter("ignore", NotGeoreferencedWarning)
+        with rasterio.open(data, driver="ENVI") as written:
+            native = natively_described(written, template.dtype, template["wavelength"].values)
+    record = record_text(describe(template), native)
+    text = header.read_text(encoding="utf-8", errors="surrogateescape")
+    title = re.sub(r"[{}]", ";", header.stem)
+    text = re.sub(r"\Adescription = \{.*?\}\n(?=samples)", "", text.removeprefix("ENVI\n"), count=1, flags=re.DOTALL)
+    text = f"ENVI\ndescription = {{{title}}}\n{text.rstrip()}\n"
+    text += f"{ENVI_RECORD_KEY} = {{{record}}}\n" if record else ""
+    header.write_text(text, encoding="utf-8", errors="surrogateescape")
 
 
 def _band_rows(template: xr.DataArray) -> list[tuple[float, float, bool, str]]:

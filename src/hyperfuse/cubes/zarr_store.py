@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,14 +15,20 @@ import xarray as xr
 import zarr
 from numpy.typing import NDArray
 
-from hyperfuse.cubes.cube import nodata_of
+from hyperfuse.cubes.damaged_files import reading
 from hyperfuse.cubes.found_arrays import FoundArray
 from hyperfuse.cubes.grid import grid_of
-from hyperfuse.cubes.hdf5 import labelled_attributes, labelled_sides, place_attributes
+from hyperfuse.cubes.netcdf import labelled_attributes, labelled_sides, place_attributes
+from hyperfuse.cubes.nodata import nodata_of
 from hyperfuse.errors import CubeFileError
 
 CHUNK = 128
-OWN_NODATA = "fill_value_is_nodata"
+WHOLE = "a whole Zarr store"
+# Our own words in the cube's attributes: the fill value is nodata (also where it is 0), and every chunk was written.
+OWN_NODATA = "hyperfuse_fill_value_is_nodata"
+OWN_WHOLE = "hyperfuse_every_chunk_is_written"
+# No writer makes single chunks that large; a damaged store may promise them.
+LARGEST_CHUNK_BYTES = 2**30
 
 
 @dataclass(frozen=True)
@@ -29,26 +37,48 @@ class LoadFromZarr:
     name: str
 
     def __call__(self, key: tuple[Any, ...]) -> NDArray[Any]:
-        with _zarr_errors(Path(self.path)):
+        with reading(Path(self.path), WHOLE):
             root: Any = zarr.open(self.path, mode="r")
             array = root[self.name] if self.name else root
             return np.asarray(array[key])
 
 
 def arrays_in_zarr(path: Path) -> list[FoundArray]:
-    with _zarr_errors(path):
+    if not path.is_dir():
+        raise CubeFileError(f"{path} is a file", "a .zarr folder", "unpack it first if it is an archive")
+    with reading(path, WHOLE):
         root = zarr.open(str(path), mode="r")
         members = [("", root)] if isinstance(root, zarr.Array) else sorted(root.members(max_depth=None))
-        found = []
-        for name, item in members:
-            if isinstance(item, zarr.Array) and item.dtype.kind in "iufbSUOT":
-                attributes = dict(item.attrs)
-                # Zarr fills with 0 unless told otherwise: only another value, or our own word, means nodata.
-                if item.dtype.kind in "iuf" and (item.fill_value or attributes.pop(OWN_NODATA, False)):
-                    attributes.setdefault("_FillValue", item.fill_value)
-                load = LoadFromZarr(str(path), name)
-                found.append(FoundArray(name, item.shape, np.dtype(item.dtype), load, _dims(item), attributes))
-        return found
+        return [
+            _found(path, name, item)
+            for name, item in members
+            if isinstance(item, zarr.Array) and np.dtype(item.dtype).kind in "iufbSUOT"
+        ]
+
+
+def _found(path: Path, name: str, item: Any) -> FoundArray:
+    attributes, dtype = dict(item.attrs), np.dtype(item.dtype)
+    if dtype.itemsize * math.prod(item.chunks) > LARGEST_CHUNK_BYTES:
+        raise CubeFileError(f"{path}: {name} has chunks of {item.chunks}", f"at most {LARGEST_CHUNK_BYTES >> 20} MB each")
+    if attributes.pop(OWN_WHOLE, False) and item.nchunks_initialized < item.nchunks:
+        raise CubeFileError(
+            f"{path} is incomplete: {item.nchunks - item.nchunks_initialized} of {item.nchunks} chunks of {name} are missing",
+            "every chunk",
+            "fetch it again",
+        )
+    own_nodata = bool(attributes.pop(OWN_NODATA, False))
+    # Zarr fills with 0 unless told otherwise: only another value, or our own word, means nodata.
+    if dtype.kind in "iuf" and (own_nodata or item.fill_value):
+        attributes.setdefault("_FillValue", item.fill_value)
+    if dtype.kind == "f" and isinstance(attributes.get("_FillValue"), str):
+        attributes["_FillValue"] = _number_of_xarray(attributes["_FillValue"])
+    return FoundArray(name, tuple(item.shape), dtype, LoadFromZarr(str(path), name), _dims(item), attributes)
+
+
+def _number_of_xarray(text: str) -> float | None:
+    """xarray writes a float `_FillValue` into Zarr 3 as base64 of its eight bytes."""
+    code = base64.b64decode(text)
+    return float(np.frombuffer(code, "<f8")[0]) if len(code) == 8 else None
 
 
 @contextmanager
@@ -63,8 +93,8 @@ def created_zarr(path: Path, template: xr.DataArray, options: Mapping[str, str])
         dtype=template.dtype,
         chunks=(min(bands, 64), min(height, CHUNK), min(width, CHUNK)),
         fill_value=None if nodata is None else template.dtype.type(nodata),
-        attributes=_json_ready(labelled_attributes(template))
-        | {"_ARRAY_DIMENSIONS": ["band", "y", "x"]}
+        attributes=labelled_attributes(template)
+        | {"_ARRAY_DIMENSIONS": ["band", "y", "x"], OWN_WHOLE: True}
         | ({} if nodata is None else {OWN_NODATA: True}),
         config={"write_empty_chunks": True},
     )
@@ -87,19 +117,6 @@ class ZarrWriter:
         self._target[:, rows, columns] = block
 
 
-@contextmanager
-def _zarr_errors(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except (OSError, KeyError, ValueError, TypeError, RuntimeError, AttributeError, MemoryError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
-        raise CubeFileError(f"{path} cannot be read: {reason}", "a whole Zarr store", "fetch or write it again") from error
-
-
 def _dims(item: Any) -> tuple[str, ...] | None:
     names = item.attrs.get("_ARRAY_DIMENSIONS") or getattr(item.metadata, "dimension_names", None)
     return tuple(str(name or "") for name in names) if names else None
-
-
-def _json_ready(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value.tolist() if isinstance(value, np.ndarray | np.generic) else value for key, value in attributes.items()}
