@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from hyperfuse.errors import OptionError
 from hyperfuse.networks import kernel_analysis
 from hyperfuse.networks.kernel_analysis import kernel_vectors, map_kernels, principal_plane, smoothness
 from hyperfuse.networks.network_errors import NetworkError
@@ -80,6 +81,6 @@ def test_the_figure_appears_whole(tmp_path, suffix):
 
 
 def test_a_figure_of_an_unknown_kind_leaves_nothing_behind(tmp_path):
-    with pytest.raises(ValueError, match="nonsense"):
+    with pytest.raises(OptionError, match=r"nonsense.*; give the figure the suffix \.png"):
         draw_kernel_maps(map_kernels(tiny_network(), umap=False), tmp_path / "kernels.nonsense", "PCA")
     assert not list(tmp_path.iterdir())

@@ -46,6 +46,8 @@ def test_the_config_says_what_a_user_needs(tmp_path, folder):
     assert config["provenance"] == {"steps": 3}
     assert config["format_version"] == weights_folder.FORMAT_VERSION
     assert len(config["weights"]["sha256"]) == 64
+    assert FusionNetwork.from_pretrained(folder).weights_digest == config["weights"]["sha256"]
+    assert tiny_network().weights_digest is None
     assert config["preset"] is None
     build_network("ssa-small").save_pretrained(tmp_path / "small")
     assert json.loads((tmp_path / "small" / "config.json").read_text())["preset"] == "ssa-small"

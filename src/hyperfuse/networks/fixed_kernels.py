@@ -1,4 +1,4 @@
-"""Plain convolutions in the place of the Matryoshka kernels: the variant "w/o MK" of the paper's ablation (its table 3).
+"""Plain convolutions in the place of the Matryoshka kernels: the variant "w/o MK" of the ablation in the paper.
 
 Such a network is made for one sensor: one number of hsi bands, one of msi bands.
 """

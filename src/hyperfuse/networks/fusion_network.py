@@ -40,6 +40,7 @@ class FusionNetwork(nn.Module):
     def __init__(self, config: NetworkConfig) -> None:
         super().__init__()
         self.config = config
+        self.weights_digest: str | None = None  # sha256 of the file that the weights were read from
         self.hsi_kernel, self.pair_kernel, self.output_kernel = _kernels(config)
         self.spectral_encoder = Encoder(config.width, config.spectral_blocks)
         self.spatial_encoder = Encoder(config.width, config.spatial_blocks)
@@ -87,6 +88,7 @@ class FusionNetwork(nn.Module):
             )
         weights_folder.refuse_other_tensors(tensors, network.state_dict(), folder)
         network.load_state_dict(tensors)
+        network.weights_digest = weights_folder.listed_digest(described)
         return network.eval()
 
     def _check_pair(self, hsi: Tensor, msi: Tensor) -> None:

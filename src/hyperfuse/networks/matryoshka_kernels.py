@@ -61,7 +61,7 @@ class MatryoshkaOutputKernel(nn.Conv2d):
         _refuse_more_channels(channels, self.out_channels)
         if channels == self.out_channels:
             return F.conv2d(features, self.weight, self.bias, self.stride, self.padding, self.dilation)
-        # Eq. (5) and (6): W_valid = W_nested[:C], b_valid = b_nested[:C]
+        # Eq. (4) and (5): W_valid = W_nested[:C], b_valid = b_nested[:C]
         bias = None if self.bias is None else self.bias[:channels]
         return F.conv2d(features, self.weight[:channels], bias, self.stride, self.padding, self.dilation)
 

@@ -58,6 +58,13 @@ def read(source: str | Path) -> tuple[dict[str, Tensor], dict[str, object], Path
     return _read_tensors(folder, config), config, folder
 
 
+def listed_digest(config: Mapping[str, object]) -> str:
+    """The sha256 of the weight file as a checked config gives it."""
+    listed = config["weights"]
+    assert isinstance(listed, dict)
+    return str(listed["sha256"])
+
+
 def parse_network(config: Mapping[str, object], folder: Path) -> NetworkConfig:
     try:
         return NetworkConfig.model_validate(config.get("network"))
@@ -120,10 +127,10 @@ def _read_tensors(folder: Path, config: Mapping[str, object]) -> dict[str, Tenso
     except OSError as error:
         raise WeightsFileError(f"{path} cannot be read ({error.strerror})", "", "fetch the weights again") from error
     digest = hashlib.sha256(contents).hexdigest()
-    if digest != listed["sha256"]:
+    if digest != listed_digest(config):
         raise WeightsFileError(
             f"{path}: sha256 {digest[:12]}...",
-            f"{str(listed['sha256'])[:12]}... as its config says",
+            f"{listed_digest(config)[:12]}... as its config says",
             "the file is damaged or was exchanged; fetch the weights again",
         )
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from hyperfuse.errors import OptionError
 from hyperfuse.networks.kernel_analysis import KernelMap
 
 
@@ -27,5 +28,7 @@ def draw_kernel_maps(maps: Sequence[KernelMap], path: str | Path, projection: st
     try:
         figure.savefig(beside, dpi=150)
         beside.replace(path)
+    except ValueError as error:
+        raise OptionError(f"{path}: {error}", remedy="give the figure the suffix .png, .svg or .pdf") from error
     finally:
         beside.unlink(missing_ok=True)
