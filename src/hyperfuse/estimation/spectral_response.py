@@ -29,38 +29,38 @@ class ResponseFit:
 
 def fit_response(hsi: Tensor, msi: Tensor, wavelength_nm: NDArray[np.float64] | None = None) -> ResponseFit:
     """hsi (C, n) and msi (M, n) of the same coarse pixels."""
-    spectra, targets = hsi.double().numpy(), msi.double().numpy()
-    roughness = roughness_matrix(spectra.shape[0], wavelength_nm)
-    rows, offsets, misfits = zip(*(_fit_band(spectra, target, roughness) for target in targets), strict=True)
-    return ResponseFit(torch.from_numpy(np.stack(rows)), torch.tensor(offsets), torch.tensor(misfits))
+    hsi, msi = hsi.double(), msi.double()
+    roughness = torch.from_numpy(roughness_matrix(hsi.shape[0], wavelength_nm))
+    plain, plain_misfit = _smooth_nnls(hsi, msi, roughness)
+    mean, level = hsi.mean(1, keepdim=True), msi.mean(1, keepdim=True)
+    centred, centred_misfit = _smooth_nnls(hsi - mean, msi - level, roughness)
+    rough = plain_misfit > 1e-8 * msi.square().mean(1)
+    shifted = rough & (centred_misfit < (1 - OFFSET_MUST_EXPLAIN) * plain_misfit)
+    offset = (level - centred @ mean)[:, 0]
+    return ResponseFit(
+        response=torch.where(shifted[:, None], centred, plain),
+        offset=torch.where(shifted, offset, torch.zeros_like(offset)),
+        misfit=torch.where(shifted, centred_misfit, plain_misfit),
+    )
 
 
-def _fit_band(
-    spectra: NDArray[np.float64], target: NDArray[np.float64], roughness: NDArray[np.float64]
-) -> tuple[NDArray[np.float64], float, float]:
-    row, misfit = _smooth_nnls(spectra, target, roughness)
-    level, mean = float(target.mean()), spectra.mean(1)
-    centred_row, centred_misfit = _smooth_nnls(spectra - mean[:, None], target - level, roughness)
-    if centred_misfit < (1 - OFFSET_MUST_EXPLAIN) * misfit and misfit > 1e-8 * float(np.mean(target**2)):
-        return centred_row, level - float(centred_row @ mean), centred_misfit
-    return row, 0.0, misfit
-
-
-def _smooth_nnls(
-    spectra: NDArray[np.float64], target: NDArray[np.float64], roughness: NDArray[np.float64]
-) -> tuple[NDArray[np.float64], float]:
-    """The smoothest rung of the ladder whose misfit is close to the best of all rungs."""
-    bands, pixels = spectra.shape
-    gram, crossed = spectra @ spectra.T / pixels, spectra @ target / pixels
-    level = float(np.trace(gram)) / bands + 1e-300
-    fits = []
+def _smooth_nnls(hsi: Tensor, msi: Tensor, roughness: Tensor) -> tuple[Tensor, Tensor]:
+    """Per msi band the smoothest rung of the ladder whose misfit is close to the best of all rungs: (M, C) and (M,)."""
+    bands, pixels = hsi.shape
+    gram, crossed = hsi @ hsi.T / pixels, hsi @ msi.T / pixels
+    level = float(gram.trace()) / bands + 1e-300
+    rungs = []
     for smoothness in SMOOTHNESS_LADDER:
-        system = gram + smoothness * level * roughness + 1e-10 * level * np.eye(bands)
-        root = np.linalg.cholesky(system)
-        row, _ = nnls(root.T, np.linalg.solve(root, crossed), maxiter=30 * bands)
-        fits.append((row, float(np.mean((row @ spectra - target) ** 2))))
-    best = min(misfit for _, misfit in fits)
-    return next(fit for fit in fits if fit[1] <= TOLERATED_MISFIT * best + 1e-300)
+        root = torch.linalg.cholesky(gram + smoothness * level * roughness + 1e-10 * level * torch.eye(bands, dtype=torch.float64))
+        targets = torch.linalg.solve_triangular(root, crossed, upper=False)
+        rows = [nnls(root.T.numpy(), target.numpy(), maxiter=30 * bands)[0] for target in targets.T]
+        rungs.append(torch.from_numpy(np.stack(rows)))
+    responses = torch.stack(rungs)
+    misfits = (responses @ hsi - msi).square().mean(2)
+    good_enough = misfits <= TOLERATED_MISFIT * misfits.amin(0) + 1e-300
+    chosen = good_enough.to(torch.int8).argmax(0)
+    index = torch.arange(msi.shape[0])
+    return responses[chosen, index], misfits[chosen, index]
 
 
 def roughness_matrix(bands: int, wavelength_nm: NDArray[np.float64] | None) -> NDArray[np.float64]:
