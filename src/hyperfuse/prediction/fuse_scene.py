@@ -7,40 +7,65 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
 import xarray as xr
 from numpy.typing import NDArray
 
 from hyperfuse.cubes.cube import as_cube
 from hyperfuse.cubes.files import creator_for, open_cube, write_cube
 from hyperfuse.cubes.publishing import refuse_unwritable
-from hyperfuse.estimation.observation import known_observation
-from hyperfuse.methods.bicubic import bicubic
-from hyperfuse.prediction.aligned_pair import AlignedPair, align_pair
+from hyperfuse.degradation.response import ResponseSpec
+from hyperfuse.methods.catalogue import AUTO, find_method
+from hyperfuse.prediction.aligned_pair import align_pair
+from hyperfuse.prediction.fuse_pair import ObservationHints, fuse_pair, observe
 from hyperfuse.prediction.fused_cube import fused_cube
 
-Image = xr.DataArray | NDArray[Any] | str | os.PathLike[str]
+PathLike = str | os.PathLike[str]
+Image = xr.DataArray | NDArray[Any] | PathLike
 
 
-def fuse(hsi: Image, msi: Image, *, method: str = "bicubic") -> xr.DataArray:
+def fuse(
+    hsi: Image,
+    msi: Image,
+    *,
+    method: str = AUTO,
+    weights: PathLike | None = None,
+    estimate: bool = True,
+    response: ResponseSpec | None = None,
+    psf_fwhm: float | None = None,
+    shift: tuple[float, float] | None = None,
+) -> xr.DataArray:
     """Fuse a coarse hyperspectral image with a fine multispectral one.
 
     Both may be cubes, (band, y, x) arrays or files. The result lies on the MSI's grid and has the HSI's bands, data type, scale and
     nodata. Without georeference on both images they are taken to cover the same extent.
+
+    `method` is a name from `hyperfuse methods`, `weights` the folder of a trained network to use instead. Shift, point spread,
+    response and noise are estimated from the pair; what is known may be given (`psf_fwhm` and `shift` in fine pixels), and without
+    `estimate` the georeference is trusted and the point spread taken to be as wide as a coarse pixel.
     """
-    hsi_cube, msi_cube = _as_image(hsi), _as_image(msi)
+    if method != AUTO:
+        find_method(method)
+    hsi_cube, msi_cube = as_image(hsi), as_image(msi)
     pair = align_pair(hsi_cube, msi_cube)
-    fused = fuse_pair(pair, method)
-    return fused_cube(fused, pair, hsi_cube, msi_cube, {"hyperfuse_method": method})
+    observation = observe(pair, hsi_cube, ObservationHints(estimate, response, psf_fwhm, shift))
+    fused = fuse_pair(pair, observation, method, None if weights is None else str(weights))
+    record = {"hyperfuse_method": method} if weights is None else {"hyperfuse_weights": Path(weights).name}
+    return fused_cube(fused, pair, hsi_cube, msi_cube, record)
 
 
 def fuse_files(
-    hsi: str | os.PathLike[str],
-    msi: str | os.PathLike[str],
-    output: str | os.PathLike[str],
+    hsi: PathLike,
+    msi: PathLike,
+    output: PathLike,
     *,
-    method: str = "bicubic",
+    method: str = AUTO,
+    weights: PathLike | None = None,
+    estimate: bool = True,
+    response: ResponseSpec | None = None,
+    psf_fwhm: float | None = None,
+    shift: tuple[float, float] | None = None,
+    hsi_variable: str | None = None,
+    msi_variable: str | None = None,
     options: Mapping[str, str] | None = None,
     cog: bool = False,
     overwrite: bool = False,
@@ -49,20 +74,19 @@ def fuse_files(
     output = Path(output)
     creator_for(output)
     refuse_unwritable(output, overwrite=overwrite)
-    fused = fuse(hsi, msi, method=method)
+    fused = fuse(
+        open_cube(hsi, hsi_variable),
+        open_cube(msi, msi_variable),
+        method=method,
+        weights=weights,
+        estimate=estimate,
+        response=response,
+        psf_fwhm=psf_fwhm,
+        shift=shift,
+    )
     fused.attrs |= {"hyperfuse_hsi": Path(hsi).name, "hyperfuse_msi": Path(msi).name}
     return write_cube(fused, output, options=options, cog=cog, overwrite=overwrite)
 
 
-def fuse_pair(pair: AlignedPair, method: str) -> NDArray[np.float32]:
-    """(C, H, W) physical values; NaN where the MSI has no data."""
-    hsi, msi = torch.from_numpy(np.ascontiguousarray(pair.hsi)), torch.from_numpy(pair.msi)
-    response = torch.zeros(msi.shape[0], hsi.shape[0], dtype=torch.float64)
-    observation = known_observation(response, pair.scale, shift=pair.grid_shift)
-    fused = bicubic(hsi, msi, observation)
-    fused[:, torch.isnan(msi).any(dim=0)] = torch.nan
-    return fused.numpy()
-
-
-def _as_image(image: Image) -> xr.DataArray:
+def as_image(image: Image) -> xr.DataArray:
     return open_cube(image) if isinstance(image, str | os.PathLike) else as_cube(image)

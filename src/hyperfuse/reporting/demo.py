@@ -14,7 +14,9 @@ from hyperfuse.cubes.files import write_cube
 from hyperfuse.degradation.simulation import Simulation, simulate_pair
 from hyperfuse.errors import CubeWriteError
 from hyperfuse.methods.catalogue import METHODS
-from hyperfuse.prediction.fuse_scene import fuse
+from hyperfuse.prediction.aligned_pair import align_pair
+from hyperfuse.prediction.fuse_pair import ObservationHints, fuse_pair, observe
+from hyperfuse.prediction.fused_cube import fused_cube
 from hyperfuse.progress import progress
 from hyperfuse.quality.evaluation import Evaluation, evaluate
 from hyperfuse.reporting.demo_scene import indian_pines
@@ -64,12 +66,18 @@ def _simulated_scene() -> Simulation:
 
 
 def _fused_by_method(simulation: Simulation) -> tuple[dict[str, xr.DataArray], dict[str, float]]:
+    """What `fuse` does, with one estimation for all methods."""
+    hsi, msi = simulation.hsi, simulation.msi
     fused, seconds = {}, {}
-    with progress("Fusing", len(METHODS)) as advance:
+    with progress("Estimating, fusing", len(METHODS) + 1) as advance:
+        pair = align_pair(hsi, msi)
+        observation = observe(pair, hsi, ObservationHints())
+        advance(1)
         for name in METHODS:
             started = time.perf_counter()
-            fused[name] = fuse(simulation.hsi, simulation.msi, method=name)
+            values = fuse_pair(pair, observation, name)
             seconds[name] = time.perf_counter() - started
+            fused[name] = fused_cube(values, pair, hsi, msi, {"hyperfuse_method": name})
             advance(1)
     return fused, seconds
 

@@ -1,0 +1,97 @@
+"""An aligned pair -> how it was observed -> fused values, by a method or by a trained network.
+
+Shapes: C bands, M msi bands, h w coarse, H W fine.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+import xarray as xr
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hyperfuse.cubes.cube import wavelengths_nm
+from hyperfuse.degradation.point_spread import sigma_from_fwhm
+from hyperfuse.degradation.response import ResponseSpec, response_for
+from hyperfuse.errors import OptionError
+from hyperfuse.estimation.estimate import KnownParts, estimate_observation
+from hyperfuse.estimation.observation import Observation, default_sigma
+from hyperfuse.methods.fuse_arrays import fuse_arrays
+from hyperfuse.methods.nodata import fill_missing, mask_missing
+from hyperfuse.prediction.aligned_pair import AlignedPair
+from hyperfuse.prediction.network_fusion import fuse_with_network, load_network
+
+
+@dataclass(frozen=True)
+class ObservationHints:
+    """What the user knows of how the pair was observed; None is found by estimation, or assumed where that is switched off."""
+
+    estimate: bool = True
+    response: ResponseSpec | None = None
+    psf_fwhm: float | None = None
+    """Fine pixels."""
+    shift: tuple[float, float] | None = None
+    """(down, right) beyond the georeference, fine pixels."""
+
+
+def observe(pair: AlignedPair, hsi: xr.DataArray, hints: ObservationHints) -> Observation:
+    """How the pair was observed, over its usable bands."""
+    if hints.psf_fwhm is not None and not 0 < hints.psf_fwhm < 1e4:
+        raise OptionError(f"point spread of {hints.psf_fwhm} fine pixels", "a width above 0")
+    sigma = None if hints.psf_fwhm is None else (sigma_from_fwhm(hints.psf_fwhm),) * 2
+    known = KnownParts(
+        sigma=sigma or (None if hints.estimate else default_sigma(pair.scale)),
+        misregistration=hints.shift or (None if hints.estimate else (0.0, 0.0)),
+        response=None if hints.response is None else _usable_response(pair, hsi, hints.response),
+    )
+    centres = wavelengths_nm(hsi)
+    return estimate_observation(
+        _tensor(pair.hsi[pair.usable_bands]),
+        _tensor(pair.msi),
+        scale=pair.scale,
+        grid_shift=pair.grid_shift,
+        wavelength_nm=None if centres is None else centres[pair.usable_bands],
+        known=known,
+    )
+
+
+def fuse_pair(pair: AlignedPair, observation: Observation, method: str, weights: str | None = None) -> NDArray[np.float32]:
+    """(C, H, W) physical values, NaN where there is no data. Bands flagged bad or empty are only interpolated."""
+    fused = np.empty((pair.hsi.shape[0], *pair.msi.shape[1:]), dtype=np.float32)
+    usable, msi = pair.usable_bands, _tensor(pair.msi)
+    good = _tensor(pair.hsi[usable])
+    fused[usable] = (
+        _by_network(good, msi, observation, weights) if weights else fuse_arrays(good, msi, observation, method)
+    ).numpy()
+    if not usable.all():
+        fused[~usable] = _interpolated(_tensor(pair.hsi[~usable]), msi, observation).numpy()
+    return fused
+
+
+def _by_network(hsi: Tensor, msi: Tensor, observation: Observation, weights: str) -> Tensor:
+    network = load_network(weights)
+    fused = fuse_with_network(network, fill_missing(hsi), fill_missing(msi), observation.scale, observation.shift)
+    return mask_missing(fused, hsi, msi, observation)
+
+
+def _interpolated(hsi: Tensor, msi: Tensor, observation: Observation) -> Tensor:
+    if not bool(torch.isfinite(hsi).any()):
+        return torch.full((hsi.shape[0], *msi.shape[1:]), torch.nan)
+    blind = replace(
+        observation,
+        response=torch.zeros(msi.shape[0], hsi.shape[0], dtype=torch.float64),
+        hsi_noise=torch.zeros(hsi.shape[0], dtype=torch.float64),
+    )
+    return fuse_arrays(hsi, msi, blind, "bicubic")
+
+
+def _usable_response(pair: AlignedPair, hsi: xr.DataArray, spec: ResponseSpec) -> Tensor:
+    weights = response_for(hsi, spec).weights[:, pair.usable_bands]
+    return torch.from_numpy(weights / weights.sum(axis=1, keepdims=True))
+
+
+def _tensor(values: NDArray[np.float32]) -> Tensor:
+    return torch.from_numpy(np.ascontiguousarray(values))
