@@ -57,7 +57,10 @@ def test_any_scale_offset_and_orientation(scale_y: float, scale_x: float, offset
     height, width = int(size[0] * scale_y) + 40, int(size[1] * scale_x) + 40
     fine = Affine.translation(-20, 20) @ fine
     fused = fuse(
-        plane_cube(coarse, *size), make_cube(np.ones((2, height, width), np.float32), crs=32633, transform=fine), method="bicubic"
+        plane_cube(coarse, *size),
+        make_cube(np.ones((2, height, width), np.float32), crs=32633, transform=fine),
+        method="bicubic",
+        estimate=False,
     )
     assert grid_of(fused).transform == fine
     assert fused.shape == (3, height, width)
