@@ -55,7 +55,7 @@ def estimate_observation(
 ) -> Observation:
     """hsi (C, h, w), msi (M, H, W). Without a scale both images are taken to cover the same extent.
 
-    `grid_shift` is what the georeference says of where the coarse grid lies (see `scale_and_shift`).
+    `grid_shift` is what the georeference says of where the hsi looks, beyond grids that share their top left corner.
     """
     require_pair(hsi, msi)
     pair_scale = (msi.shape[1] / hsi.shape[1], msi.shape[2] / hsi.shape[2]) if scale is None else as_pair(scale)

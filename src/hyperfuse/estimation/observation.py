@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hyperfuse.cubes.grid import Placement
 from hyperfuse.degradation.operators import SpatialOperator
 from hyperfuse.degradation.point_spread import sigma_from_fwhm
 from hyperfuse.errors import BandError, GridError
@@ -79,18 +78,6 @@ def known_observation(
         msi_noise=torch.as_tensor(msi_noise, dtype=torch.float64).expand(msi_bands),
         grid_shift=as_pair(shift),
     )
-
-
-def scale_and_shift(placement: Placement) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Scale and grid shift, both (y, x) in fine pixels, of an msi that lies in the hsi's grid as `placement` says."""
-    if placement.step_y <= 0 or placement.step_x <= 0:
-        raise GridError(
-            f"grids that run in opposite directions (steps {placement.step_y:.3g}, {placement.step_x:.3g})",
-            "rows and columns of both images counted the same way",
-            "flip one of them first",
-        )
-    scale = placement.scale
-    return scale, (0.5 - (placement.start_y + 0.5) * scale[0], 0.5 - (placement.start_x + 0.5) * scale[1])
 
 
 def default_sigma(scale: tuple[float, float]) -> tuple[float, float]:

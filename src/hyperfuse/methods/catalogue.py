@@ -12,6 +12,9 @@ from hyperfuse.estimation.observation import Observation
 from hyperfuse.methods.bicubic import bicubic
 from hyperfuse.methods.detail_injection import glp, gsa, sfim
 from hyperfuse.methods.fuse import fuse, local_fuse
+from hyperfuse.methods.hysure import hysure
+from hyperfuse.methods.nonlinear_lift import nonlinear_lift
+from hyperfuse.methods.unmixing import cnmf
 
 FusionMethod = Callable[[Tensor, Tensor, Observation], Tensor]
 
@@ -46,10 +49,25 @@ METHODS: dict[str, Method] = {
         "msi detail beyond the hsi's point spread, injected by regression",
         "Aiazzi, Alparone, Baronti, Garzelli and Selva 2006, Photogramm. Eng. Remote Sensing 72(5)",
     ),
+    "cnmf": Method(
+        cnmf,
+        "both images unmixed together into non-negative endmembers and abundances",
+        "Yokoya, Yairi and Iwasaki 2012, IEEE Trans. GRS 50(2)",
+    ),
+    "hysure": Method(
+        hysure,
+        "both images explained in the hsi's subspace under total variation",
+        "Simoes, Bioucas-Dias, Almeida and Chanussot 2015, IEEE Trans. GRS 53(6)",
+    ),
     "fuse": Method(
         fuse,
         "most probable image in the hsi's subspace, exact solution with noise variances",
         "Wei, Dobigeon and Tourneret 2015, IEEE Trans. Image Processing 24(11)",
+    ),
+    "lift": Method(
+        nonlinear_lift,
+        "FUSE plus what random features of the msi explain of its error",
+        "random features: Rahimi and Recht 2007, NIPS",
     ),
     "local_fuse": Method(
         local_fuse,

@@ -20,11 +20,17 @@ PRIOR_GAIN = 16.0
 def fuse(hsi: Tensor, msi: Tensor, observation: Observation) -> Tensor:
     """Maximum a posteriori in the hsi's subspace, in closed form. Prior mean: the interpolated hsi."""
     model = model_pair(hsi, msi, observation)
+    mean, posterior = scene_posterior(model)
+    return model.image(condition_on_hsi(mean, posterior, model))
+
+
+def scene_posterior(model: PairModel) -> tuple[Tensor, Tensor]:
+    """Mean (p, H, W) and covariance (p, p) after the msi, before the hsi, under one prior covariance for the whole scene."""
     coefficients = denoised_coefficients(model.coefficients, coarse_msi(model), model.hsi_noise)
     interpolated = model.upsample(coefficients)
     detail = coefficients - model.operator.apply(interpolated)
     mean, posterior = condition_on_msi(interpolated, lifted(PRIOR_GAIN * covariance(detail), 1e-8), model)
-    return model.image(condition_on_hsi(mean, lifted(posterior), model))
+    return mean, lifted(posterior)
 
 
 def local_fuse(hsi: Tensor, msi: Tensor, observation: Observation) -> Tensor:

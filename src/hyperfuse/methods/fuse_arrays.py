@@ -5,6 +5,7 @@ Shapes: C bands, M msi bands, h w coarse, H W fine. NaN marks missing pixels in 
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, replace
 
 import torch
@@ -39,6 +40,9 @@ def fuse_arrays(
         observation = estimate_observation(hsi, msi, known=observation or NOTHING_KNOWN)
     _require_fitting(hsi, msi, observation)
     pair = _prepared(hsi, msi, observation)
+    if pair.msi_is_constant:
+        warnings.warn("the msi is constant and adds nothing: the hsi is interpolated", stacklevel=2)
+        method, consistency = "bicubic", False
     name = choose_method(pair.hsi, pair.msi, pair.observation) if method == AUTO else method
     fused = find_method(name).function(pair.hsi, pair.msi, pair.observation)
     if consistency:
@@ -53,6 +57,10 @@ class _PreparedPair:
     msi: Tensor
     observation: Observation
     hsi_unit: float
+
+    @property
+    def msi_is_constant(self) -> bool:
+        return bool((self.msi.amax((1, 2)) == self.msi.amin((1, 2))).all())
 
 
 def _prepared(hsi: Tensor, msi: Tensor, observation: Observation) -> _PreparedPair:

@@ -52,11 +52,15 @@ def _pixel_underneath(fine: int, coarse: int, scale: float, shift: float) -> Ten
 
 
 def usable_msi_bands(msi: Tensor) -> Tensor:
-    """Indices of the msi bands that hold any value."""
-    kept = torch.isfinite(msi).flatten(1).any(1).nonzero()[:, 0]
-    if len(kept) == 0:
+    """Indices of the msi bands that hold any value and, if there are such, more than one."""
+    known = torch.isfinite(msi)
+    filled = known.flatten(1).any(1)
+    if not bool(filled.any()):
         raise ValueRangeError("an msi without a single valid pixel", "some pixels with data", "check its nodata value")
-    return kept
+    highest = msi.masked_fill(~known, -torch.inf).amax((1, 2))
+    lowest = msi.masked_fill(~known, torch.inf).amin((1, 2))
+    varied = filled & (highest > lowest)
+    return (varied if bool(varied.any()) else filled).nonzero()[:, 0]
 
 
 def require_values(hsi: Tensor) -> None:

@@ -1,0 +1,123 @@
+"""HySure: both images explained in the hsi's subspace under a vector total variation prior (Simoes et al. 2015).
+
+Shapes: M msi bands, p components, h w coarse, H W fine.
+
+    min_u  |y - A u|^2 / 2 + |z - F u|^2 / 2 + weight * sum over pixels of |(D_y u, D_x u)|
+
+by ADMM with the splittings u = v (hsi), u = q (msi), (D_y u, D_x u) = g (prior). Each step is closed: the hsi through the singular
+vectors of A, the msi pixel by pixel, the prior by shrinkage, and their combination in the cosine basis, in which differences with a
+mirrored border are diagonal. It starts from FUSE and ends with the hsi's own noise-weighted correction.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from hyperfuse.degradation.operators import mix_bands, separable
+from hyperfuse.estimation.observation import Observation
+from hyperfuse.methods.conditioning import condition_on_hsi, prior_from_error
+from hyperfuse.methods.fuse import scene_posterior
+from hyperfuse.methods.pair_model import PairModel, covariance, model_pair
+
+COMPONENTS = 10
+STEPS = 20
+WEIGHT = 5e-4  # of the prior, for components scaled to unit variance together
+PENALTY = 0.1
+
+
+def hysure(hsi: Tensor, msi: Tensor, observation: Observation) -> Tensor:
+    model = model_pair(hsi, msi, observation, COMPONENTS)
+    mean, posterior = scene_posterior(model)
+    mean = _least_variation(condition_on_hsi(mean, posterior, model), model)
+    return model.image(condition_on_hsi(mean, prior_from_error(mean, model), model))
+
+
+def _least_variation(start: Tensor, model: PairModel) -> Tensor:
+    unit = math.sqrt(max(1e-30, float(covariance(model.coefficients).trace())))
+    step = _DataStep.of(model, unit)
+    cosines = [_cosine_basis(size) for size in model.fine_size]
+    u = start / unit
+    gradient = _differences(u)
+    hsi_dual, msi_dual, dual = torch.zeros_like(u), torch.zeros_like(u), torch.zeros_like(gradient)
+    for _ in range(STEPS):
+        by_hsi = step.towards_hsi(u + hsi_dual)
+        by_msi = step.towards_msi(u + msi_dual)
+        by_prior = _shrunk(gradient + dual, WEIGHT / PENALTY)
+        wanted = by_hsi - hsi_dual + by_msi - msi_dual + _divergence(by_prior - dual)
+        u = _smoothed(wanted, cosines[0], cosines[1])
+        gradient = _differences(u)
+        hsi_dual += u - by_hsi
+        msi_dual += u - by_msi
+        dual += gradient - by_prior
+    return u * unit
+
+
+@dataclass(frozen=True)
+class _DataStep:
+    """argmin |y - A v|^2 / 2 + PENALTY |v - u|^2 / 2 and the same for the msi, in units of `unit`."""
+
+    model: PairModel
+    hsi_part: Tensor  # A'y
+    msi_inverse: Tensor  # (p, p), (F'F + PENALTY)^-1
+    msi_part: Tensor  # F'z
+
+    @classmethod
+    def of(cls, model: PairModel, unit: float) -> _DataStep:
+        seen = model.msi_from_components
+        # The msi's own unit does not matter to FUSE; here it must weigh like the hsi's.
+        weight = 1 / max(1e-30, float((seen @ seen.T).trace()) / seen.shape[0])
+        inverse = torch.linalg.inv(weight * seen.T @ seen + PENALTY * torch.eye(seen.shape[1], dtype=seen.dtype))
+        hsi_part = model.operator.adjoint(model.coefficients / unit)
+        return cls(model, hsi_part, inverse, mix_bands(weight * seen.T, model.msi / unit))
+
+    def towards_hsi(self, u: Tensor) -> Tensor:
+        return self.model.operator.regularised_inverse(self.hsi_part + PENALTY * u, PENALTY)
+
+    def towards_msi(self, u: Tensor) -> Tensor:
+        return mix_bands(self.msi_inverse, self.msi_part + PENALTY * u)
+
+
+def _differences(u: Tensor) -> Tensor:
+    """(2, p, H, W): forward differences along rows and columns, 0 at the far border."""
+    gradient = torch.zeros(2, *u.shape, dtype=u.dtype)
+    gradient[0, :, :-1] = u[:, 1:] - u[:, :-1]
+    gradient[1, :, :, :-1] = u[:, :, 1:] - u[:, :, :-1]
+    return gradient
+
+
+def _divergence(gradient: Tensor) -> Tensor:
+    """The adjoint of `_differences`."""
+    rows, columns = gradient[0, :, :-1], gradient[1, :, :, :-1]
+    u = torch.zeros_like(gradient[0])
+    u[:, 1:] += rows
+    u[:, :-1] -= rows
+    u[:, :, 1:] += columns
+    u[:, :, :-1] -= columns
+    return u
+
+
+def _shrunk(gradient: Tensor, threshold: float) -> Tensor:
+    """Shorten each pixel's gradient, all components and both directions together, by the threshold."""
+    length = gradient.square().sum((0, 1)).sqrt()
+    return gradient * (1 - threshold / length.clamp_min(threshold))
+
+
+def _smoothed(wanted: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    """(2 + D'D)^-1, diagonal in the cosine basis of both axes."""
+    eigenvalues = [
+        2 - 2 * torch.cos(math.pi * torch.arange(len(basis), dtype=torch.float64) / len(basis)) for basis in (rows, columns)
+    ]
+    gain = 1 / (2 + eigenvalues[0][:, None] + eigenvalues[1][None, :])
+    return separable(rows.T, columns.T, separable(rows, columns, wanted) * gain.to(wanted))
+
+
+def _cosine_basis(size: int) -> Tensor:
+    """(size, size), orthonormal rows of rising frequency (DCT-II)."""
+    index = torch.arange(size, dtype=torch.float64)
+    basis = torch.cos(math.pi / size * (index[None, :] + 0.5) * index[:, None]) * math.sqrt(2 / size)
+    basis[0] /= math.sqrt(2)
+    return basis
