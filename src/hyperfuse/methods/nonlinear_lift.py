@@ -89,10 +89,11 @@ def _ridge_by_leaving_out(inputs: Tensor, targets: Tensor) -> Tensor:
     errors, candidates = [], []
     for ridge in RIDGES:
         shrink = values / (values + ridge * values.mean())
-        weights = (crossed * (shrink / values)[:, None]).T
+        rotated_weights = (crossed * (shrink / values)[:, None]).T
         leverage = (leverage_of_axis * shrink[:, None]).sum(0) + 1 / inputs.shape[1]
-        errors.append(((targets - weights @ rotated) / (1 - leverage).clamp_min(0.02)).square().mean(1))
-        candidates.append(weights)
+        errors.append(((targets - rotated_weights @ rotated) / (1 - leverage).clamp_min(0.02)).square().mean(1))
+        candidates.append(rotated_weights)
     best = torch.stack(errors).argmin(0)
     chosen: Tensor = torch.stack(candidates)[best, torch.arange(len(targets))]
-    return chosen @ axes.T
+    weights: Tensor = chosen @ axes.T
+    return weights
