@@ -53,7 +53,7 @@ def info(
     assert file is not None
     summary = summarise(open_cube(file, variable, band_axis))
     if as_json:
-        print_json({"file": str(file)} | summary.as_dict())
+        print_json({"file": printable(file)} | summary.as_dict())
     else:
         _print_summary(file, summary)
 
@@ -79,7 +79,7 @@ def convert(
     written = write_cube(
         open_cube(source, variable, band_axis), target, options=parse_options(creation_options), cog=cog, overwrite=overwrite
     )
-    typer.echo(str(written))
+    typer.echo(printable(written))
 
 
 def parse_options(texts: list[str] | None) -> dict[str, str]:
@@ -92,6 +92,11 @@ def parse_options(texts: list[str] | None) -> dict[str, str]:
     return options
 
 
+def printable(path: Path) -> str:
+    """A file's name may hold bytes that are no text."""
+    return str(path).encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
 def print_json(record: dict[str, Any]) -> None:
     import json
 
@@ -101,14 +106,16 @@ def print_json(record: dict[str, Any]) -> None:
 def _print_summary(file: Path, summary: CubeSummary) -> None:
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(show_header=False, box=None, pad_edge=False)
     table.add_column(style="bold")
     table.add_column(overflow="fold")
     for label, text in _summary_rows(summary):
-        table.add_row(label, text)
+        # As Text, because square brackets in a file's own words are no markup.
+        table.add_row(Text(label), Text(text))
     console = Console(highlight=False)
-    console.print(str(file), style="bold underline", markup=False)
+    console.print(printable(file), style="bold underline", markup=False)
     console.print(table)
 
 

@@ -15,7 +15,7 @@ from hyperfuse.cubes.cube import make_cube
 from hyperfuse.cubes.found_arrays import FoundArray, Sides, TransposedReader
 from hyperfuse.cubes.lazy import delivered_dtype, lazy_variable
 from hyperfuse.cubes.nodata import fitting_nodata
-from hyperfuse.cubes.side_arrays import LARGEST_SIDE_ARRAY, VAGUE_WAVELENGTH_NAMES, WAVELENGTH_NAMES
+from hyperfuse.cubes.side_arrays import LARGEST_SIDE_BYTES, VAGUE_WAVELENGTH_NAMES, WAVELENGTH_NAMES
 from hyperfuse.errors import CubeFileError, OptionError
 
 BAND_DIM = re.compile(r"(?:n_?)?(?:bands?|wavelengths?|wl|lambda|spectral.*|channels?|wvl)", re.IGNORECASE)
@@ -82,7 +82,7 @@ def _plain(name: str) -> str:
 
 def _sides(found: FoundArray, arrays: Sequence[FoundArray]) -> Sides:
     """Small arrays by their short names; those of the cube's own group win over those further away."""
-    small = [array for array in arrays if array is not found and array.size <= LARGEST_SIDE_ARRAY]
+    small = [array for array in arrays if array is not found and array.nbytes <= LARGEST_SIDE_BYTES]
     group = _plain(found.name).rpartition(".")[0]
     small.sort(key=lambda array: _plain(array.name).rpartition(".")[0] == group)
     return {array.short_name: array for array in small}

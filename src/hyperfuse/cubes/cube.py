@@ -213,5 +213,5 @@ def _texts(column: Any) -> NDArray[np.str_]:
     """Texts that every format can hold: no NUL, no half characters."""
     entries = [column] if isinstance(column, str | bytes) else column
     texts = [entry.decode("utf-8", "replace") if isinstance(entry, bytes) else str(entry or "") for entry in entries]
-    clean = [text.replace("\0", "").encode("utf-8", "replace").decode("utf-8") for text in texts]
+    clean = [text.replace("\0", "").encode("utf-8", "replace").decode("utf-8", "replace") for text in texts]
     return np.array(clean if not isinstance(column, str | bytes) else clean[0], dtype=np.str_)

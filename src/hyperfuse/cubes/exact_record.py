@@ -62,7 +62,7 @@ def text_attributes(cube: xr.DataArray) -> dict[str, str]:
 
 
 def _clean(text: str) -> str:
-    return text.replace("\0", "").encode("utf-8", "replace").decode("utf-8")
+    return text.replace("\0", "").encode("utf-8", "replace").decode("utf-8", "replace")
 
 
 def _as_text(value: Any) -> str:

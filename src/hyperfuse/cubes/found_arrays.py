@@ -48,6 +48,10 @@ class FoundArray:
     def size(self) -> int:
         return math.prod(self.shape)
 
+    @property
+    def nbytes(self) -> int:
+        return self.size * self.dtype.itemsize
+
     def values(self) -> NDArray[Any]:
         return self.load(tuple(slice(None) for _ in self.shape))
 

@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 from hyperfuse.cubes.damaged_files import reading
 from hyperfuse.cubes.found_arrays import FoundArray, InMemory
 from hyperfuse.cubes.hdf5 import Hdf5Writer, arrays_in_hdf5, hdf5_errors
+from hyperfuse.cubes.matlab_tags import check_tags
 from hyperfuse.cubes.numpy_files import ArrayWriter, KeptArray, flat_sides
-from hyperfuse.cubes.side_arrays import LARGEST_SIDE_ARRAY
+from hyperfuse.cubes.side_arrays import LARGEST_SIDE_BYTES
 from hyperfuse.errors import CubeWriteError, OptionError
 
 WHOLE = "a whole .mat file"
@@ -27,10 +28,13 @@ REMEDY = "save it again in MATLAB (-v7 or -v7.3)"
 USERBLOCK = 512
 # Version 5 counts bytes in 32 bits.
 LARGEST_VERSION_5 = 2**31 - 2**20
+# scipy's number for version 4.
+OLD_VERSION = 0
 DEEPEST_STRUCT = 8
 MATLAB_CLASS = {"f4": "single", "f8": "double"} | {
     f"{kind}{size}": f"{'u' * (kind == 'u')}int{8 * size}" for kind in "iu" for size in (1, 2, 4, 8)
 }
+OTHER_CLASSES = ("logical", "char", "cell", "struct")
 DTYPE_OF_CLASS = {name: np.dtype(code) for code, name in MATLAB_CLASS.items()}
 
 
@@ -45,9 +49,12 @@ def arrays_in_mat(path: Path) -> list[FoundArray]:
     if h5py.is_hdf5(path):
         return [_without_text_codes(array) for array in arrays_in_hdf5(path, reverse_axes=True)]
     with reading(path, WHOLE, REMEDY):
+        if scipy.io.matlab.matfile_version(str(path))[0] == OLD_VERSION:
+            raise ValueError("no MATLAB file of version 5 or later, and older ones hold no 3-D arrays")
+        check_tags(path)
         listed = scipy.io.whosmat(str(path))
-        large = {name: kind for name, shape, kind in listed if kind in DTYPE_OF_CLASS and math.prod(shape) > LARGEST_SIDE_ARRAY}
-        small = [name for name, _, _ in listed if name not in large]
+        large = {name for name, shape, kind in listed if _bytes(shape, kind) > LARGEST_SIDE_BYTES}
+        small = [name for name, _, kind in listed if name not in large and kind in (*DTYPE_OF_CLASS, *OTHER_CLASSES)]
         contents = scipy.io.loadmat(str(path), variable_names=small, mat_dtype=True) if small else {}
     found = [
         FoundArray(name, tuple(shape), DTYPE_OF_CLASS[kind], _LoadFromMat(str(path), name))
@@ -117,9 +124,14 @@ def _write_side(file: Any, key: str, value: Any) -> None:
         item.attrs["MATLAB_class"] = np.bytes_("logical" if array.dtype.kind == "b" else MATLAB_CLASS[array.dtype.str[1:]])
 
 
+def _bytes(shape: tuple[int, ...], kind: str) -> int:
+    """Of an array of numbers; anything else counts as small."""
+    return math.prod(shape) * DTYPE_OF_CLASS[kind].itemsize if kind in DTYPE_OF_CLASS else 0
+
+
 def _without_text_codes(array: FoundArray) -> FoundArray:
     """A char array of MATLAB 7.3, stored as UTF-16 codes, becomes the text it means."""
-    if array.attributes.get("MATLAB_class") not in ("char", b"char") or array.size > LARGEST_SIDE_ARRAY:
+    if array.attributes.get("MATLAB_class") not in ("char", b"char") or array.nbytes > LARGEST_SIDE_BYTES:
         return array
     empty = bool(array.attributes.get("MATLAB_empty", 0)) or array.dtype.kind not in "iu"
     codes = np.empty(0, np.uint16) if empty else array.values().ravel(order="F").astype(np.uint16)

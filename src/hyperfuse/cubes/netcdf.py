@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -62,9 +64,17 @@ def arrays_in_netcdf(path: Path) -> list[FoundArray]:
         ]
 
 
+class _BoundedFile(io.BufferedReader):
+    """A file that never promises more bytes than it has: scipy asks for as many as a damaged header says."""
+
+    def read(self, size: int | None = -1) -> bytes:
+        left = os.fstat(self.fileno()).st_size - self.tell()
+        return super().read(max(0, min(left, left if size is None or size < 0 else size)))
+
+
 @contextmanager
 def _opened_classic(path: Path) -> Iterator[Any]:
-    source = scipy.io.netcdf_file(path, "r", mmap=True)
+    source = scipy.io.netcdf_file(_BoundedFile(path.open("rb", buffering=0)), "r", mmap=True)
     try:
         yield source
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import zipfile
@@ -25,6 +26,7 @@ from hyperfuse.cubes.nodata import nodata_of
 WHOLE = "a whole numpy file"
 # Deflate cannot do better; a member that claims to does not hold what it promises.
 LARGEST_COMPRESSION = 1100
+LARGEST_HEADER = 2**16
 
 
 class KeptArray:
@@ -100,9 +102,9 @@ def arrays_in_npz(path: Path) -> list[FoundArray]:
             if not member.filename.endswith(".npy"):
                 continue
             with archive.open(member) as stream:
-                shape, dtype = _npy_header(stream)
-                held = min(member.file_size, member.compress_size * LARGEST_COMPRESSION)
-                _require_held(shape, dtype, held - stream.tell(), member.filename)
+                shape, dtype, header = _npy_header(stream)
+            held = min(member.file_size, member.compress_size * LARGEST_COMPRESSION)
+            _require_held(shape, dtype, held - header, member.filename)
             name = member.filename.removesuffix(".npy")
             if dtype.kind in "iufbSU":
                 found.append(FoundArray(name, shape, dtype, KeptArray(str(path), name)))
@@ -111,8 +113,8 @@ def arrays_in_npz(path: Path) -> list[FoundArray]:
 
 def arrays_in_npy(path: Path) -> list[FoundArray]:
     with reading(path, WHOLE, "save it again with numpy.save"), path.open("rb") as stream:
-        shape, dtype = _npy_header(stream)
-        _require_held(shape, dtype, path.stat().st_size - stream.tell(), path.name)
+        shape, dtype, header = _npy_header(stream)
+        _require_held(shape, dtype, path.stat().st_size - header, path.name)
     found = [FoundArray(path.stem, shape, dtype, _LoadMapped(str(path)))]
     side = side_file(path)
     if side.is_file():
@@ -177,11 +179,13 @@ def _json_column(key: str, value: Any) -> NDArray[Any]:
     return np.asarray(float(value) if key == "nodata" and isinstance(value, str) else value)
 
 
-def _npy_header(stream: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    version = npy_format.read_magic(stream)
+def _npy_header(stream: Any) -> tuple[tuple[int, ...], np.dtype[Any], int]:
+    """Shape, data type and length of the header; numpy would believe any length that the header gives itself."""
+    beginning = io.BytesIO(stream.read(LARGEST_HEADER))
+    version = npy_format.read_magic(beginning)
     read = npy_format.read_array_header_1_0 if version == (1, 0) else npy_format.read_array_header_2_0
-    shape, _, dtype = read(stream)
-    return shape, dtype
+    shape, _, dtype = read(beginning)
+    return shape, dtype, beginning.tell()
 
 
 def _require_held(shape: tuple[int, ...], dtype: np.dtype[Any], held: int, name: str) -> None:

@@ -58,13 +58,13 @@ def _is_replaceable_folder(folder: Path) -> bool:
 def _move_all(made: Path, workplace: Path, target: Path, stale: Sequence[Path]) -> None:
     """Old files step aside into the workplace, which is removed at the end; where a step fails, they go back."""
     aside = workplace / "aside"
-    aside.mkdir()
     replaced: list[tuple[Path, Path]] = []
     published_now: list[Path] = []
     try:
         sources = sorted(made.iterdir(), key=lambda path: path.name == target.name)
         for destination in [*stale, *(target.parent / source.name for source in sources)]:
             if destination.is_dir() or (destination in stale and destination.exists()):
+                aside.mkdir(exist_ok=True)
                 destination.rename(aside / destination.name)
                 replaced.append((aside / destination.name, destination))
         for source in sources:

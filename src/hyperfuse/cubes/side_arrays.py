@@ -24,7 +24,7 @@ from hyperfuse.errors import BandError
 WAVELENGTH_NAMES = ("wavelength_nm", "wavelength", "wavelengths", "wavelength_um")
 # Names that may as well mean something else: they count where they fit.
 VAGUE_WAVELENGTH_NAMES = ("wl", "wvl", "lambda", "centers", "band_centers")
-LARGEST_SIDE_ARRAY = 1_000_000
+LARGEST_SIDE_BYTES = 32 * 2**20
 FWHM_NAMES = ("fwhm_nm", "fwhm", "fwhms", "fwhm_um")
 GOOD_NAMES = ("good", "good_bands", "good_wavelengths", "bbl")
 NAME_NAMES = ("band_name", "band_names")
@@ -129,7 +129,7 @@ def text(value: Any) -> str | None:
         value = value.ravel()[0] if value.size == 1 else None
     if isinstance(value, bytes):
         return value.decode("utf-8", errors="replace")
-    return str(value) if isinstance(value, str) else None
+    return str(value).encode("utf-8", "replace").decode("utf-8", "replace") if isinstance(value, str) else None
 
 
 def _plain(value: Any) -> Any:

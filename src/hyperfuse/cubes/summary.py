@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from hyperfuse.cubes.cube import as_cube, missing_values, nodata_of, physical_values
+from hyperfuse.cubes.cube import as_cube, nodata_of, physical_values
+from hyperfuse.cubes.exact_record import text_attributes
 from hyperfuse.cubes.grid import Grid, grid_of
 
 # A look at the values, not a pass over the whole file.
@@ -40,7 +41,8 @@ class CubeSummary:
     sampled_missing_share: float
 
     def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        """Only what strict JSON can hold: a number that is not finite becomes None."""
+        return {name: _strict(value) for name, value in asdict(self).items()}
 
 
 def summarise(cube: xr.DataArray) -> CubeSummary:
@@ -66,7 +68,7 @@ def summarise(cube: xr.DataArray) -> CubeSummary:
         transform=list(grid.transform)[:6] if grid.transform else None,
         pixel_size=list(grid.pixel_size),
         bounds=_bounds(grid),
-        attributes={key: str(value) for key, value in cube.attrs.items() if key != "_FillValue"},
+        attributes=text_attributes(cube),
         sampled_minimum=minimum,
         sampled_maximum=maximum,
         sampled_missing_share=missing,
@@ -79,16 +81,21 @@ def _sampled_range(cube: xr.DataArray) -> tuple[float | None, float | None, floa
     rows = slice(max(0, (height - SAMPLED_ROWS) // 2), (height + SAMPLED_ROWS) // 2 + 1)
     columns = slice(max(0, (width - SAMPLED_COLUMNS) // 2), (width + SAMPLED_COLUMNS) // 2 + 1)
     chosen = np.unique(np.linspace(0, bands - 1, min(bands, SAMPLED_BANDS)).round().astype(np.int64))
-    window = cube.isel(band=chosen, y=rows, x=columns).load()
-    missing = float(missing_values(window.values, nodata_of(cube)).mean())
-    values = physical_values(window, dtype=np.float64)
-    if missing == 1:
+    values = physical_values(cube.isel(band=chosen, y=rows, x=columns), dtype=np.float64)
+    missing = np.isnan(values)
+    if missing.all():
         return None, None, 1.0
-    return float(np.nanmin(values)), float(np.nanmax(values)), missing
+    return float(np.nanmin(values)), float(np.nanmax(values)), float(missing.mean())
 
 
 def _without_nan(values: Any) -> list[float | None]:
     return [None if np.isnan(value) else float(value) for value in values]
+
+
+def _strict(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_strict(entry) for entry in value]
+    return None if isinstance(value, float) and not np.isfinite(value) else value
 
 
 def _crs_text(grid: Grid) -> str | None:
