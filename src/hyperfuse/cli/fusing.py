@@ -35,6 +35,9 @@ def fuse(
         tuple[float, float] | None,
         typer.Option(metavar="DY DX", help="Known shift: how far down and right of its georeference the HSI looks, fine pixels."),
     ] = None,
+    trust: Annotated[
+        str, typer.Option(metavar="msi|hsi", help="Whose georeference is right where the two disagree; the result lies there.")
+    ] = "msi",
     hsi_variable: Annotated[str | None, typer.Option(help="Which array of an HSI file that holds several.")] = None,
     msi_variable: Annotated[str | None, typer.Option(help="Which array of an MSI file that holds several.")] = None,
     cog: Annotated[bool, typer.Option("--cog", help="Write a cloud-optimised GeoTIFF.")] = False,
@@ -59,6 +62,7 @@ def fuse(
         response=response,
         psf_fwhm=psf_fwhm,
         shift=shift,
+        trust=trust,
         hsi_variable=hsi_variable,
         msi_variable=msi_variable,
         options=parse_options(creation_options),

@@ -14,13 +14,16 @@ from hyperfuse.cubes.cube import as_cube
 from hyperfuse.cubes.files import creator_for, open_cube, write_cube
 from hyperfuse.cubes.publishing import refuse_unwritable
 from hyperfuse.degradation.response import ResponseSpec
+from hyperfuse.errors import OptionError
 from hyperfuse.methods.catalogue import AUTO, find_method
 from hyperfuse.prediction.aligned_pair import align_pair
 from hyperfuse.prediction.fuse_pair import ObservationHints, fuse_pair, observe
 from hyperfuse.prediction.fused_cube import fused_cube
+from hyperfuse.prediction.moving import moved
 
 PathLike = str | os.PathLike[str]
 Image = xr.DataArray | NDArray[Any] | PathLike
+HSI, MSI = "hsi", "msi"
 
 
 def fuse(
@@ -33,6 +36,7 @@ def fuse(
     response: ResponseSpec | None = None,
     psf_fwhm: float | None = None,
     shift: tuple[float, float] | None = None,
+    trust: str = MSI,
 ) -> xr.DataArray:
     """Fuse a coarse hyperspectral image with a fine multispectral one.
 
@@ -41,14 +45,19 @@ def fuse(
 
     `method` is a name from `hyperfuse methods`, `weights` the folder of a trained network to use instead. Shift, point spread,
     response and noise are estimated from the pair; what is known may be given (`psf_fwhm` and `shift` in fine pixels), and without
-    `estimate` the georeference is trusted and the point spread taken to be as wide as a coarse pixel.
+    `estimate` the georeference is trusted and the point spread taken to be as wide as a coarse pixel. Where the two images turn out
+    to be shifted against each other, the result lies where the one named by `trust` ("msi" or "hsi") says.
     """
     if method != AUTO:
         find_method(method)
+    if trust not in (MSI, HSI):
+        raise OptionError(f"trust {trust!r}", f"{MSI} or {HSI}", "name the image whose georeference is right")
     hsi_cube, msi_cube = as_image(hsi), as_image(msi)
     pair = align_pair(hsi_cube, msi_cube)
     observation = observe(pair, hsi_cube, ObservationHints(estimate, response, psf_fwhm, shift))
     fused = fuse_pair(pair, observation, method, None if weights is None else str(weights))
+    if trust == HSI:
+        fused = moved(fused, observation.misregistration)
     record = {"hyperfuse_method": method} if weights is None else {"hyperfuse_weights": Path(weights).name}
     return fused_cube(fused, pair, hsi_cube, msi_cube, record)
 
@@ -64,6 +73,7 @@ def fuse_files(
     response: ResponseSpec | None = None,
     psf_fwhm: float | None = None,
     shift: tuple[float, float] | None = None,
+    trust: str = MSI,
     hsi_variable: str | None = None,
     msi_variable: str | None = None,
     options: Mapping[str, str] | None = None,
@@ -83,6 +93,7 @@ def fuse_files(
         response=response,
         psf_fwhm=psf_fwhm,
         shift=shift,
+        trust=trust,
     )
     fused.attrs |= {"hyperfuse_hsi": Path(hsi).name, "hyperfuse_msi": Path(msi).name}
     return write_cube(fused, output, options=options, cog=cog, overwrite=overwrite)
