@@ -12,7 +12,7 @@ from typing import Annotated, TextIO
 import typer
 from rich.console import Console
 
-from hyperfuse.cli import cubes, evaluation, fusing, networks, pairs
+from hyperfuse.cli import cubes, evaluation, fusing, methods, networks, pairs
 from hyperfuse.errors import HyperfuseError
 from hyperfuse.progress import show_progress
 
@@ -27,6 +27,8 @@ app = typer.Typer(
 
 app.command()(fusing.fuse)
 app.command()(fusing.demo)
+app.command()(methods.methods)
+app.command()(methods.estimate)
 app.command()(cubes.info)
 app.command()(cubes.convert)
 app.command()(pairs.simulate)
