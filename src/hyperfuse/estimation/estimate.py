@@ -15,13 +15,13 @@ from torch import Tensor
 
 from hyperfuse.degradation.operators import SpatialOperator
 from hyperfuse.errors import BandError, ValueRangeError
-from hyperfuse.estimation.noise import estimate_noise
+from hyperfuse.estimation.noise import estimate_noise, weakest_components
 from hyperfuse.estimation.observation import Observation, as_pair, default_sigma, require_pair
-from hyperfuse.estimation.registration import Block, Registration, register
+from hyperfuse.estimation.registration import SIGMA_LIMITS, Block, Registration, register
 from hyperfuse.estimation.sampling import PairSamples
 from hyperfuse.estimation.spectral_response import ResponseFit, fit_response
 
-FEWEST_PIXELS = 16
+FEWEST_PIXELS = 48
 LEAST_EXPLAINED = 0.3
 MOST_SHIFT_ERROR = 0.2  # of a coarse pixel
 LEAST_EVIDENCE = 10.0  # log likelihood that a point spread other than the expected one must gain
@@ -66,8 +66,10 @@ def estimate_observation(
     hsi_noise = _noise(samples.hsi, samples.hsi_known, known.hsi_noise)
     msi_noise = _noise(samples.msi, samples.msi_known, known.msi_noise)
     fit = _response(spectra, seen, wavelength_nm, known.response)
+    if known.hsi_noise is None:
+        hsi_noise = hsi_noise * weakest_components(spectra, hsi_noise)
     if known.msi_noise is None:
-        msi_noise = _with_model_error(msi_noise, hsi_noise, fit, noise_gain)
+        msi_noise = _believable_msi_noise(msi_noise, hsi_noise, fit, noise_gain)
     for note in notes:
         warnings.warn(note, stacklevel=2)
     return Observation(
@@ -101,14 +103,14 @@ def _samples(hsi: Tensor, msi: Tensor, scale: tuple[float, float], shift: tuple[
 
 def _registered(samples: PairSamples, known: KnownParts) -> tuple[Registration, list[str]]:
     """The best point spread and shift, or what is expected of any pair where the evidence for another is weak."""
-    sigma = known.sigma or default_sigma(samples.scale)
+    start = known.sigma or default_sigma(samples.scale)
     if known.misregistration is not None:
         moved = (samples.shift[0] + known.misregistration[0], samples.shift[1] + known.misregistration[1])
         samples = replace(samples, shift=moved)
-    expected = Registration(sigma, samples.shift, (0.0, 0.0), (0.0, 0.0), 0.0, 0.0, 0.0)
+    expected = Registration(start, samples.shift, (0.0, 0.0), (0.0, 0.0), 0.0, 0.0, 0.0)
     if known.sigma is not None and known.misregistration is not None:
         return replace(expected, explained=1.0), []
-    blocks = samples.blocks(sigma)
+    blocks = samples.blocks(start)
     pixels = sum(int(block.usable.sum()) for block in blocks)
     if pixels < FEWEST_PIXELS:
         return expected, [
@@ -117,11 +119,15 @@ def _registered(samples: PairSamples, known: KnownParts) -> tuple[Registration, 
     if _flat(blocks):
         return expected, ["shift and point spread not estimated: one of the images is constant"]
     # Blocks already lie where the grids say; the search starts from no shift beyond that.
-    found = register(blocks, samples.scale, sigma, (0.0, 0.0), known.sigma is not None, known.misregistration is not None)
+    found = register(blocks, samples.scale, start, (0.0, 0.0), known.sigma is not None, known.misregistration is not None)
     expected = replace(expected, explained=found.explained_at_start)
     if found.explained < LEAST_EXPLAINED:
         share = max(0.0, found.explained)
         return expected, [f"shift and point spread not estimated: the hsi explains {share:.0%} of the msi, too little to align by"]
+    if any(sigma >= 0.99 * SIGMA_LIMITS[1] * scale for sigma, scale in zip(found.sigma, samples.scale, strict=True)):
+        return expected, [
+            "shift and point spread not estimated: the hsi explains the msi only when that is blurred beyond all reason"
+        ]
     if max(error / scale for error, scale in zip(found.shift_error, samples.scale, strict=True)) > MOST_SHIFT_ERROR:
         return expected, ["shift and point spread not estimated: too little texture to fix them"]
     if found.evidence < LEAST_EVIDENCE:
@@ -158,7 +164,7 @@ def _response(spectra: Tensor, seen: Tensor, wavelength_nm: NDArray[np.float64] 
             f"({seen.shape[0]}, {spectra.shape[0]}): one row per msi band, one column per hsi band",
         )
     misfit = (response @ spectra - seen).square().mean(1)
-    return ResponseFit(response, torch.zeros(seen.shape[0], dtype=torch.float64), misfit)
+    return ResponseFit(response, torch.zeros(seen.shape[0], dtype=torch.float64), misfit, spectra.shape[1])
 
 
 def _noise(image: Tensor, known: Tensor, stated: float | Tensor | None) -> Tensor:
@@ -167,10 +173,14 @@ def _noise(image: Tensor, known: Tensor, stated: float | Tensor | None) -> Tenso
     return torch.as_tensor(stated, dtype=torch.float64).expand(image.shape[0])
 
 
-def _with_model_error(msi_noise: Tensor, hsi_noise: Tensor, fit: ResponseFit, noise_gain: float) -> Tensor:
-    """What no response explains on the coarse grid, beyond both images' noise, counts as noise of the msi."""
-    expected = fit.response.square() @ hsi_noise.square() + noise_gain * msi_noise.square()
-    return (msi_noise.square() + (fit.misfit - expected).clamp_min(0)).sqrt()
+def _believable_msi_noise(msi_noise: Tensor, hsi_noise: Tensor, fit: ResponseFit, noise_gain: float) -> Tensor:
+    """Noise that the hsi does not see shows as misfit on the coarse grid; detail that it sees does not, however rough it is.
+
+    Misfit beyond both images' noise is an error of the model and counts as noise.
+    """
+    variance = torch.minimum(msi_noise.square(), fit.largest_misfit / noise_gain)
+    expected = fit.response.square() @ hsi_noise.square() + noise_gain * variance
+    return (variance + (fit.misfit - expected).clamp_min(0)).sqrt()
 
 
 def _confidence(registration: Registration, scale: tuple[float, float]) -> float:

@@ -9,6 +9,8 @@ result cautious.
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -18,6 +20,8 @@ QUIET_SHARE = 0.1
 # The 10 % quantile of the root mean square of an 8x8 block of second differences of unit white noise, by simulation.
 QUIET_BLOCK_OF_UNIT_NOISE = 0.83
 MOST_PIXELS = 512 * 512
+# Second differences of white noise are correlated: this many of them carry as much as one independent number.
+SAMPLES_PER_INDEPENDENT_ONE = 3.78
 
 
 def estimate_noise(image: Tensor, known: Tensor | None = None) -> Tensor:
@@ -29,7 +33,34 @@ def estimate_noise(image: Tensor, known: Tensor | None = None) -> Tensor:
     usable = torch.ones(sharp.shape[1:], dtype=torch.bool) if mask is None else _all_known(mask)
     if int(usable.sum()) < 4:
         return torch.zeros(image.shape[0], dtype=torch.float64)
-    return torch.stack([_band_noise(sharp, usable, band) for band in range(image.shape[0])])
+    residual, shares = _unshared_variance(sharp, usable)
+    # Residual variance of a band: its own noise plus what its neighbours' noise brought in through the slopes. Solved for all bands
+    # together it is exact for noise but amplifies texture; as if all bands were equally noisy it is neither. Their mean is safe.
+    together: Tensor = torch.linalg.solve(torch.eye(len(residual), dtype=torch.float64) + shares, residual)
+    alike = residual / (1 + shares.sum(1))
+    return (together.maximum(0.2 * residual) * alike).clamp_min(0).sqrt().sqrt()
+
+
+def weakest_components(spectra: Tensor, noise: Tensor) -> float:
+    """How much of a noise estimate (C,) is believable, 0 to 1: noise leaves no component of the spectra (C, n) empty.
+
+    In units of the noise, the weakest third of the components is compared with that of white noise of the same shape.
+    """
+    live = noise > 0
+    bands, pixels = int(live.sum()), spectra.shape[1]
+    if bands < 3 or pixels < 4:
+        return 1.0
+    white = (spectra[live] - spectra[live].mean(1, keepdim=True)) / noise[live, None]
+    generator = torch.Generator().manual_seed(0)
+    pure = torch.randn(bands, pixels, generator=generator, dtype=torch.float64)
+    pure = pure - pure.mean(1, keepdim=True)
+    weakest = []
+    for matrix in (white, pure):
+        gram = matrix @ matrix.T if bands <= pixels else matrix.T @ matrix
+        # Without its mean, one direction of the smaller side is empty by construction.
+        values = torch.linalg.eigvalsh(gram)[int(pixels <= bands) :]
+        weakest.append(float(values[: max(1, len(values) // 3)].mean()))
+    return math.sqrt(min(1.0, max(0.0, weakest[0] / weakest[1])))
 
 
 def second_differences(image: Tensor) -> Tensor | None:
@@ -40,22 +71,24 @@ def second_differences(image: Tensor) -> Tensor | None:
     return (rows[:, :, 2:] - 2 * rows[:, :, 1:-1] + rows[:, :, :-2]) / 6
 
 
-def _band_noise(sharp: Tensor, usable: Tensor, band: int) -> Tensor:
-    samples = int(usable.sum())
-    others = _neighbours(band, sharp.shape[0], min(NEIGHBOURING_BANDS, samples // 6))
-    target = sharp[band]
-    gain = torch.tensor(1.0, dtype=torch.float64)
-    if others:
-        inputs = sharp[others]
-        known = inputs[:, usable]
-        spread = known @ known.T
-        slopes = torch.linalg.solve(
-            spread + (1e-9 * spread.trace() + 1e-300) * torch.eye(len(others), dtype=torch.float64), known @ target[usable]
-        )
-        target = target - torch.einsum("k,kij->ij", slopes, inputs)
-        # The neighbours' own noise came in with the slopes; and the fit took some of the target's away.
-        gain = (1 + slopes.square().sum()).sqrt() * max(1e-3, 1 - len(others) / samples) ** 0.5
-    return quiet_level(target, usable) / gain
+def _unshared_variance(sharp: Tensor, usable: Tensor) -> tuple[Tensor, Tensor]:
+    """Per band the variance that its neighbours do not explain, (B,), and the squares of the slopes on them, (B, B)."""
+    bands, samples = sharp.shape[0], int(usable.sum()) / SAMPLES_PER_INDEPENDENT_ONE
+    count = min(NEIGHBOURING_BANDS, bands - 1, int(samples // 6))
+    known = sharp[:, usable]
+    spread = known @ known.T
+    spread = spread + (1e-9 * spread.trace() / bands + 1e-300) * torch.eye(bands, dtype=torch.float64)
+    variances, shares = [], torch.zeros(bands, bands, dtype=torch.float64)
+    for band in range(bands):
+        target = sharp[band]
+        others = _neighbours(band, bands, count)
+        if others:
+            slopes = torch.linalg.solve(spread[others][:, others], spread[others, band])
+            shares[band, others] = slopes.square()
+            target = target - torch.einsum("k,kij->ij", slopes, sharp[others])
+        # The fit also took some of the target's own noise away.
+        variances.append(quiet_level(target, usable).square() / (1 - len(others) / samples))
+    return torch.stack(variances), shares
 
 
 def quiet_level(residual: Tensor, usable: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ from hyperfuse.degradation.point_spread import point_spread_matrix
 MOST_COMPONENTS = 16
 SEARCH_REACH = 1.5  # coarse pixels to each side
 SEARCH_STEP = 0.5  # coarse pixels
-SIGMA_LIMITS = (0.1, 1.5)  # of the scale
+SIGMA_LIMITS = (0.1, 1.2)  # of the scale
 MOST_STEPS = 25
 SMALLEST_SHARE = 1e-7
 

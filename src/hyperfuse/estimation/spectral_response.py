@@ -25,6 +25,13 @@ class ResponseFit:
     response: Tensor  # (M, C), never negative
     offset: Tensor  # (M,)
     misfit: Tensor  # (M,) variance of what is left on the coarse grid
+    pixels: int
+
+    @property
+    def largest_misfit(self) -> Tensor:
+        """(M,) What the misfit may truly be, given that the weights were fitted to it; infinite where that says nothing."""
+        freedom = self.pixels - (self.response > 0).sum(1)
+        return torch.where(freedom > self.pixels / 3, self.misfit * self.pixels / freedom.clamp_min(1), torch.inf)
 
 
 def fit_response(hsi: Tensor, msi: Tensor, wavelength_nm: NDArray[np.float64] | None = None) -> ResponseFit:
@@ -41,6 +48,7 @@ def fit_response(hsi: Tensor, msi: Tensor, wavelength_nm: NDArray[np.float64] | 
         response=torch.where(shifted[:, None], centred, plain),
         offset=torch.where(shifted, offset, torch.zeros_like(offset)),
         misfit=torch.where(shifted, centred_misfit, plain_misfit),
+        pixels=hsi.shape[1],
     )
 
 
