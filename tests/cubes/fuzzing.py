@@ -108,7 +108,9 @@ def damaged_files(draw: st.DrawFn, seed: Seed) -> Files:
     return dict(seed.files) | {name: draw(damaged(seed.files[name]))}
 
 
-NUMBERS = st.sampled_from(["0", "1", "-1", "3", "4", "999999999999", "2147483648", "1e9", "nan", "0x10", "", "12345678901234567890", "{"])
+NUMBERS = st.sampled_from(
+    ["0", "1", "-1", "3", "4", "999999999999", "2147483648", "1e9", "nan", "0x10", "", "12345678901234567890", "{"]
+)
 UNITS = st.sampled_from(["Nanometers", "Micrometers", "furlongs", "{nm}", "Index", "", "é", "Wavenumber"])
 ENVI_KEYS = ("samples", "lines", "bands", "data type", "header offset", "byte order")
 

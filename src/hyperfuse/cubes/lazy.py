@@ -36,6 +36,9 @@ class _WindowedArray(BackendArray):
         self.dtype = delivered_dtype(reader.dtype)
 
     def __getitem__(self, key: indexing.ExplicitIndexer) -> Any:
+        if isinstance(key, indexing.BasicIndexer | indexing.OuterIndexer):
+            # Not through xarray's adapter, which fails on an empty slice of negative step.
+            return self._read(key.tuple)
         return indexing.explicit_indexing_adapter(key, self.shape, indexing.IndexingSupport.OUTER, self._read)
 
     def _read(self, key: tuple[Any, ...]) -> NDArray[Any]:

@@ -53,7 +53,7 @@ def arrays_in_mat(path: Path) -> list[FoundArray]:
             raise ValueError("no MATLAB file of version 5 or later, and older ones hold no 3-D arrays")
         check_tags(path)
         listed = scipy.io.whosmat(str(path))
-        large = {name for name, shape, kind in listed if _bytes(shape, kind) > LARGEST_SIDE_BYTES}
+        large = {name for name, shape, kind in listed if kind in DTYPE_OF_CLASS and _is_worth_waiting(shape, kind)}
         small = [name for name, _, kind in listed if name not in large and kind in (*DTYPE_OF_CLASS, *OTHER_CLASSES)]
         contents = scipy.io.loadmat(str(path), variable_names=small, mat_dtype=True) if small else {}
     found = [
@@ -124,9 +124,9 @@ def _write_side(file: Any, key: str, value: Any) -> None:
         item.attrs["MATLAB_class"] = np.bytes_("logical" if array.dtype.kind == "b" else MATLAB_CLASS[array.dtype.str[1:]])
 
 
-def _bytes(shape: tuple[int, ...], kind: str) -> int:
-    """Of an array of numbers; anything else counts as small."""
-    return math.prod(shape) * DTYPE_OF_CLASS[kind].itemsize if kind in DTYPE_OF_CLASS else 0
+def _is_worth_waiting(shape: tuple[int, ...], kind: str) -> bool:
+    """Arrays that may be cubes, or are large, stay unread until somebody asks for them."""
+    return len(shape) == 3 or math.prod(shape) * DTYPE_OF_CLASS[kind].itemsize > LARGEST_SIDE_BYTES
 
 
 def _without_text_codes(array: FoundArray) -> FoundArray:

@@ -29,7 +29,8 @@ ONLY_FOR_MATLAB = {16, 17}
 IS_COMPLEX = 0x0800
 DEEPEST = 64
 # What is deflated is protected by its own checksum: looking at the beginning finds a wrong writer.
-INFLATED_AT_MOST = 4 * 2**20
+INFLATED_AT_MOST = 2**20
+PIECE = 2**16
 CONTENT_AT_MOST = 256
 
 
@@ -66,9 +67,21 @@ def _elements(stream: IO[bytes], length: int, order: str, depth: int) -> list[El
             _check_matrix(_elements(stream, element.size, order, depth + 1), order)
         elif element.kind == COMPRESSED:
             stream.seek(start)
-            _check_inflated(zlib.decompressobj().decompress(stream.read(element.size), INFLATED_AT_MOST), order)
+            _check_inflated(_inflated_beginning(stream, element.size), order)
+            stream.seek(start + element.size)
         elements.append(element)
     return elements
+
+
+def _inflated_beginning(stream: IO[bytes], size: int) -> bytes:
+    inflater, inflated, left = zlib.decompressobj(), bytearray(), size
+    while left > 0 and len(inflated) < INFLATED_AT_MOST:
+        piece = stream.read(min(left, PIECE))
+        left -= len(piece)
+        inflated += inflater.decompress(piece, INFLATED_AT_MOST - len(inflated))
+        if not piece:
+            raise ValueError("it is truncated")
+    return bytes(inflated)
 
 
 def _next_element(stream: IO[bytes], end: int, order: str) -> tuple[Element, int]:

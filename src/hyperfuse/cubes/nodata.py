@@ -11,12 +11,13 @@ from numpy.typing import NDArray
 
 def nodata_of(cube: xr.DataArray) -> float | None:
     """Nodata as a plain number of the cube's own data type, or None. What the type cannot hold occurs in no pixel: that is None."""
+    if "_FillValue" in cube.attrs and "_FillValue" not in cube.encoding:
+        # Not through rioxarray, which refuses 1e20 for float32, as CF files often have it: the nearest float32 is another number.
+        return fitting_nodata(cube.attrs["_FillValue"], cube.dtype)
     try:
-        nodata = cube.rio.nodata
+        return fitting_nodata(cube.rio.nodata, cube.dtype)
     except (OverflowError, TypeError, ValueError):
-        # rioxarray refuses 1e20 for float32, which CF files often have, because the nearest float32 is another number.
-        nodata = cube.attrs.get("_FillValue", cube.attrs.get("missing_value"))
-    return fitting_nodata(nodata, cube.dtype)
+        return fitting_nodata(cube.attrs.get("missing_value"), cube.dtype)
 
 
 def fitting_nodata(value: Any, dtype: np.dtype[Any]) -> float | None:

@@ -56,8 +56,9 @@ def current_transform(cube: xr.DataArray) -> Affine | None:
     """The transform of the pixels that are left; None where there is none, or where they are not evenly spaced."""
     stored = stored_transform(cube)
     if stored is None:
-        x, y = (cube.coords.get(axis) for axis in ("x", "y"))
-        return None if x is None or y is None else transform_from_axes(x.values, y.values, cube.rio.crs is not None)
+        if "x" not in cube.coords or "y" not in cube.coords:
+            return None
+        return transform_from_axes(cube["x"].values, cube["y"].values, cube.rio.crs is not None)
     turned = stored.b != 0 or stored.d != 0
     along_y = _pixels_along(cube, "pixel_row" if turned else "y", 0.0 if turned else stored.f, 1.0 if turned else stored.e)
     along_x = _pixels_along(cube, "pixel_column" if turned else "x", 0.0 if turned else stored.c, 1.0 if turned else stored.a)
