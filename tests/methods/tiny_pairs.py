@@ -29,7 +29,7 @@ def dead_leaves(bands: int, height: int, width: int, seed: int = 0, materials: i
     ]
     rows, columns = np.mgrid[:height, :width]
     image = np.tile(spectra[0][:, None, None], (1, height, width))
-    for _ in range(height * width // 12):
+    for _ in range(min(2000, height * width // 12)):
         centre_y, centre_x = generator.random() * height, generator.random() * width
         radius = 1.5 + generator.exponential(0.06 * min(height, width))
         inside = (rows - centre_y) ** 2 + (columns - centre_x) ** 2 < radius**2

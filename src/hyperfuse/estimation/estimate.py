@@ -125,9 +125,7 @@ def _registered(samples: PairSamples, known: KnownParts) -> tuple[Registration, 
         share = max(0.0, found.explained)
         return expected, [f"shift and point spread not estimated: the hsi explains {share:.0%} of the msi, too little to align by"]
     if any(sigma >= 0.99 * SIGMA_LIMITS[1] * scale for sigma, scale in zip(found.sigma, samples.scale, strict=True)):
-        return expected, [
-            "shift and point spread not estimated: the hsi explains the msi only when that is blurred beyond all reason"
-        ]
+        return expected, ["shift and point spread not estimated: the hsi explains the msi only if that is blurred beyond reason"]
     if max(error / scale for error, scale in zip(found.shift_error, samples.scale, strict=True)) > MOST_SHIFT_ERROR:
         return expected, ["shift and point spread not estimated: too little texture to fix them"]
     if found.evidence < LEAST_EVIDENCE:
