@@ -1,0 +1,202 @@
+"""The closed forms against slow oracles written straight from their definitions."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from hyperfuse.degradation.operators import SpatialOperator
+from hyperfuse.estimation.observation import known_observation
+from hyperfuse.methods.bicubic import interpolation_matrix, upsample
+from hyperfuse.methods.conditioning import condition_on_hsi, condition_on_msi
+from hyperfuse.methods.detail_injection import glp
+from hyperfuse.methods.hysure import _cosine_basis, _differences, _divergence, _smoothed
+from hyperfuse.methods.local_regression import (
+    LIKENESS,
+    REACH,
+    RIDGE_OF_NEIGHBOURHOOD,
+    WIDTH,
+    _Neighbourhoods,
+    solve_small,
+)
+from hyperfuse.methods.nodata import fill_missing
+from hyperfuse.methods.pair_model import model_pair, principal_axes
+from hyperfuse.methods.selection import choose_method, degraded_once_more, scores_once_more
+from hyperfuse.methods.unmixing import pure_pixels
+from methods.tiny_pairs import tiny_pair
+
+
+def test_the_two_steps_are_the_exact_posterior_mean():
+    """Against the normal equations of the whole problem, dense: every pixel, every component, both images at once."""
+    pair = tiny_pair(8, 3, (3, 4), 2)
+    observation = replace(pair.observation, hsi_noise=torch.full((8,), 0.03).double(), msi_noise=torch.full((3,), 0.02).double())
+    model = model_pair(pair.hsi.double(), pair.msi.double(), observation, most_components=4)
+    generator = torch.Generator().manual_seed(0)
+    root = torch.randn(4, 4, generator=generator, dtype=torch.float64)
+    prior = 0.01 * (root @ root.T + 0.1 * torch.eye(4))
+    start = model.upsample(model.coefficients)
+    mean, posterior = condition_on_msi(start, prior, model)
+    found = condition_on_hsi(mean, posterior, model)
+
+    pixels, seen = 6 * 8, model.msi_from_components
+    blur = torch.kron(model.operator.rows, model.operator.columns)
+    identity = torch.eye(pixels, dtype=torch.float64)
+    system = (
+        torch.kron(torch.linalg.inv(prior), identity)
+        + torch.kron(seen.T @ torch.linalg.inv(model.msi_noise) @ seen, identity)
+        + torch.kron(torch.linalg.inv(model.hsi_noise), blur.T @ blur)
+    )
+    right = (
+        torch.linalg.inv(prior) @ start.flatten(1)
+        + seen.T @ torch.linalg.inv(model.msi_noise) @ model.msi.flatten(1)
+        + torch.linalg.inv(model.hsi_noise) @ model.coefficients.flatten(1) @ blur
+    )
+    expected = torch.linalg.solve(system, right.flatten()).reshape(4, 6, 8)
+    torch.testing.assert_close(found, expected, atol=1e-8, rtol=1e-6)
+
+
+def keys(distance):
+    """Keys 1981, equation 15, a = -1/2."""
+    d = abs(distance)
+    if d < 1:
+        return 1.5 * d**3 - 2.5 * d**2 + 1
+    return -0.5 * d**3 + 2.5 * d**2 - 4 * d + 2 if d < 2 else 0.0
+
+
+@pytest.mark.parametrize(
+    ("coarse", "fine", "scale", "shift"), [(5, 20, 4.0, 0.0), (5, 16, 3.2, 0.7), (7, 9, 9 / 7, -2.5), (1, 6, 6.0, 0.0)]
+)
+def test_bicubic_by_loops(coarse, fine, scale, shift):
+    matrix = interpolation_matrix(coarse, fine, scale, shift)
+    for i in range(fine):
+        position = (i + 0.5 - shift) / scale - 0.5
+        expected = [0.0] * coarse
+        for k in range(math.floor(position) - 1, math.floor(position) + 3):
+            expected[min(max(k, 0), coarse - 1)] += keys(position - k)
+        assert matrix[i].tolist() == pytest.approx(expected, abs=1e-12)
+
+
+def test_bicubic_reproduces_a_ramp_and_a_constant():
+    observation = known_observation(torch.ones(1, 1), 4.0, shift=(0.5, -1.0))
+    rows = torch.arange(8.0)[:, None].expand(8, 8)
+    fine = upsample(rows[None], (32, 32), observation)
+    inner = torch.arange(8, 24)
+    torch.testing.assert_close(fine[0, inner, 16], ((inner + 0.5 - 0.5) / 4 - 0.5).float())
+    torch.testing.assert_close(upsample(torch.ones(1, 8, 8), (32, 32), observation), torch.ones(1, 32, 32))
+
+
+def test_glp_is_interpolation_plus_regressed_detail():
+    pair = tiny_pair(6, 3, (8, 8), 4)
+    operator = pair.observation.spatial_operator((32, 32), (8, 8))
+    coarse = operator.apply(pair.msi.double())
+    design = torch.cat([coarse.flatten(1), torch.ones(1, 64, dtype=torch.float64)]).T
+    gains = torch.linalg.lstsq(design, pair.hsi.double().flatten(1).T).solution[:3].T
+    detail = pair.msi.double() - upsample(coarse, (32, 32), pair.observation)
+    expected = upsample(pair.hsi.double(), (32, 32), pair.observation) + torch.einsum("cm,myx->cyx", gains, detail)
+    torch.testing.assert_close(glp(pair.hsi.double(), pair.msi.double(), pair.observation), expected, atol=1e-3, rtol=0)
+
+
+def slow_local_prediction(learned, fine_detail, fine_msi):
+    """Pixel by pixel: weights, weighted normal equations, prediction."""
+    bands, height, width = fine_msi.shape
+    coarse = learned.detail.shape[1:]
+    predicted = torch.zeros(len(learned.detail), height, width, dtype=fine_msi.dtype)
+    for i in range(height):
+        for j in range(width):
+            position = [(index + 0.5) / scale - 0.5 for index, scale in zip((i, j), learned.scale, strict=True)]
+            cell = [min(max(round(place), 0), size - 1) for place, size in zip(position, coarse, strict=True)]
+            weights, inputs, outputs = [], [], []
+            for k in range(max(0, cell[0] - REACH), min(coarse[0], cell[0] + REACH + 1)):
+                for m in range(max(0, cell[1] - REACH), min(coarse[1], cell[1] + REACH + 1)):
+                    squared = (k - position[0]) ** 2 + (m - position[1]) ** 2
+                    likeness = 1 + float((learned.msi[:, k, m] - fine_msi[:, i, j]).square().sum()) / LIKENESS**2
+                    weights.append(math.exp(-0.5 * squared / WIDTH**2) / likeness)
+                    inputs.append(learned.msi_detail[:, k, m])
+                    outputs.append(learned.detail[:, k, m])
+            weight = torch.tensor(weights, dtype=fine_msi.dtype)
+            weight = weight / weight.sum()
+            x, y = torch.stack(inputs), torch.stack(outputs)
+            spread = x.T @ (weight[:, None] * x)
+            spread = spread + learned.ridge + RIDGE_OF_NEIGHBOURHOOD * spread.trace() / bands * torch.eye(bands)
+            slopes = torch.linalg.solve(spread, x.T @ (weight[:, None] * y))
+            predicted[:, i, j] = fine_detail[:, i, j] @ slopes
+    return predicted
+
+
+@pytest.mark.parametrize(("fine", "scale"), [((12, 15), (3.0, 3.0)), ((13, 11), (13 / 4, 11 / 5))])
+def test_local_regression_by_loops(fine, scale):
+    generator = torch.Generator().manual_seed(1)
+    coarse = (round(fine[0] / scale[0]), round(fine[1] / scale[1]))
+
+    def image(bands, size):
+        return torch.randn(bands, *size, generator=generator, dtype=torch.float64)
+
+    learned = _Neighbourhoods(image(2, coarse), image(3, coarse), image(3, coarse), 0.01 * torch.eye(3).double(), scale, (0.0, 0.0))
+    fine_detail, fine_msi = image(3, fine), image(3, fine)
+    expected = slow_local_prediction(learned, fine_detail, fine_msi)
+    torch.testing.assert_close(learned.predict(fine_detail, fine_msi), expected, atol=1e-9, rtol=1e-7)
+
+
+def test_small_systems():
+    generator = torch.Generator().manual_seed(2)
+    for size in (1, 2, 5):
+        root = torch.randn(7, size, size, generator=generator, dtype=torch.float64)
+        system, right = root @ root.mT + 0.1 * torch.eye(size), torch.randn(7, size, generator=generator, dtype=torch.float64)
+        torch.testing.assert_close(solve_small(system, right), torch.linalg.solve(system, right))
+
+
+def test_total_variation_pieces():
+    generator = torch.Generator().manual_seed(3)
+    u = torch.randn(2, 6, 7, generator=generator, dtype=torch.float64)
+    g = torch.randn(2, 2, 6, 7, generator=generator, dtype=torch.float64)
+    g[0, :, -1], g[1, :, :, -1] = 0, 0
+    torch.testing.assert_close((_differences(u) * g).sum(), (u * _divergence(g)).sum())
+    smooth = _smoothed(u, _cosine_basis(6), _cosine_basis(7))
+    torch.testing.assert_close(2 * smooth + _divergence(_differences(smooth)), u)
+
+
+def test_principal_axes_of_a_rank_deficient_image():
+    spectra = torch.randn(5, 2, generator=torch.Generator().manual_seed(4)) @ torch.randn(
+        2, 30, generator=torch.Generator().manual_seed(5)
+    )
+    mean, axes = principal_axes(spectra.reshape(5, 5, 6), most=4)
+    assert axes.shape == (5, 2)
+    centred = spectra.double() - mean[:, None]
+    torch.testing.assert_close(axes @ (axes.T @ centred), centred, atol=1e-6, rtol=0)
+
+
+def test_filling_holes():
+    image = torch.arange(64.0).reshape(1, 8, 8).repeat(2, 1, 1)
+    image[0, 2:5, 3:6] = torch.nan
+    image[1] = torch.nan
+    filled = fill_missing(image)
+    known = torch.isfinite(image[0])
+    assert torch.equal(filled[0][known], image[0][known])
+    assert filled[0].min() >= 0
+    assert filled[0].max() <= 63
+    assert (filled[1] == 0).all()
+
+
+def test_pure_pixels_finds_the_corners():
+    corners = torch.eye(3)
+    mixtures = torch.rand(3, 40, generator=torch.Generator().manual_seed(6))
+    mixtures = 0.9 * mixtures / mixtures.sum(0)
+    found = pure_pixels(torch.cat([mixtures, corners], dim=1), 3)
+    assert torch.equal(found.sum(1), torch.ones(3))
+
+
+def test_once_more_is_the_pair_one_scale_coarser():
+    pair = tiny_pair(6, 3, (24, 20), 4)
+    task = degraded_once_more(pair.hsi, pair.msi, pair.observation)
+    assert task is not None
+    assert task.hsi.shape == (6, 6, 5)
+    assert task.msi.shape == (3, 24, 20)
+    operator = SpatialOperator.from_point_spread((24, 20), (6, 5), (4.0, 4.0), pair.observation.sigma)
+    torch.testing.assert_close(task.hsi, operator.apply(pair.hsi))
+    assert scores_once_more(pair.hsi, pair.msi, pair.observation)["bicubic"] > 10
+    tiny = tiny_pair(6, 3, (5, 5), 4)
+    assert scores_once_more(tiny.hsi, tiny.msi, tiny.observation) == {}
+    assert choose_method(tiny.hsi, tiny.msi, tiny.observation) == "local_fuse"
