@@ -31,7 +31,7 @@ from methods.tiny_pairs import tiny_pair
 
 def test_the_two_steps_are_the_exact_posterior_mean():
     """Against the normal equations of the whole problem, dense: every pixel, every component, both images at once."""
-    pair = tiny_pair(8, 3, (3, 4), 2)
+    pair = tiny_pair(8, 3, (3, 4), 2, snr_db=30.0)
     observation = replace(pair.observation, hsi_noise=torch.full((8,), 0.03).double(), msi_noise=torch.full((3,), 0.02).double())
     model = model_pair(pair.hsi.double(), pair.msi.double(), observation, most_components=4)
     generator = torch.Generator().manual_seed(0)
