@@ -45,9 +45,9 @@ def test_the_two_steps_are_the_exact_posterior_mean():
     blur = torch.kron(model.operator.rows, model.operator.columns)
     identity = torch.eye(pixels, dtype=torch.float64)
     system = (
-        torch.kron(torch.linalg.inv(prior), identity)
+        torch.kron(torch.linalg.inv(prior).contiguous(), identity)
         + torch.kron(seen.T @ torch.linalg.inv(model.msi_noise) @ seen, identity)
-        + torch.kron(torch.linalg.inv(model.hsi_noise), blur.T @ blur)
+        + torch.kron(torch.linalg.inv(model.hsi_noise).contiguous(), blur.T @ blur)
     )
     right = (
         torch.linalg.inv(prior) @ start.flatten(1)
