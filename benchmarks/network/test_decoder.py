@@ -65,7 +65,7 @@ def test_forward_and_backward(decoder, codes, race, note_figure, benchmark):
         decoder.zero_grad()
         decode(*inputs, PLACEMENT).sum().backward()
 
-    seconds = race({"plain": lambda: step(lambda *given: decode_plainly(decoder, *given)), "fast": lambda: step(decoder)}, rounds=3)
+    seconds = race({"plain": lambda: step(lambda *given: decode_plainly(decoder, *given)), "fast": lambda: step(decoder)})
     benchmark.pedantic(lambda: step(decoder), rounds=2)
     note_figure(
         f"decoder of ssa-6-6, {FINE}x{FINE} queries, forward and backward: plain {seconds['plain']:.3f} s, fast "
@@ -94,7 +94,7 @@ def test_neighbours_by_rows_then_columns(race, note_figure, benchmark):
         channels_last.index_select(1, rows).index_select(2, rows).backward(gradient)
 
     runs = {"gather": gather_points, "indexing": index_points, "rows, columns": select_rows_then_columns}
-    seconds = race(runs, rounds=3)
+    seconds = race(runs)
     benchmark.pedantic(select_rows_then_columns, rounds=3)
     note_figure(
         "one neighbour of 4 patches of 128x128 with 512 features, forward and backward: "

@@ -40,7 +40,7 @@ def operations(name, bands, size):
 def test_share_of_the_matrix_product(name, least, race, note_figure, benchmark):
     network, (hsi, msi), a = build_network(name).eval(), random_pair(31, 128), torch.randn(2048, 2048)
     with torch.inference_mode():
-        seconds = race({"matmul": lambda: a @ a, "network": lambda: network(hsi, msi)}, rounds=6)
+        seconds = race({"matmul": lambda: a @ a, "network": lambda: network(hsi, msi)})
         benchmark.pedantic(lambda: network(hsi, msi), rounds=2)
     matmul = 2.0 * 2048**3 / seconds["matmul"]
     rate = operations(name, 31, 128) / seconds["network"]
@@ -107,7 +107,6 @@ def test_bfloat16_and_compile(name, race, note_figure, benchmark):
                 "bfloat16": lambda: in_bfloat16(network),
                 "bfloat16 compiled": lambda: in_bfloat16(compiled),
             },
-            rounds=6,
         )
         worst = float((in_bfloat16(network) - expected).abs().max() / (expected - expected.mean()).abs().max())
         benchmark.pedantic(lambda: in_bfloat16(network), rounds=2)
@@ -128,7 +127,7 @@ def test_training_step_of_the_small_network(race, note_figure, benchmark):
         network.zero_grad()
         (network(hsi, msi) - reference).abs().mean().backward()
 
-    seconds = race({"step": step}, rounds=10)["step"]
+    seconds = race({"step": step})["step"]
     benchmark.pedantic(step, rounds=5)
     note_figure(f"ssa-small, forward and backward of 4 patches 48x48, C = 31: {seconds * 1e3:.0f} ms")
 
