@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from hyperfuse.degradation.operators import SpatialOperator, mix_bands
-from hyperfuse.methods.pair_model import PairModel, covariance, lifted, positive_part
+from hyperfuse.methods.pair_model import PairModel, covariance, lifted, positive_part, signal_covariance
 
 
 def condition_on_msi(mean: Tensor, prior: Tensor, model: PairModel) -> tuple[Tensor, Tensor]:
@@ -42,5 +42,6 @@ def hsi_correction(innovation: Tensor, prior: Tensor, noise: Tensor, operator: S
 
 def prior_from_error(mean: Tensor, model: PairModel) -> Tensor:
     """How far a prediction is off, (p, p) per fine pixel, read from what it leaves of the hsi beyond noise (empirical Bayes)."""
-    error = covariance(model.coefficients - model.operator.apply(mean))
-    return lifted(positive_part(error - model.hsi_noise) / model.operator.mean_noise_gain(), 1e-8)
+    left = model.coefficients - model.operator.apply(mean)
+    error = signal_covariance(covariance(left), model.hsi_noise, left[0].numel())
+    return lifted(error / model.operator.mean_noise_gain(), 1e-8)

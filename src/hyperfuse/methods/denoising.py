@@ -10,7 +10,7 @@ from torch import Tensor
 
 from hyperfuse.degradation.operators import mix_bands, separable
 from hyperfuse.methods.local_regression import solve_small
-from hyperfuse.methods.pair_model import covariance, lifted, positive_part
+from hyperfuse.methods.pair_model import covariance, lifted, signal_covariance
 
 WIDTH = 4.0  # of the neighbourhoods, in coarse pixels
 
@@ -20,7 +20,7 @@ def denoised_coefficients(coefficients: Tensor, coarse_msi: Tensor, noise: Tenso
     predicted = _smooth_regression(coefficients.double(), coarse_msi.double())
     residual = coefficients.double() - predicted
     spread = covariance(residual)
-    keep = torch.linalg.solve(lifted(spread + 1e-3 * noise), positive_part(spread - noise)).T
+    keep = torch.linalg.solve(lifted(spread + 1e-3 * noise), signal_covariance(spread, noise, residual[0].numel())).T
     return (predicted + mix_bands(keep, residual)).to(coefficients)
 
 

@@ -38,7 +38,7 @@ def lifted_components(model: PairModel) -> Tensor:
     """(p, H, W)."""
     mean, _ = scene_posterior(model)
     target = model.coefficients - model.operator.apply(mean)
-    white = mix_bands(_whitening(model), model.msi)
+    white = _within_what_was_seen(mix_bands(_whitening(model), model.msi), model)
     directions, phases = _random_features(len(white), min(MOST_FEATURES, target[0].numel() // PIXELS_PER_FEATURE))
     if len(directions) == 0:
         return mean
@@ -62,6 +62,12 @@ def _whitening(model: PairModel) -> Tensor:
     kept[-1] = True
     whitening: Tensor = (axes[:, kept] / variances[kept].clamp_min(1e-30).sqrt()).T
     return whitening
+
+
+def _within_what_was_seen(white: Tensor, model: PairModel) -> Tensor:
+    """Fine values beyond every coarse one are held at the border: a nonlinear fit says nothing about them."""
+    coarse = model.operator.apply(white)
+    return white.clamp(coarse.amin((1, 2), keepdim=True), coarse.amax((1, 2), keepdim=True))
 
 
 def _random_features(inputs: int, count: int) -> tuple[Tensor, Tensor]:

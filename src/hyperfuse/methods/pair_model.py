@@ -118,6 +118,26 @@ def positive_part(matrix: Tensor) -> Tensor:
     return positive
 
 
+def signal_covariance(observed: Tensor, noise: Tensor, samples: int) -> Tensor:
+    """What of a covariance (p, p) of `samples` pixels is not noise of covariance `noise`.
+
+    In units of the noise, eigenvalues of pure noise spread up to (1 + sqrt(p / samples))^2 by chance alone; those inside are
+    dropped, those beyond are corrected for the same bias (the spiked model: Baik and Silverstein 2006, Donoho, Gavish and
+    Johnstone 2018).
+    """
+    root = torch.linalg.cholesky(noise)
+    half = torch.linalg.solve_triangular(root, observed, upper=False)
+    whitened = torch.linalg.solve_triangular(root, half.T, upper=False)
+    values, axes = torch.linalg.eigh((whitened + whitened.T) / 2)
+    aspect = min(1.0, observed.shape[0] / samples)
+    middle = values + 1 - aspect
+    spiked = (middle + (middle.square() - 4 * values).clamp_min(0).sqrt()) / 2 - 1
+    kept = torch.where(values > (1 + aspect**0.5) ** 2, spiked, torch.zeros_like(values))
+    coloured = root @ axes
+    signal: Tensor = (coloured * kept) @ coloured.T
+    return signal
+
+
 def lifted(matrix: Tensor, share: float = 1e-9) -> Tensor:
     """A little on the diagonal, so that a semidefinite covariance can be inverted."""
     size = matrix.shape[0]
