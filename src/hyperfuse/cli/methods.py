@@ -50,16 +50,11 @@ def estimate(
 
 def methods() -> None:
     """List the closed-form methods, one line and the reference each."""
-    from rich.console import Console
-    from rich.table import Table
-
     from hyperfuse.methods.catalogue import AUTO, METHODS
 
-    table = Table("name", "what it does", "reference", box=None)
     for name, method in METHODS.items():
-        table.add_row(name, method.line, method.reference)
-    table.add_row(AUTO, "the one that gives the hsi back best when the pair is degraded once more", "")
-    Console(soft_wrap=True).print(table)
+        typer.echo(f"{name:<11} {method.line}\n{'':<11} [{method.reference}]")
+    typer.echo(f"{AUTO:<11} the one that gives the hsi back best when the pair is degraded once more")
 
 
 def _observation_table(observation: Observation) -> Table:
