@@ -274,7 +274,7 @@ def test_any_scale_keeps_range_and_extent(p: int, q: int, extra: tuple[int, int]
         ({"scale": 3.14159265358}, "nearby scales that fit: 22/7, "),
         ({"scale": 3.00001}, "nearest: 3"),
         ({"scale": 5.7}, "nearby scales that fit: "),
-        ({"scale": 100}, "nearby scales"),
+        ({"scale": 100}, "choose a smaller scale"),
         ({"psf_fwhm": 0.0}, "FWHM 0.0"),
         ({"psf_fwhm": float("inf")}, "FWHM inf"),
         ({"shift": (0.0, float("nan"))}, "shift 0.0 nan"),
