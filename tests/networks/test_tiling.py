@@ -22,7 +22,7 @@ from networks.network_fixtures import TINY, random_pair, tiny_network
 @example(coarse=(13, 11), scale=(3.2, 5.7), tile_size=7)
 @example(coarse=(13, 11), scale=(3.0, 5.0), tile_size=11)
 @example(coarse=(40, 37), scale=(1.0, 1.0), tile_size=9)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=8, deadline=None)
 def test_stitched_tiles_equal_the_whole(coarse, scale, tile_size):
     network = tiny_network()
     fine = (round(coarse[0] * scale[0]), round(coarse[1] * scale[1]))
@@ -33,7 +33,7 @@ def test_stitched_tiles_equal_the_whole(coarse, scale, tile_size):
 
 
 @given(shift=st.tuples(st.floats(-3.0, 3.0), st.floats(-3.0, 3.0)), scale=st.floats(1.0, 5.0))
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=5, deadline=None)
 def test_tiles_of_a_shifted_pair_equal_the_whole(shift, scale):
     network = tiny_network()
     hsi, msi = random_pair(3, 2, (9, 8), (37, 29))

@@ -102,7 +102,7 @@ def test_a_trained_network_can_be_used_instead(pair: Simulation, files: Path, tm
     fused = open_cube(target)
     assert fused.shape == (24, 96, 96)
     assert np.isfinite(fused.values).all()
-    assert fused.attrs["hyperfuse_weights"] == "weights"
+    assert fused.attrs["hyperfuse_weights"] == FusionNetwork.from_pretrained(tmp_path / "weights").weights_digest
 
 
 def test_network_with_too_few_slots_says_so(pair: Simulation, tmp_path: Path) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -19,8 +17,9 @@ def export(
     """Write a network as one ONNX file that takes any band count, any msi and any scale."""
     from hyperfuse.networks.fusion_network import FusionNetwork
     from hyperfuse.networks.onnx_export import export_onnx
+    from hyperfuse.prediction.network_fusion import network_errors
 
-    with _network_errors():
+    with network_errors():
         export_onnx(FusionNetwork.from_pretrained(weights), _in_existing_folder(output))
     typer.echo(f"{output}  {output.stat().st_size / 1e6:.1f} MB")
 
@@ -36,9 +35,10 @@ def kernels(
 
     from hyperfuse.networks.fusion_network import FusionNetwork
     from hyperfuse.networks.kernel_analysis import map_kernels, umap_is_installed
+    from hyperfuse.prediction.network_fusion import network_errors
     from hyperfuse.reporting.kernel_figure import draw_kernel_maps
 
-    with _network_errors():
+    with network_errors():
         maps = map_kernels(FusionNetwork.from_pretrained(weights), channels)
     projection = "UMAP" if umap_is_installed() else "PCA"
     draw_kernel_maps(maps, _in_existing_folder(output), projection)
@@ -67,13 +67,14 @@ def describe_network(
     from hyperfuse.networks.complexity import count_multiply_adds, count_parameters
     from hyperfuse.networks.fusion_network import FusionNetwork
     from hyperfuse.networks.network_config import preset
+    from hyperfuse.prediction.network_fusion import network_errors
 
     if size < 1 or bands < 1 or msi_bands < 1 or not 1.0 <= scale <= size:
         raise OptionError(
             f"size {size}, bands {bands}, msi bands {msi_bands}, scale {scale:g}",
             "whole numbers from 1 up and a scale between 1 and the size",
         )
-    with _network_errors():
+    with network_errors():
         config = preset(name)
         if fixed_bands:
             config = config.with_fixed_bands(bands, msi_bands)
@@ -111,30 +112,6 @@ def print_network(description: dict[str, object], *, as_json: bool) -> None:
                 typer.echo(f"{key.replace('_', ' ')}, {part.replace('_', ' ')}: {number:,}")
         else:
             typer.echo(f"{key.replace('_', ' ')}: {value:,}" if type(value) is int else f"{key.replace('_', ' ')}: {value}")
-
-
-@contextmanager
-def _network_errors() -> Iterator[None]:
-    """`networks/` knows nothing of our errors; here its own become ours."""
-    from hyperfuse import errors
-    from hyperfuse.networks.network_errors import (
-        ChannelCountError,
-        MissingExtraError,
-        NetworkError,
-        PairShapeError,
-        WeightsFileError,
-    )
-
-    ours = {
-        ChannelCountError: errors.BandError,
-        PairShapeError: errors.GridError,
-        WeightsFileError: errors.WeightsError,
-        MissingExtraError: errors.OptionError,
-    }
-    try:
-        yield
-    except NetworkError as error:
-        raise ours.get(type(error), errors.OptionError)(error.got, error.expected, error.remedy) from error
 
 
 def _in_existing_folder(path: Path) -> Path:

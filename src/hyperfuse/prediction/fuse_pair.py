@@ -21,8 +21,9 @@ from hyperfuse.estimation.estimate import KnownParts, estimate_observation
 from hyperfuse.estimation.observation import Observation, default_sigma
 from hyperfuse.methods.fuse_arrays import fuse_arrays
 from hyperfuse.methods.nodata import fill_missing, mask_missing
+from hyperfuse.networks.fusion_network import FusionNetwork
 from hyperfuse.prediction.aligned_pair import AlignedPair
-from hyperfuse.prediction.network_fusion import fuse_with_network, load_network
+from hyperfuse.prediction.network_fusion import fuse_with_network
 
 
 @dataclass(frozen=True)
@@ -58,21 +59,22 @@ def observe(pair: AlignedPair, hsi: xr.DataArray, hints: ObservationHints) -> Ob
     )
 
 
-def fuse_pair(pair: AlignedPair, observation: Observation, method: str, weights: str | None = None) -> NDArray[np.float32]:
+def fuse_pair(
+    pair: AlignedPair, observation: Observation, method: str, network: FusionNetwork | None = None
+) -> NDArray[np.float32]:
     """(C, H, W) physical values, NaN where there is no data. Bands flagged bad or empty are only interpolated."""
     fused = np.empty((pair.hsi.shape[0], *pair.msi.shape[1:]), dtype=np.float32)
     usable, msi = pair.usable_bands, _tensor(pair.msi)
     good = _tensor(pair.hsi[usable])
     fused[usable] = (
-        _by_network(good, msi, observation, weights) if weights else fuse_arrays(good, msi, observation, method)
+        fuse_arrays(good, msi, observation, method) if network is None else _by_network(network, good, msi, observation)
     ).numpy()
     if not usable.all():
         fused[~usable] = _interpolated(_tensor(pair.hsi[~usable]), msi, observation).numpy()
     return fused
 
 
-def _by_network(hsi: Tensor, msi: Tensor, observation: Observation, weights: str) -> Tensor:
-    network = load_network(weights)
+def _by_network(network: FusionNetwork, hsi: Tensor, msi: Tensor, observation: Observation) -> Tensor:
     fused = fuse_with_network(network, fill_missing(hsi), fill_missing(msi), observation.scale, observation.shift)
     return mask_missing(fused, hsi, msi, observation)
 

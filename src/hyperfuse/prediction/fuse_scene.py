@@ -16,10 +16,12 @@ from hyperfuse.cubes.publishing import refuse_unwritable
 from hyperfuse.degradation.response import ResponseSpec
 from hyperfuse.errors import OptionError
 from hyperfuse.methods.catalogue import AUTO, find_method
+from hyperfuse.networks.fusion_network import FusionNetwork
 from hyperfuse.prediction.aligned_pair import align_pair
 from hyperfuse.prediction.fuse_pair import ObservationHints, fuse_pair, observe
 from hyperfuse.prediction.fused_cube import fused_cube
 from hyperfuse.prediction.moving import moved
+from hyperfuse.prediction.network_fusion import load_network
 
 PathLike = str | os.PathLike[str]
 Image = xr.DataArray | NDArray[Any] | PathLike
@@ -52,14 +54,14 @@ def fuse(
         find_method(method)
     if trust not in (MSI, HSI):
         raise OptionError(f"trust {trust!r}", f"{MSI} or {HSI}", "name the image whose georeference is right")
+    network = None if weights is None else load_network(str(weights))
     hsi_cube, msi_cube = as_image(hsi), as_image(msi)
     pair = align_pair(hsi_cube, msi_cube)
     observation = observe(pair, hsi_cube, ObservationHints(estimate, response, psf_fwhm, shift))
-    fused = fuse_pair(pair, observation, method, None if weights is None else str(weights))
+    fused = fuse_pair(pair, observation, method, network)
     if trust == HSI:
         fused = moved(fused, observation.misregistration)
-    record = {"hyperfuse_method": method} if weights is None else {"hyperfuse_weights": Path(weights).name}
-    return fused_cube(fused, pair, hsi_cube, msi_cube, record)
+    return fused_cube(fused, pair, hsi_cube, msi_cube, _provenance(method, network))
 
 
 def fuse_files(
@@ -97,6 +99,10 @@ def fuse_files(
     )
     fused.attrs |= {"hyperfuse_hsi": Path(hsi).name, "hyperfuse_msi": Path(msi).name}
     return write_cube(fused, output, options=options, cog=cog, overwrite=overwrite)
+
+
+def _provenance(method: str, network: FusionNetwork | None) -> dict[str, str]:
+    return {"hyperfuse_method": method} if network is None else {"hyperfuse_weights": network.weights_digest or "unsaved"}
 
 
 def as_image(image: Image) -> xr.DataArray:
