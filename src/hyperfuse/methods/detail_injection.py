@@ -33,9 +33,10 @@ def gsa(hsi: Tensor, msi: Tensor, observation: Observation) -> Tensor:
     crossed = centred_msi.flatten(1).double() @ coefficients.T
     weights = torch.linalg.solve(lifted(coefficients @ coefficients.T, 1e-6), crossed.T).T
     imitation = (weights @ coefficients).to(hsi).unflatten(1, hsi.shape[1:])
-    gains = best_single_band(hsi, imitation)
+    gains = best_single_band(coarse_detail(hsi, msi, observation), coarse_detail(imitation, msi, observation))
     base = upsample(hsi - mix_bands(gains, imitation), (msi.shape[1], msi.shape[2]), observation)
-    return base.add_(mix_bands(gains, msi - coarse.mean((1, 2), keepdim=True)))
+    fused = base.add_(mix_bands(gains, msi - coarse.mean((1, 2), keepdim=True)))
+    return trusted_detail(fused, hsi, observation)
 
 
 def sfim(hsi: Tensor, msi: Tensor, observation: Observation) -> Tensor:
@@ -47,6 +48,26 @@ def sfim(hsi: Tensor, msi: Tensor, observation: Observation) -> Tensor:
     dark = 1e-3 * hsi.abs().mean((1, 2), keepdim=True)
     ratio = torch.where(blurred > dark, intensity / blurred.clamp_min(1e-30), torch.ones_like(blurred))
     return upsample(hsi, size, observation) * ratio.clamp_(1 / MOST_RATIO, MOST_RATIO)
+
+
+def trusted_detail(fused: Tensor, hsi: Tensor, observation: Observation) -> Tensor:
+    """The interpolated hsi plus the fused image's detail, each band as far as the hsi's own coarse detail bears it out."""
+    size = (fused.shape[1], fused.shape[2])
+    operator = observation.spatial_operator(size, (hsi.shape[1], hsi.shape[2]))
+    coarse = operator.apply(fused)
+    smooth, smooth_fused = upsample(hsi, size, observation), upsample(coarse, size, observation)
+    wanted, got = ((low - operator.apply(high)).double() for low, high in ((hsi, smooth), (coarse, smooth_fused)))
+    crossed, energy, total = (wanted * got).sum((1, 2)), got.square().sum((1, 2)).clamp_min(1e-30), wanted.square().sum((1, 2))
+    explained = crossed.square() / energy
+    # Stein's shrinkage: a slope from a handful of pixels that explains little is hardly known.
+    unexplained = (total - explained).clamp_min(0) / max(1, hsi[0].numel() - 2)
+    trust = crossed / energy * (1 - unexplained / explained.clamp_min(1e-30)).clamp_min(0)
+    return smooth + trust.clamp(0, 1).to(fused)[:, None, None] * (fused - smooth_fused)
+
+
+def coarse_detail(coarse: Tensor, msi: Tensor, observation: Observation) -> Tensor:
+    """What a coarse image's own interpolation cannot give back of it."""
+    return coarse - seen_by_hsi(upsample(coarse, (msi.shape[1], msi.shape[2]), observation), coarse, observation)
 
 
 def seen_by_hsi(msi: Tensor, hsi: Tensor, observation: Observation) -> Tensor:

@@ -23,6 +23,7 @@ REACH = 3  # neighbours to each side, in coarse pixels
 WIDTH = 1.5  # standard deviation of the spatial weight, in coarse pixels
 LIKENESS = 0.3  # msi distance at which a neighbour counts half, in standard deviations of the msi
 RIDGE_OF_SCENE = 0.03  # shrinkage of local slopes towards the scene's, in units of the scene's covariance of msi detail
+FEW_PIXELS = 100  # in a scene of so few coarse pixels it is doubled, and grows fast below
 RIDGE_OF_NEIGHBOURHOOD = 1e-3  # the same in units of the neighbourhood's own variance
 # Detail on the fine grid has about this many times the variance of detail on the coarse one; noise matters that much less.
 FINE_DETAIL_GAIN = 5.0
@@ -53,7 +54,8 @@ class LocalRegression:
         slopes = torch.linalg.solve(lifted(spread + noise, 1e-6), crossed).T.to(fine_detail)
         left = self.detail - mix_bands(slopes, self.msi_detail)
         unit, msi_unit = _unit(spread), _unit(covariance(self.msi - self.msi.mean((1, 2), keepdim=True)))
-        ridge = lifted(unit**2 * (RIDGE_OF_SCENE * spread + noise), 1e-6).to(fine_detail) + 1e-8 * torch.eye(len(spread))
+        shrinkage = RIDGE_OF_SCENE * (1 + (FEW_PIXELS / self.detail[0].numel()) ** 2)
+        ridge = lifted(unit**2 * (shrinkage * spread + noise), 1e-6).to(fine_detail) + 1e-8 * torch.eye(len(spread))
         learned = _Neighbourhoods(left, self.msi_detail * unit, self.msi * msi_unit, ridge, self.scale, self.shift)
         return learned.predict(fine_detail * unit, fine_msi * msi_unit).add_(mix_bands(slopes, fine_detail))
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from hyperfuse.estimation.observation import Observation
 from hyperfuse.methods.bicubic import upsample
 
-MOST_ENDMEMBERS = 30
+MOST_ENDMEMBERS = 12
 ROUNDS = 3
 COARSE_STEPS = 60
 FINE_STEPS = 30
@@ -39,9 +39,21 @@ def cnmf(hsi: Tensor, msi: Tensor, observation: Observation) -> Tensor:
         endmembers, coarse = _update_both(spectra, endmembers, coarse, COARSE_STEPS)
     abundances = _update_abundances(fine, response @ endmembers, abundances, FINE_STEPS)
     unmixed = (endmembers @ abundances).reshape(-1, *size)
-    # What unmixing leaves of the hsi is smooth and is given back by interpolation.
-    left = hsi + lift[:, None, None] - operator.apply(unmixed)
-    return unmixed + upsample(left, size, observation) - lift[:, None, None]
+    # What unmixing leaves of the hsi is given back by interpolation; detail that proved wrong on the coarse grid is left out.
+    smooth_coarse = operator.apply(upsample(coarse.reshape(-1, *coarse_size), size, observation)).flatten(1).clamp_min(TINY)
+    trust = _trust(spectra, operator.apply(fine.reshape(-1, *size)).flatten(1), endmembers, smooth_coarse, response)
+    detail = unmixed - upsample(operator.apply(unmixed), size, observation)
+    return upsample(hsi, size, observation) + trust[:, None, None] * detail
+
+
+def _trust(spectra: Tensor, seen: Tensor, endmembers: Tensor, smooth: Tensor, response: Tensor) -> Tensor:
+    """(C,) 0 to 1: how well the detail of each hsi band follows when smooth abundances are unmixed with the coarse msi alone."""
+    sharpened = endmembers @ _update_abundances(seen, response @ endmembers, smooth, (ROUNDS + 1) * FINE_STEPS)
+    blurred = endmembers @ smooth
+    gained, wanted = (sharpened - blurred).double(), (spectra - blurred).double()
+    slope = (gained * wanted).sum(1) / gained.square().sum(1).clamp_min(1e-30)
+    # Abundances that start smooth on the coarse grid have further to go than on the fine one: a little more trust than the slope.
+    return (1.2 * slope).clamp(0, 1).to(spectra)
 
 
 def pure_pixels(spectra: Tensor, count: int) -> Tensor:
