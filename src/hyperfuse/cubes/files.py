@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -24,16 +24,12 @@ from hyperfuse.cubes.numpy_files import arrays_in_npy, arrays_in_npz, created_np
 from hyperfuse.cubes.publishing import published
 from hyperfuse.cubes.raster import read_raster
 from hyperfuse.cubes.raster_writing import created_envi, created_geotiff
+from hyperfuse.cubes.undisturbed import CubeWriter, undisturbed
 from hyperfuse.cubes.zarr_store import arrays_in_zarr, created_zarr
 from hyperfuse.errors import CubeFileError, CubeWriteError, OptionError
 from hyperfuse.progress import progress
 
 PathLike = str | os.PathLike[str]
-
-
-class CubeWriter(Protocol):
-    def write(self, rows: slice, columns: slice, block: NDArray[Any]) -> None:
-        """Write one window of all bands, (band, rows, columns)."""
 
 
 # Containers of arrays: how to list what is in them, and which axis holds the bands where nothing says so.
@@ -162,11 +158,8 @@ def created_cube(
         raise OptionError(f"a cloud-optimised {path.suffix}", "--cog with .tif")
     _refuse_unknown_options(path, given)
     with published(path, overwrite=overwrite, beside=_companions(path), stale=_stale(path)) as temporary:
-        if cog:
-            with created_geotiff(temporary, template, given, cog=True) as writer:
-                yield writer
-            return
-        with create(temporary, template, given) as writer:
+        creation = created_geotiff(temporary, template, given, cog=True) if cog else create(temporary, template, given)
+        with undisturbed(creation) as writer:
             yield writer
 
 

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from hyperfuse.cubes.damaged_files import reading
 from hyperfuse.cubes.found_arrays import FoundArray
-from hyperfuse.errors import CubeFileError, HyperfuseError
+from hyperfuse.cubes.guarded_file import GuardedFile
+from hyperfuse.errors import CubeFileError
 
 # No writer makes single chunks that large; a damaged file may promise them, and HDF5 would allocate them.
 LARGEST_CHUNK_BYTES = 2**30
@@ -61,26 +62,27 @@ def arrays_in_hdf5(path: Path, *, reverse_axes: bool = False) -> list[FoundArray
 
 
 @contextmanager
-def hdf5_errors(path: Path) -> Iterator[None]:
-    """HDF5 reports a full disk in many words while a file is written or closed: all become the one that `published` knows."""
+def guarded_for_hdf5(path: Path) -> Iterator[GuardedFile]:
+    """A file for HDF5 to write into; what went wrong with it is raised when the block ends."""
+    file = GuardedFile(path)
     try:
-        yield
-    except HyperfuseError:
-        raise
-    except (OSError, RuntimeError, SystemError) as error:
-        if isinstance(error, OSError) and error.errno:
-            raise
-        text = " ".join(str(error).split())
-        code = errno.EFBIG if "errno = 27" in text else errno.ENOSPC if "errno = 28" in text else errno.EIO
-        raise OSError(code, text[:200], str(path)) from error
+        yield file
+        file.raise_error()
+    except (RuntimeError, SystemError, ValueError) as error:
+        file.raise_error()
+        raise OSError(errno.EIO, " ".join(str(error).split())[:200], str(path)) from error
+    finally:
+        file.close()
 
 
 class Hdf5Writer:
-    def __init__(self, target: Any) -> None:
+    def __init__(self, target: Any, file: GuardedFile) -> None:
         self._target = target
+        self._file = file
 
     def write(self, rows: slice, columns: slice, block: NDArray[Any]) -> None:
         self._target[:, rows, columns] = block
+        self._file.raise_error()
 
 
 def _dtype(item: Any) -> np.dtype[Any] | None:
@@ -95,11 +97,20 @@ def _dtype(item: Any) -> np.dtype[Any] | None:
 
 
 def _dims(item: Any) -> tuple[str, ...] | None:
-    names = []
-    for dim in item.dims:
-        scale = dim[0].name.rsplit("/", 1)[-1] if len(dim) else dim.label
-        names.append(scale or "")
-    return tuple(names) if any(names) else None
+    """Names of the axes. From the attributes, because HDF5's own functions for them never come back from a damaged list."""
+    try:
+        scales, labels = item.attrs.get("DIMENSION_LIST"), item.attrs.get("DIMENSION_LABELS")
+        names = [_text(label) for label in labels] if labels is not None else [""] * item.ndim
+        for axis, references in enumerate(scales if scales is not None else ()):
+            if len(references):
+                names[axis] = item.file[references[0]].name.rsplit("/", 1)[-1]
+    except (OSError, TypeError, KeyError, ValueError, RuntimeError, IndexError, AttributeError):
+        return None
+    return tuple(names) if any(names) and len(names) == item.ndim else None
+
+
+def _text(label: Any) -> str:
+    return label.decode("utf-8", "replace") if isinstance(label, bytes) else str(label or "")
 
 
 def _attributes(item: Any) -> Iterator[tuple[str, Any]]:

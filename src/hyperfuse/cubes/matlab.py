@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from hyperfuse.cubes.damaged_files import reading
 from hyperfuse.cubes.found_arrays import FoundArray, InMemory
-from hyperfuse.cubes.hdf5 import Hdf5Writer, arrays_in_hdf5, hdf5_errors
+from hyperfuse.cubes.hdf5 import Hdf5Writer, arrays_in_hdf5, guarded_for_hdf5
 from hyperfuse.cubes.matlab_tags import check_tags
 from hyperfuse.cubes.numpy_files import ArrayWriter, KeptArray, flat_sides
 from hyperfuse.cubes.side_arrays import LARGEST_SIDE_BYTES
@@ -77,7 +77,7 @@ def created_mat(path: Path, template: xr.DataArray, options: Mapping[str, str]) 
     if template.dtype.str[1:] not in MATLAB_CLASS:
         raise CubeWriteError(f"MATLAB cannot hold {template.dtype.name}", f"one of {', '.join(DTYPE_OF_CLASS)}")
     if version == "7.3":
-        with hdf5_errors(path), _created_version_73(path, template) as writer:
+        with _created_version_73(path, template) as writer:
             yield writer
         return
     if template.nbytes > LARGEST_VERSION_5:
@@ -91,13 +91,13 @@ def created_mat(path: Path, template: xr.DataArray, options: Mapping[str, str]) 
 @contextmanager
 def _created_version_73(path: Path, template: xr.DataArray) -> Iterator[Hdf5Writer]:
     bands, height, width = template.shape
-    with h5py.File(path, "w", userblock_size=USERBLOCK) as file:
+    with guarded_for_hdf5(path) as guarded, h5py.File(guarded, "w", userblock_size=USERBLOCK) as file:
         chunks = (min(bands, 16), min(width, 128), min(height, 128))
         cube = file.create_dataset("cube", (bands, width, height), template.dtype, chunks=chunks, compression="gzip", shuffle=True)
         cube.attrs["MATLAB_class"] = np.bytes_(MATLAB_CLASS[template.dtype.str[1:]])
         for key, value in flat_sides(template).items():
             _write_side(file, key, value)
-        yield _ReversedWriter(cube)
+        yield _ReversedWriter(cube, guarded)
     header = f"MATLAB 7.3 MAT-file, Platform: GLNXA64, Created on: {time.strftime('%a %b %d %H:%M:%S %Y')} HDF5 schema 1.00 ."
     with path.open("r+b") as raw:
         # The signature that MATLAB looks for: text, no subsystem data, version 2.0, byte order mark.
@@ -106,7 +106,7 @@ def _created_version_73(path: Path, template: xr.DataArray) -> Iterator[Hdf5Writ
 
 class _ReversedWriter(Hdf5Writer):
     def write(self, rows: slice, columns: slice, block: NDArray[Any]) -> None:
-        self._target[:, columns, rows] = block.transpose(0, 2, 1)
+        super().write(columns, rows, block.transpose(0, 2, 1))
 
 
 def _write_side(file: Any, key: str, value: Any) -> None:

@@ -24,7 +24,7 @@ from hyperfuse.cubes.damaged_files import reading
 from hyperfuse.cubes.exact_record import text_attributes
 from hyperfuse.cubes.found_arrays import FoundArray
 from hyperfuse.cubes.grid import grid_of
-from hyperfuse.cubes.hdf5 import Hdf5Writer, arrays_in_hdf5, hdf5_errors
+from hyperfuse.cubes.hdf5 import Hdf5Writer, arrays_in_hdf5, guarded_for_hdf5
 from hyperfuse.cubes.nodata import nodata_of
 from hyperfuse.cubes.side_arrays import OTHER_ATTRIBUTES, STORAGE_ATTRIBUTES
 from hyperfuse.errors import OptionError
@@ -89,8 +89,8 @@ def created_netcdf(path: Path, template: xr.DataArray, options: Mapping[str, str
     compression = options.get("COMPRESS", "gzip").lower()
     if compression not in COMPRESSIONS:
         raise OptionError(f"COMPRESS={options['COMPRESS']} for {path.name}", f"one of {', '.join(COMPRESSIONS)}")
-    with hdf5_errors(path), h5netcdf.File(path, "w") as file:
-        yield Hdf5Writer(_define(file, template, None if compression == "none" else compression))
+    with guarded_for_hdf5(path) as guarded, h5netcdf.File(guarded, "w") as file:
+        yield Hdf5Writer(_define(file, template, None if compression == "none" else compression), guarded)
 
 
 def _define(file: Any, template: xr.DataArray, compression: str | None) -> Any:

@@ -6,12 +6,14 @@ import errno
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from hyperfuse.errors import CubeWriteError, HyperfuseError
 
+ATTEMPTS, SECONDS_BETWEEN = 40, 0.05
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -34,7 +36,7 @@ def published(target: Path, *, overwrite: bool = False, beside: Sequence[Path] =
             yield made / target.name
             _move_all(made, workplace, target, stale)
     finally:
-        shutil.rmtree(workplace, ignore_errors=True)
+        _remove(workplace)
 
 
 def refuse_unwritable(target: Path, *, overwrite: bool) -> None:
@@ -62,8 +64,11 @@ def _move_all(made: Path, workplace: Path, target: Path, stale: Sequence[Path]) 
     published_now: list[Path] = []
     try:
         sources = sorted(made.iterdir(), key=lambda path: path.name == target.name)
-        for destination in [*stale, *(target.parent / source.name for source in sources)]:
-            if destination.is_dir() or (destination in stale and destination.exists()):
+        in_the_way = [
+            target.parent / source.name for source in sources if source.is_dir() or (target.parent / source.name).is_dir()
+        ]
+        for destination in (*stale, *in_the_way):
+            if destination.exists():
                 aside.mkdir(exist_ok=True)
                 destination.rename(aside / destination.name)
                 replaced.append((aside / destination.name, destination))
@@ -75,6 +80,15 @@ def _move_all(made: Path, workplace: Path, target: Path, stale: Sequence[Path]) 
             if destination not in published_now:
                 kept.rename(destination)
         raise
+
+
+def _remove(workplace: Path) -> None:
+    """Zarr's threads may still be writing into it for a moment after an error."""
+    for _ in range(ATTEMPTS):
+        shutil.rmtree(workplace, ignore_errors=True)
+        if not workplace.exists():
+            return
+        time.sleep(SECONDS_BETWEEN)
 
 
 @contextmanager

@@ -76,7 +76,8 @@ def natively_described(source: Any, dtype: np.dtype[Any], wavelength_nm: Lengths
 
 
 def record_of(source: Any) -> str | None:
-    text = source.tags(ns="ENVI").get(ENVI_RECORD_KEY, "").strip("{} ") or source.tags().get(RECORD_TAG)
+    folded = source.tags(ns="ENVI").get(ENVI_RECORD_KEY, "")
+    text = "".join(folded.split()).strip("{}") or source.tags().get(RECORD_TAG)
     return str(text) if text else None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 import re
+import shutil
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ from rasterio.windows import Window
 
 from hyperfuse.cubes.exact_record import describe, record_text
 from hyperfuse.cubes.grid import grid_of
+from hyperfuse.cubes.guarded_file import GuardedOpener, reserve
 from hyperfuse.cubes.nodata import nodata_of
 from hyperfuse.cubes.raster import GDAL_ERRORS, missing_blocks, reason
 from hyperfuse.cubes.raster_tags import ENVI_RECORD_KEY, RECORD_TAG, automatic_description, natively_described
@@ -32,18 +34,24 @@ BLOCK = 256
 LARGEST_EXACT_NODATA = 2**53
 ENVI_TYPES = {"uint8", "int16", "int32", "float32", "float64", "uint16", "uint32", "int64", "uint64"}
 TIFF_TYPES = ENVI_TYPES | {"int8"}
+# Overviews add a third; the rest is for tiles at the edges.
+COG_OVER_PLAIN = 1.5
+LONGEST_LINE = 2000
 INTERLEAVES = ("bsq", "bil", "bip")
 # What the cube itself decides, and rasterio would take from the options as well.
 NOT_AN_OPTION = {"driver", "count", "height", "width", "dtype", "crs", "transform", "nodata"}
 
 
 class RasterWriter:
-    def __init__(self, target: Any) -> None:
+    def __init__(self, target: Any, opener: GuardedOpener | None = None) -> None:
         self._target = target
+        self._opener = opener
 
     def write(self, rows: slice, columns: slice, block: NDArray[Any]) -> None:
         window = Window(columns.start, rows.start, columns.stop - columns.start, rows.stop - rows.start)
         self._target.write(block, window=window)
+        if self._opener is not None:
+            self._opener.raise_error()
 
 
 @contextmanager
@@ -59,11 +67,14 @@ def created_geotiff(path: Path, template: xr.DataArray, options: Mapping[str, st
     first = path.with_name(f"plain.{path.name}") if cog else path
     _require_type(template, "GeoTIFF", TIFF_TYPES)
     record = _record_for_tiff(template)
-    with _created(first, template, profile | ({} if cog else chosen)) as target:
+    opener = GuardedOpener()
+    with _created(first, template, profile | ({} if cog else chosen), opener) as target:
         _tag_tiff(target, template, record)
-        yield RasterWriter(target)
+        yield RasterWriter(target, opener)
+    opener.raise_error()
     _verify_tiff(first)
     if cog:
+        _require_space(first.stat().st_size * COG_OVER_PLAIN, path)
         settings = {"compress": "deflate", "bigtiff": "IF_SAFER", "predictor": "yes"} | chosen
         with _gdal_errors(path), _refused_options(path), rasterio.Env(GDAL_PAM_ENABLED="NO"):
             rasterio.shutil.copy(first, path, driver="COG", **settings)
@@ -80,6 +91,7 @@ def created_envi(header: Path, template: xr.DataArray, options: Mapping[str, str
         raise OptionError(f"INTERLEAVE={profile['interleave']}", f"one of {', '.join(INTERLEAVES)}")
     _require_type(template, "ENVI", ENVI_TYPES)
     with _created(data, template, profile) as target:
+        reserve(data, template.nbytes)
         _tag_envi(target, template)
         yield RasterWriter(target)
     if data.stat().st_size < template.nbytes:
@@ -88,13 +100,13 @@ def created_envi(header: Path, template: xr.DataArray, options: Mapping[str, str
 
 
 @contextmanager
-def _created(path: Path, template: xr.DataArray, profile: Mapping[str, str]) -> Iterator[Any]:
+def _created(path: Path, template: xr.DataArray, profile: Mapping[str, str], opener: GuardedOpener | None = None) -> Iterator[Any]:
     bands, height, width = template.shape
     shape: dict[str, Any] = {"count": bands, "height": height, "width": width, "dtype": template.dtype.name}
-    with _gdal_errors(path), rasterio.Env(GDAL_PAM_ENABLED="NO"), warnings.catch_warnings():
-        warnings.simplefilter("ignore", NotGeoreferencedWarning)
-        with _refused_options(path):
-            target = rasterio.open(path, "w", **profile, **shape, **_place_and_nodata(template))
+    with _gdal_errors(path), rasterio.Env(GDAL_PAM_ENABLED="NO"):
+        with _refused_options(path), warnings.catch_warnings():
+            warnings.simplefilter("ignore", NotGeoreferencedWarning)
+            target = rasterio.open(path, "w", opener=opener, **profile, **shape, **_place_and_nodata(template))
         with target:
             target.scales = tuple(template["scale"].values)
             target.offsets = tuple(template["offset"].values)
@@ -164,6 +176,11 @@ def _verify_tiff(path: Path) -> None:
             written.read(1, window=Window(written.width - 1, written.height - 1, 1, 1))
 
 
+def _require_space(size: float, path: Path) -> None:
+    if shutil.disk_usage(path.parent).free < size:
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+
 def _record_for_tiff(template: xr.DataArray) -> str | None:
     """What GeoTIFF bends of this description: found out with one pixel in memory, because a COG must not be edited afterwards."""
     shape: dict[str, Any] = {"count": template.sizes["band"], "height": 1, "width": 1, "dtype": template.dtype.name}
@@ -220,17 +237,33 @@ def _tag_envi(target: Any, template: xr.DataArray) -> None:
 
 def _complete_header(header: Path, data: Path, template: xr.DataArray) -> None:
     """Our name instead of the path of the moment that GDAL puts there, and at the end what ENVI's own keys bend."""
+    text = header.read_text(encoding="utf-8", errors="surrogateescape")
+    title = re.sub(r"[{}]", ";", header.stem)
+    text = re.sub(r"\Adescription = \{.*?\}\n(?=samples)", "", text.removeprefix("ENVI\n"), count=1, flags=re.DOTALL)
+    lines = [f"ENVI\ndescription = {{{title}}}", *(_folded(line) for line in text.rstrip().splitlines())]
+    header.write_text("\n".join(lines) + "\n", encoding="utf-8", errors="surrogateescape")
     with _gdal_errors(data), warnings.catch_warnings():
         warnings.simplefilter("ignore", NotGeoreferencedWarning)
         with rasterio.open(data, driver="ENVI") as written:
             native = natively_described(written, template.dtype, template["wavelength"].values)
     record = record_text(describe(template), native)
-    text = header.read_text(encoding="utf-8", errors="surrogateescape")
-    title = re.sub(r"[{}]", ";", header.stem)
-    text = re.sub(r"\Adescription = \{.*?\}\n(?=samples)", "", text.removeprefix("ENVI\n"), count=1, flags=re.DOTALL)
-    text = f"ENVI\ndescription = {{{title}}}\n{text.rstrip()}\n"
-    text += f"{ENVI_RECORD_KEY} = {{{record}}}\n" if record else ""
-    header.write_text(text, encoding="utf-8", errors="surrogateescape")
+    if record:
+        pieces = "\n".join(record[start : start + LONGEST_LINE] for start in range(0, len(record), LONGEST_LINE))
+        with header.open("a", encoding="utf-8") as stream:
+            stream.write(f"{ENVI_RECORD_KEY} = {{{pieces}}}\n")
+
+
+def _folded(line: str) -> str:
+    """A long list over several lines: GDAL does not read lines of more than ten thousand characters."""
+    entries = line.split(",")
+    lines = [entries[0]]
+    for entry in entries[1:]:
+        if len(lines[-1]) > LONGEST_LINE:
+            lines[-1] += ","
+            lines.append(entry.lstrip())
+        else:
+            lines[-1] += f",{entry}"
+    return "\n".join(lines)
 
 
 def _band_rows(template: xr.DataArray) -> list[tuple[float, float, bool, str]]:
