@@ -11,7 +11,9 @@ class HyperfuseError(Exception):
 
     def __init__(self, got: str, expected: str = "", remedy: str = "") -> None:
         parts = [got.rstrip("."), f"expected {expected}".rstrip(".") if expected else "", remedy.rstrip(".")]
-        super().__init__("; ".join(part for part in parts if part))
+        message = "; ".join(part for part in parts if part)
+        # One line, whatever was in the file's name or header.
+        super().__init__("".join(character if character.isprintable() else " " for character in message))
 
 
 class CubeFileError(HyperfuseError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import sys
 import warnings
 from collections.abc import Sequence
@@ -73,7 +74,15 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def main() -> None:
+    for name in ("SIGTERM", "SIGHUP"):
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), _stop)
     sys.exit(run(sys.argv[1:]))
+
+
+def _stop(number: int, frame: object) -> None:
+    """Ended from outside: leave by the ordinary way, so that half an output is cleared away."""
+    raise SystemExit(128 + number)
 
 
 def _complain(message: str, code: int = 2) -> int:
