@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -37,6 +37,15 @@ class Observation:
 
     def spatial_operator(self, fine_size: tuple[int, int], coarse_size: tuple[int, int]) -> SpatialOperator:
         return SpatialOperator.from_point_spread(fine_size, coarse_size, self.scale, self.sigma, self.shift)
+
+    def in_window(self, coarse_start: tuple[int, int], fine_start: tuple[int, int]) -> Observation:
+        """The same for a window of the pair (a tile) that begins at these rows and columns of the hsi and of the msi."""
+        moves = [coarse * scale - fine for coarse, scale, fine in zip(coarse_start, self.scale, fine_start, strict=True)]
+        return replace(
+            self,
+            shift=(self.shift[0] + moves[0], self.shift[1] + moves[1]),
+            grid_shift=(self.grid_shift[0] + moves[0], self.grid_shift[1] + moves[1]),
+        )
 
     def summary(self) -> dict[str, object]:
         """The same as plain numbers and lists, for reports and JSON."""
