@@ -113,7 +113,7 @@ def test_old_files_come_back_when_the_last_step_fails(tmp_path: Path, monkeypatc
         raise OSError(errno.EIO, "Input/output error")
 
     monkeypatch.setattr(publishing.Path, "replace", refuse)
-    with pytest.raises(CubeWriteError, match="cannot write .*Input/output error; nothing was left behind"):
+    with pytest.raises(CubeWriteError, match=r"cannot write .*Input/output error; nothing was left behind"):
         write_cube(sample_cube(seed=1), path, overwrite=True)
     assert listing(tmp_path) == before
 
@@ -204,6 +204,22 @@ def test_attributes_that_are_no_text(through: Format, tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.parametrize("through", FORMATS, ids=lambda each: each.name)
+def test_a_thousand_bands(through: Format, tmp_path: Path) -> None:
+    """Lists of such length make lines that GDAL would cut off, if they were lines."""
+    rng = np.random.default_rng(0)
+    cube = make_cube(
+        rng.integers(0, 9, (1000, 2, 3)).astype(np.int16),
+        wavelength_nm=rng.uniform(400, 2500, 1000),
+        fwhm_nm=rng.uniform(1, 20, 1000),
+        good=rng.random(1000) < 0.9,
+        scale=rng.uniform(1e-4, 1, 1000),
+        offset=rng.uniform(-1, 1, 1000),
+        band_names=[f"name, of {index}" for index in range(1000)],
+    )
+    assert_nothing_lost(through.round_trip(cube, tmp_path), cube)
+
+
 def test_windows_in_any_order(tmp_path: Path) -> None:
     cube = sample_cube(shape=(3, 40, 50))
     for through in FORMATS:
@@ -263,6 +279,7 @@ def test_cog_without_room_for_the_copy(tmp_path: Path, monkeypatch: pytest.Monke
     assert listing(tmp_path) == {}
 
 
+@pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
 def test_a_geotiff_that_gdal_changed_since_keeps_gdal_s_word(tmp_path: Path) -> None:
     """Our exact record applies only to the file as we wrote it."""
     cube = make_cube(np.zeros((1, 4, 4), np.uint64), crs="EPSG:32633", nodata=2**64 - 1)

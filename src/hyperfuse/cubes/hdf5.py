@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,13 +14,10 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from hyperfuse.cubes.damaged_files import reading
+from hyperfuse.cubes.damaged_files import promises_too_much, reading
 from hyperfuse.cubes.found_arrays import FoundArray
 from hyperfuse.cubes.guarded_file import GuardedFile
 from hyperfuse.errors import CubeFileError
-
-# No writer makes single chunks that large; a damaged file may promise them, and HDF5 would allocate them.
-LARGEST_CHUNK_BYTES = 2**30
 
 
 @dataclass(frozen=True)
@@ -132,7 +130,5 @@ def _refuse_impossible(item: Any, name: str, dtype: np.dtype[Any], path: Path) -
     offset = item.id.get_offset()
     if offset is not None and offset + item.id.get_storage_size() > path.stat().st_size:
         raise CubeFileError(f"{path} is truncated: {name} lies beyond its end", "a whole file", "fetch it again")
-    if item.chunks and int(np.prod(item.chunks, dtype=object)) * dtype.itemsize > LARGEST_CHUNK_BYTES:
-        raise CubeFileError(
-            f"{path}: {name} has chunks of {' x '.join(map(str, item.chunks))}", f"at most {LARGEST_CHUNK_BYTES >> 20} MB each"
-        )
+    if item.chunks and promises_too_much(math.prod(item.chunks) * dtype.itemsize, path.stat().st_size):
+        raise CubeFileError(f"{path}: {name} promises chunks of {item.chunks} values", "a whole file", "fetch it again")

@@ -21,7 +21,7 @@ from hyperfuse.cubes.hdf5 import Hdf5Writer, arrays_in_hdf5, guarded_for_hdf5
 from hyperfuse.cubes.matlab_tags import check_tags
 from hyperfuse.cubes.numpy_files import ArrayWriter, KeptArray, flat_sides
 from hyperfuse.cubes.side_arrays import LARGEST_SIDE_BYTES
-from hyperfuse.errors import CubeWriteError, OptionError
+from hyperfuse.errors import CubeFileError, CubeWriteError, OptionError
 
 WHOLE = "a whole .mat file"
 REMEDY = "save it again in MATLAB (-v7 or -v7.3)"
@@ -39,10 +39,17 @@ DTYPE_OF_CLASS = {name: np.dtype(code) for code, name in MATLAB_CLASS.items()}
 
 
 class _LoadFromMat(KeptArray):
+    def __init__(self, path: str, name: str, dtype: np.dtype[Any]) -> None:
+        super().__init__(path, name)
+        self.dtype = dtype
+
     def load(self) -> NDArray[Any]:
         with reading(Path(self.path), WHOLE, REMEDY):
-            # mat_dtype: MATLAB packs a double array of whole numbers into bytes, but it is one of doubles.
-            return np.asarray(scipy.io.loadmat(self.path, variable_names=[self.name], mat_dtype=True)[self.name])
+            values = np.asarray(scipy.io.loadmat(self.path, variable_names=[self.name])[self.name])
+        if values.dtype.kind == "c":
+            raise CubeFileError(f"{self.name} in {self.path} holds complex values", "real numbers", "export its magnitude")
+        # MATLAB packs a double array of whole numbers into bytes, but it is one of doubles.
+        return values.astype(self.dtype, copy=False)
 
 
 def arrays_in_mat(path: Path) -> list[FoundArray]:
@@ -55,9 +62,9 @@ def arrays_in_mat(path: Path) -> list[FoundArray]:
         listed = scipy.io.whosmat(str(path))
         large = {name for name, shape, kind in listed if kind in DTYPE_OF_CLASS and _is_worth_waiting(shape, kind)}
         small = [name for name, _, kind in listed if name not in large and kind in (*DTYPE_OF_CLASS, *OTHER_CLASSES)]
-        contents = scipy.io.loadmat(str(path), variable_names=small, mat_dtype=True) if small else {}
+        contents = scipy.io.loadmat(str(path), variable_names=small) if small else {}
     found = [
-        FoundArray(name, tuple(shape), DTYPE_OF_CLASS[kind], _LoadFromMat(str(path), name))
+        FoundArray(name, tuple(shape), DTYPE_OF_CLASS[kind], _LoadFromMat(str(path), name, DTYPE_OF_CLASS[kind]))
         for name, shape, kind in listed
         if name in large
     ]

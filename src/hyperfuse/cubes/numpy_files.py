@@ -17,15 +17,13 @@ import xarray as xr
 from numpy.lib import format as npy_format
 from numpy.typing import NDArray
 
-from hyperfuse.cubes.damaged_files import reading
+from hyperfuse.cubes.damaged_files import LARGEST_COMPRESSION, reading
 from hyperfuse.cubes.exact_record import text_attributes
 from hyperfuse.cubes.found_arrays import FoundArray, InMemory
 from hyperfuse.cubes.grid import grid_of
 from hyperfuse.cubes.nodata import nodata_of
 
 WHOLE = "a whole numpy file"
-# Deflate cannot do better; a member that claims to does not hold what it promises.
-LARGEST_COMPRESSION = 1100
 LARGEST_HEADER = 2**16
 
 
@@ -43,7 +41,7 @@ class KeptArray:
         return np.asarray(self._kept[key])
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"path": self.path, "name": self.name, "_kept": None}
+        return vars(self) | {"_kept": None}
 
     def load(self) -> NDArray[Any]:
         with reading(Path(self.path), WHOLE), np.load(self.path, allow_pickle=False) as archive:

@@ -20,14 +20,13 @@ from rasterio.errors import NotGeoreferencedWarning, RasterioError
 from rasterio.windows import Window
 
 from hyperfuse.cubes.cube import make_cube
+from hyperfuse.cubes.damaged_files import promises_too_much
 from hyperfuse.cubes.exact_record import with_exact_values
 from hyperfuse.cubes.lazy import lazy_variable
 from hyperfuse.cubes.raster_tags import band_tags, good_bands, lengths, natively_described, record_of
 from hyperfuse.errors import CubeFileError
 
 GDAL_ERRORS = (RasterioError, CPLE_BaseError)
-# No writer makes single blocks that large; a damaged header may promise them, and GDAL would allocate them.
-LARGEST_BLOCK_BYTES = 2**30
 MOST_BLOCKS_CHECKED = 20_000
 
 
@@ -68,8 +67,8 @@ def read_raster(path: Path, data_path: Path | None = None, driver: str | None = 
     data_path = data_path or path
     with opened_raster(data_path, driver) as source:
         dtype = _common_dtype(source, path)
-        _refuse_huge_blocks(source, path)
-        _refuse_truncated(source, path)
+        _refuse_huge_blocks(source, data_path)
+        _refuse_truncated(source, data_path)
         tags = band_tags(source)
         wavelength, fwhm = lengths(source, tags, path)
         described = with_exact_values(natively_described(source, dtype, wavelength), record_of(source))
@@ -114,13 +113,12 @@ def _common_dtype(source: Any, path: Path) -> np.dtype[Any]:
 
 
 def _refuse_huge_blocks(source: Any, path: Path) -> None:
+    """GDAL allocates a whole block, of all bands if they are stored together, however long the file is."""
     height, width = source.block_shapes[0]
     together = source.count if str(source.profile.get("interleave")) == "pixel" else 1
-    if height * width * together * np.dtype(source.dtypes[0]).itemsize > LARGEST_BLOCK_BYTES:
+    if promises_too_much(height * width * together * np.dtype(source.dtypes[0]).itemsize, path.stat().st_size):
         raise CubeFileError(
-            f"{path} has blocks of {height} x {width} pixels, {together} bands together",
-            f"blocks of at most {LARGEST_BLOCK_BYTES >> 20} MB",
-            "if the file is whole, tile it: gdal_translate -co TILED=YES",
+            f"{path} promises blocks of {height} x {width} pixels, {together} bands together", "a whole file", "fetch it again"
         )
 
 

@@ -34,6 +34,7 @@ BLOCK = 256
 LARGEST_EXACT_NODATA = 2**53
 ENVI_TYPES = {"uint8", "int16", "int32", "float32", "float64", "uint16", "uint32", "int64", "uint64"}
 TIFF_TYPES = ENVI_TYPES | {"int8"}
+LARGEST_COG_BLOCK = 16 * 2**20
 # Overviews add a third; the rest is for tiles at the edges.
 COG_OVER_PLAIN = 1.5
 LONGEST_LINE = 2000
@@ -75,7 +76,7 @@ def created_geotiff(path: Path, template: xr.DataArray, options: Mapping[str, st
     _verify_tiff(first)
     if cog:
         _require_space(first.stat().st_size * COG_OVER_PLAIN, path)
-        settings = {"compress": "deflate", "bigtiff": "IF_SAFER", "predictor": "yes"} | chosen
+        settings = {"compress": "deflate", "bigtiff": "IF_SAFER", "predictor": "yes", "blocksize": _cog_block(template)} | chosen
         with _gdal_errors(path), _refused_options(path), rasterio.Env(GDAL_PAM_ENABLED="NO"):
             rasterio.shutil.copy(first, path, driver="COG", **settings)
         first.unlink()
@@ -174,6 +175,12 @@ def _verify_tiff(path: Path) -> None:
             if missing_blocks(written, path, all_rows=True):
                 raise OSError(errno.ENOSPC, "No space left on device", str(path))
             written.read(1, window=Window(written.width - 1, written.height - 1, 1, 1))
+
+
+def _cog_block(template: xr.DataArray) -> str:
+    """COG keeps all bands of a block together: with hundreds of them the usual 512 pixels are far too many to read at once."""
+    pixel_bytes = template.sizes["band"] * template.dtype.itemsize
+    return str(next((size for size in (512, 256) if size * size * pixel_bytes <= LARGEST_COG_BLOCK), 128))
 
 
 def _require_space(size: float, path: Path) -> None:

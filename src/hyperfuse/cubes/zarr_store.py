@@ -27,8 +27,8 @@ WHOLE = "a whole Zarr store"
 # Our own words in the cube's attributes: the fill value is nodata (also where it is 0), and every chunk was written.
 OWN_NODATA = "hyperfuse_fill_value_is_nodata"
 OWN_WHOLE = "hyperfuse_every_chunk_is_written"
-# No writer makes single chunks that large; a damaged store may promise them.
-LARGEST_CHUNK_BYTES = 2**30
+# Beyond what any compression of ours or others allows for one chunk.
+LARGEST_CHUNK_BYTES = 2**31
 
 
 @dataclass(frozen=True)
