@@ -15,6 +15,8 @@ from hyperfuse.methods.pair_model import PairModel, covariance, lifted, model_pa
 
 # The prior covariance of fine detail over that of the detail that the coarse grid's own interpolation misses.
 PRIOR_GAIN = 16.0
+# With fewer coarse pixels than this there is nothing local to learn: every neighbourhood is the whole scene.
+FEWEST_PIXELS = 25
 
 
 def fuse(hsi: Tensor, msi: Tensor, observation: Observation) -> Tensor:
@@ -38,6 +40,8 @@ def local_fuse(hsi: Tensor, msi: Tensor, observation: Observation) -> Tensor:
 
     The prior's covariance is read from what its mean leaves of the hsi beyond noise; the hsi then corrects it, exactly.
     """
+    if hsi[0].numel() < FEWEST_PIXELS:
+        return fuse(hsi, msi, observation)
     model = model_pair(hsi, msi, observation)
     mean = local_prior(model)
     return model.image(condition_on_hsi(mean, prior_from_error(mean, model), model))
