@@ -52,6 +52,9 @@ def make_seeds(folder: Path) -> dict[str, Seed]:
     written["zarr3"] = folder / "three.zarr"
     group = zarr.open_group(str(written["zarr3"]), mode="w", zarr_format=3)
     group.create_array("cube", data=cube.values, dimension_names=["band", "y", "x"])
+    written["zarr_blosc"] = folder / "blosc.zarr"
+    group = zarr.open_group(str(written["zarr_blosc"]), mode="w", zarr_format=2)
+    group.create_array("cube", data=cube.values, chunks=(3, 5, 2), compressors={"id": "blosc", "cname": "lz4"})
     return {name: _seed_of(path) for name, path in written.items()}
 
 
@@ -154,7 +157,7 @@ class FuzzReader:
         self._process: subprocess.Popen[str] | None = None
 
     def read(self, path: Path) -> tuple[str, str]:
-        """What became of a file: ("read" | "refused" | "raised" | "huge" | "several lines" | "frozen" | "crashed", detail)."""
+        """What became of a file: (outcome of the worker, or "frozen", "crashed", "printed"; detail)."""
         process = self._running()
         assert process.stdin is not None and process.stdout is not None
         process.stdin.write(json.dumps(str(path)) + "\n")
@@ -168,6 +171,8 @@ class FuzzReader:
             code = process.wait()
             self.close()
             return "crashed", f"exit code {code}"
+        if not line.startswith("{"):
+            return "printed", line
         answer = json.loads(line)
         return answer["outcome"], answer["detail"]
 

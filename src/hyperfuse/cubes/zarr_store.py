@@ -15,6 +15,7 @@ import xarray as xr
 import zarr
 from numpy.typing import NDArray
 
+from hyperfuse.cubes.blosc_chunks import check_blosc_chunks
 from hyperfuse.cubes.damaged_files import reading
 from hyperfuse.cubes.found_arrays import FoundArray
 from hyperfuse.cubes.grid import grid_of
@@ -31,6 +32,10 @@ OWN_WHOLE = "hyperfuse_every_chunk_is_written"
 LARGEST_CHUNK_BYTES = 2**31
 
 
+# Not Blosc, Zarr's own choice: it does not survive a damaged chunk.
+COMPRESSOR: Mapping[str, Any] = {"id": "zstd", "level": 3}
+
+
 @dataclass(frozen=True)
 class LoadFromZarr:
     path: str
@@ -40,6 +45,7 @@ class LoadFromZarr:
         with reading(Path(self.path), WHOLE):
             root: Any = zarr.open(self.path, mode="r")
             array = root[self.name] if self.name else root
+            check_blosc_chunks(array, Path(self.path) / self.name, key)
             return np.asarray(array[key])
 
 
@@ -97,10 +103,16 @@ def created_zarr(path: Path, template: xr.DataArray, options: Mapping[str, str])
         | {"_ARRAY_DIMENSIONS": ["band", "y", "x"], OWN_WHOLE: True}
         | ({} if nodata is None else {OWN_NODATA: True}),
         config={"write_empty_chunks": True},
+        compressors=COMPRESSOR,
     )
     for name, (dims, values, attributes) in labelled_sides(template).items():
         side = root.create_array(
-            name, shape=values.shape, dtype=values.dtype, fill_value=None, attributes=attributes | {"_ARRAY_DIMENSIONS": list(dims)}
+            name,
+            shape=values.shape,
+            dtype=values.dtype,
+            fill_value=None,
+            attributes=attributes | {"_ARRAY_DIMENSIONS": list(dims)},
+            compressors=COMPRESSOR,
         )
         side[...] = values
     attributes = place_attributes(grid.crs.to_wkt() if grid.crs else None, grid.transform)
