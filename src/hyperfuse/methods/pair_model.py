@@ -12,6 +12,7 @@ Big arrays stay in the precision of the images, small matrices are float64.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -89,9 +90,8 @@ def seen_outside_subspace(outside: Tensor, operator: SpatialOperator, response: 
 
     On the coarse grid it can be read off. On the fine grid it is as strong if it is smooth and 1/gain times as strong if it is
     white; this is the geometric mean of the two. Narrow msi bands need it: 13 of them, and FUSE gains 2.4 dB on Indian Pines.
-
     """
-    return covariance(mix_bands(response, outside)) / operator.mean_noise_gain() ** 0.5
+    return covariance(mix_bands(response, outside)) / math.sqrt(operator.mean_noise_gain())
 
 
 def principal_axes(hsi: Tensor, most: int) -> tuple[Tensor, Tensor]:
