@@ -23,14 +23,14 @@ from hyperfuse.methods.conditioning import condition_on_hsi, prior_from_error
 from hyperfuse.methods.fuse import scene_posterior
 from hyperfuse.methods.pair_model import PairModel, covariance, model_pair
 
-COMPONENTS = 10
+COMPONENTS = 10  # at least, and always some more than there are msi bands
 STEPS = 20
 WEIGHT = 5e-4  # of the prior, for components scaled to unit variance together
 PENALTY = 0.1
 
 
 def hysure(hsi: Tensor, msi: Tensor, observation: Observation) -> Tensor:
-    model = model_pair(hsi, msi, observation, COMPONENTS)
+    model = model_pair(hsi, msi, observation, max(COMPONENTS, msi.shape[0] + 6))
     mean, posterior = scene_posterior(model)
     mean = _least_variation(condition_on_hsi(mean, posterior, model), model)
     return model.image(condition_on_hsi(mean, prior_from_error(mean, model), model))

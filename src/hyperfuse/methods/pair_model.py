@@ -70,14 +70,14 @@ def model_pair(hsi: Tensor, msi: Tensor, observation: Observation, most_componen
     hsi_variance = observation.hsi_noise**2 + (NOISE_FLOOR * root_mean_square(hsi)) ** 2
     msi_variance = observation.msi_noise**2 + (NOISE_FLOOR * root_mean_square(msi)) ** 2
     msi_mean = observation.response @ mean + observation.offset
-    outside = centred - mix_bands(basis, coefficients)
+    outside = without_noise(centred - mix_bands(basis, coefficients), hsi_variance)
     return PairModel(
         observation=observation,
         operator=operator,
         mean=mean,
         basis=basis,
         coefficients=coefficients,
-        remainder=without_noise(outside, hsi_variance),
+        remainder=outside,
         hsi_noise=(basis.T * hsi_variance) @ basis,
         msi=msi - msi_mean[:, None, None].to(msi),
         msi_from_components=observation.response @ basis,
