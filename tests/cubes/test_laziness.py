@@ -135,6 +135,17 @@ def test_lazy_cubes_pickle_small_and_read_elsewhere(through: Format, tmp_path: P
     np.testing.assert_array_equal(pickle.loads(carried).values, cube.values)
 
 
+@pytest.mark.parametrize("through", FORMATS, ids=lambda each: each.name)
+def test_a_lazy_cube_survives_a_change_of_folder(through: Format, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cube = sample_cube()
+    path = through.write(cube, tmp_path)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    opened = open_cube(path.name)
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    np.testing.assert_array_equal(opened.values, cube.values)
+
+
 def test_a_sparse_geotiff_of_many_gigabytes_opens_at_once(tmp_path: Path) -> None:
     profile = {"driver": "GTiff", "count": 50, "height": 20000, "width": 20000, "dtype": "float32", "crs": "EPSG:32633"}
     place = {"transform": rasterio.Affine(10, 0, 0, 0, -10, 0), "tiled": True, "sparse_ok": True, "bigtiff": "yes"}

@@ -82,6 +82,8 @@ def open_cube(path: PathLike, variable: str | None = None, band_axis: int | None
     path = Path(path)
     suffix = path.suffix.lower()
     _refuse_unreadable(path, is_store=suffix == ".zarr")
+    # A lazy cube reads later, perhaps when the working directory is another one.
+    path = path.absolute()
     if suffix in CONTAINERS:
         list_arrays, default_band_axis = CONTAINERS[suffix]
         return cube_from_arrays(path, list_arrays(path), variable, band_axis, default_band_axis)
