@@ -16,7 +16,7 @@ SEED_NAMES = (
     *("geotiff", "cog", "tiff_plain", "bsq", "bip", "netcdf", "netcdf3", "h5_plain", "zarr", "zarr3", "zarr_blosc"),
     *("mat5", "mat5_plain", "mat73", "npz", "npz_plain", "npy"),
 )
-FUZZED = settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+FUZZED = settings(max_examples=50, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 
 from cubes.random_cubes import FORMATS, Format, assert_nothing_lost, cubes
 
-THOROUGH = settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+THOROUGH = settings(max_examples=20, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 PAIRED = settings(max_examples=2, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 
 
