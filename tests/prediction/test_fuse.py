@@ -76,6 +76,17 @@ def test_command_line_keeps_metadata(files: Path, tmp_path: Path, capsys: pytest
     assert grid_of(fused).transform == grid_of(msi).transform
     assert fused.attrs["hyperfuse_hsi"] == "hsi.hdr"
     assert fused.attrs["hyperfuse_scale"] == "4"
+    assert fused.attrs["hyperfuse_method"] in METHODS
+
+
+def test_consistency_brings_a_result_back_to_the_hsi(pair: Simulation) -> None:
+    """Degraded by the true point spread, the fused image must give the HSI; interpolation alone does not."""
+    known = {"method": "bicubic", "psf_fwhm": float(SCALE), "shift": (0.0, 0.0), "response": "rgb+nir"}
+    residual = []
+    for consistency in (False, True):
+        fused = fuse(pair.hsi, pair.msi, consistency=consistency, **known)
+        residual.append(float(np.abs(simulate_pair(fused, SCALE, "rgb").hsi.values - pair.hsi.values).mean()))
+    assert residual[1] < 0.2 * residual[0]
 
 
 def test_bad_and_empty_bands_keep_their_place(pair: Simulation) -> None:

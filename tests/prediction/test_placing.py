@@ -17,6 +17,11 @@ from hyperfuse.errors import BandError, GridError, ValueRangeError
 WAVELENGTHS = np.array([450.0, 550.0, 650.0])
 
 
+def texture(bands: int, height: int, width: int) -> np.ndarray:
+    """An MSI that says nothing about the planes, but is not constant."""
+    return np.random.default_rng(0).random((bands, height, width)).astype(np.float32)
+
+
 def plane(transform: Affine, height: int, width: int) -> np.ndarray:
     columns, rows = np.meshgrid(np.arange(width) + 0.5, np.arange(height) + 0.5)
     x, y = transform @ (columns, rows)
@@ -58,7 +63,7 @@ def test_any_scale_offset_and_orientation(scale_y: float, scale_x: float, offset
     fine = Affine.translation(-20, 20) @ fine
     fused = fuse(
         plane_cube(coarse, *size),
-        make_cube(np.ones((2, height, width), np.float32), crs=32633, transform=fine),
+        make_cube(texture(2, height, width), crs=32633, transform=fine),
         method="bicubic",
         estimate=False,
     )
@@ -69,7 +74,7 @@ def test_any_scale_offset_and_orientation(scale_y: float, scale_x: float, offset
 
 def test_only_pixels_outside_the_hsi_are_nodata() -> None:
     coarse = Affine(4, 0, 100, 0, -4, 100)
-    msi = make_cube(np.ones((1, 80, 80), np.float32), crs=32633, transform=Affine(1, 0, 90, 0, -1, 110))
+    msi = make_cube(texture(1, 80, 80), crs=32633, transform=Affine(1, 0, 90, 0, -1, 110))
     fused = fuse(plane_cube(coarse, 10, 10), msi, method="bicubic", estimate=False)
     covered = np.isfinite(physical_values(fused)).all(axis=0)
     expected = np.zeros((80, 80), bool)
@@ -80,7 +85,7 @@ def test_only_pixels_outside_the_hsi_are_nodata() -> None:
 def test_without_georeference_both_cover_the_same_extent() -> None:
     hsi = plane_cube(Affine(4, 0, 0, 0, -4, 0), 12, 12)
     plain = make_cube(physical_values(hsi))
-    fused = fuse(plain, np.ones((2, 48, 48), np.float32), method="bicubic", estimate=False)
+    fused = fuse(plain, texture(2, 48, 48), method="bicubic", estimate=False)
     inner = slice(12, 36)
     expected = plane(Affine(1, 0, 0, 0, -1, 0), 48, 48)
     np.testing.assert_allclose(physical_values(fused)[:, inner, inner], expected[:, inner, inner], atol=1e-5)
@@ -89,7 +94,7 @@ def test_without_georeference_both_cover_the_same_extent() -> None:
 def test_one_georeference_is_handed_on() -> None:
     hsi = plane_cube(Affine(4, 0, 1000, 0, -4, 2000), 12, 12)
     with pytest.warns(UserWarning, match="only one of the two images is georeferenced"):
-        fused = fuse(hsi, np.ones((2, 48, 48), np.float32), method="bicubic", estimate=False)
+        fused = fuse(hsi, texture(2, 48, 48), method="bicubic", estimate=False)
     assert grid_of(fused).transform.almost_equals(Affine(1, 0, 1000, 0, -1, 2000))
     assert grid_of(fused).crs.to_epsg() == 32633
 
@@ -101,7 +106,7 @@ def test_metadata_dtype_scale_and_nodata_are_the_hsis() -> None:
         stored, wavelength_nm=WAVELENGTHS, fwhm_nm=[5, 6, 7], good=[True, False, True], band_names=["a", "b", "c"], scale=1e-4,
         nodata=-9999, crs=32633, transform=Affine(40, 0, 0, 0, -40, 0), attributes={"sensor": "test"},
     )  # fmt: skip
-    msi = np.ones((2, 40, 40), np.float32)
+    msi = texture(2, 40, 40)
     msi[:, 30, 31] = np.nan
     fused = fuse(hsi, make_cube(msi, crs=32633, transform=Affine(10, 0, 0, 0, -10, 0)), method="bicubic", estimate=False)
     assert fused.dtype == np.int16

@@ -38,6 +38,9 @@ def fuse(
     trust: Annotated[
         str, typer.Option(metavar="msi|hsi", help="Whose georeference is right where the two disagree; the result lies there.")
     ] = "msi",
+    consistency: Annotated[
+        bool, typer.Option("--consistency", help="Make the result agree once more with both images, as far as their noise allows.")
+    ] = False,
     hsi_variable: Annotated[str | None, typer.Option(help="Which array of an HSI file that holds several.")] = None,
     msi_variable: Annotated[str | None, typer.Option(help="Which array of an MSI file that holds several.")] = None,
     cog: Annotated[bool, typer.Option("--cog", help="Write a cloud-optimised GeoTIFF.")] = False,
@@ -63,6 +66,7 @@ def fuse(
         psf_fwhm=psf_fwhm,
         shift=shift,
         trust=trust,
+        consistency=consistency,
         hsi_variable=hsi_variable,
         msi_variable=msi_variable,
         options=parse_options(creation_options),

@@ -24,24 +24,14 @@ def estimate(
     """
     import json
 
-    import torch
     from rich.console import Console
 
-    from hyperfuse.cubes.cube import wavelengths_nm
     from hyperfuse.cubes.files import open_cube
-    from hyperfuse.estimation.estimate import estimate_observation
     from hyperfuse.prediction.aligned_pair import align_pair
+    from hyperfuse.prediction.fuse_pair import ObservationHints, observe
 
     hsi_cube = open_cube(hsi)
-    pair = align_pair(hsi_cube, open_cube(msi))
-    wavelengths = wavelengths_nm(hsi_cube)
-    observation = estimate_observation(
-        torch.from_numpy(pair.hsi[pair.usable_bands].copy()),
-        torch.from_numpy(pair.msi),
-        scale=pair.scale,
-        grid_shift=pair.grid_shift,
-        wavelength_nm=None if wavelengths is None else wavelengths[pair.usable_bands],
-    )
+    observation = observe(align_pair(hsi_cube, open_cube(msi)), hsi_cube, ObservationHints())
     if as_json:
         typer.echo(json.dumps(observation.summary(), indent=2))
         return

@@ -51,6 +51,12 @@ def fuse_arrays(
     return mask_missing(fused, hsi, msi[usable_msi_bands(msi)], observation)
 
 
+def suited_method(hsi: Tensor, msi: Tensor, observation: Observation) -> str:
+    """The method that `auto` stands for on this pair."""
+    pair = _prepared(hsi, msi, observation)
+    return "bicubic" if pair.msi_is_constant else choose_method(pair.hsi, pair.msi, pair.observation)
+
+
 @dataclass(frozen=True)
 class _PreparedPair:
     hsi: Tensor

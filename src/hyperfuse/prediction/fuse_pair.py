@@ -19,7 +19,8 @@ from hyperfuse.degradation.response import ResponseSpec, response_for
 from hyperfuse.errors import OptionError
 from hyperfuse.estimation.estimate import KnownParts, estimate_observation
 from hyperfuse.estimation.observation import Observation, default_sigma
-from hyperfuse.methods.fuse_arrays import fuse_arrays
+from hyperfuse.methods.catalogue import AUTO
+from hyperfuse.methods.fuse_arrays import fuse_arrays, suited_method
 from hyperfuse.methods.nodata import fill_missing, mask_missing
 from hyperfuse.networks.fusion_network import FusionNetwork
 from hyperfuse.prediction.aligned_pair import AlignedPair
@@ -59,15 +60,22 @@ def observe(pair: AlignedPair, hsi: xr.DataArray, hints: ObservationHints) -> Ob
     )
 
 
+def resolved_method(pair: AlignedPair, observation: Observation, method: str) -> str:
+    """The name itself, or the one that `auto` stands for on this pair."""
+    return suited_method(_tensor(pair.hsi[pair.usable_bands]), _tensor(pair.msi), observation) if method == AUTO else method
+
+
 def fuse_pair(
-    pair: AlignedPair, observation: Observation, method: str, network: FusionNetwork | None = None
+    pair: AlignedPair, observation: Observation, method: str, network: FusionNetwork | None = None, *, consistency: bool = False
 ) -> NDArray[np.float32]:
     """(C, H, W) physical values, NaN where there is no data. Bands flagged bad or empty are only interpolated."""
     fused = np.empty((pair.hsi.shape[0], *pair.msi.shape[1:]), dtype=np.float32)
     usable, msi = pair.usable_bands, _tensor(pair.msi)
     good = _tensor(pair.hsi[usable])
     fused[usable] = (
-        fuse_arrays(good, msi, observation, method) if network is None else _by_network(network, good, msi, observation)
+        fuse_arrays(good, msi, observation, method, consistency)
+        if network is None
+        else _by_network(network, good, msi, observation)
     ).numpy()
     if not usable.all():
         fused[~usable] = _interpolated(_tensor(pair.hsi[~usable]), msi, observation).numpy()

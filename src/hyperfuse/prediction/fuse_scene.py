@@ -18,7 +18,7 @@ from hyperfuse.errors import OptionError
 from hyperfuse.methods.catalogue import AUTO, find_method
 from hyperfuse.networks.fusion_network import FusionNetwork
 from hyperfuse.prediction.aligned_pair import align_pair
-from hyperfuse.prediction.fuse_pair import ObservationHints, fuse_pair, observe
+from hyperfuse.prediction.fuse_pair import ObservationHints, fuse_pair, observe, resolved_method
 from hyperfuse.prediction.fused_cube import fused_cube
 from hyperfuse.prediction.moving import moved
 from hyperfuse.prediction.network_fusion import load_network
@@ -39,6 +39,7 @@ def fuse(
     psf_fwhm: float | None = None,
     shift: tuple[float, float] | None = None,
     trust: str = MSI,
+    consistency: bool = False,
 ) -> xr.DataArray:
     """Fuse a coarse hyperspectral image with a fine multispectral one.
 
@@ -49,6 +50,7 @@ def fuse(
     response and noise are estimated from the pair; what is known may be given (`psf_fwhm` and `shift` in fine pixels), and without
     `estimate` the georeference is trusted and the point spread taken to be as wide as a coarse pixel. Where the two images turn out
     to be shifted against each other, the result lies where the one named by `trust` ("msi" or "hsi") says.
+    `consistency` makes a method's result agree once more with both images, as far as their noise allows.
     """
     if method != AUTO:
         find_method(method)
@@ -58,7 +60,8 @@ def fuse(
     hsi_cube, msi_cube = as_image(hsi), as_image(msi)
     pair = align_pair(hsi_cube, msi_cube)
     observation = observe(pair, hsi_cube, ObservationHints(estimate, response, psf_fwhm, shift))
-    fused = fuse_pair(pair, observation, method, network)
+    method = resolved_method(pair, observation, method) if network is None else method
+    fused = fuse_pair(pair, observation, method, network, consistency=consistency)
     if trust == HSI:
         fused = moved(fused, observation.misregistration)
     return fused_cube(fused, pair, hsi_cube, msi_cube, _provenance(method, network))
@@ -76,6 +79,7 @@ def fuse_files(
     psf_fwhm: float | None = None,
     shift: tuple[float, float] | None = None,
     trust: str = MSI,
+    consistency: bool = False,
     hsi_variable: str | None = None,
     msi_variable: str | None = None,
     options: Mapping[str, str] | None = None,
@@ -96,6 +100,7 @@ def fuse_files(
         psf_fwhm=psf_fwhm,
         shift=shift,
         trust=trust,
+        consistency=consistency,
     )
     fused.attrs |= {"hyperfuse_hsi": Path(hsi).name, "hyperfuse_msi": Path(msi).name}
     return write_cube(fused, output, options=options, cog=cog, overwrite=overwrite)

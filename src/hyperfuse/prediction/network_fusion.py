@@ -60,8 +60,6 @@ def axis_placement(scale: float, shift: float) -> AxisPlacement:
 
 
 def _unit_of(image: Tensor, high: float) -> float:
-    """What to divide an image by: 1 where its values fit the network's range already, as reflectances do."""
-    if float(image.max()) <= high:
-        return 1.0
+    """What to divide an image by: 1 where its values but for highlights fit the network's range already, as reflectances do."""
     values = image.flatten()[:: max(1, image.numel() // LARGEST_SAMPLE)]
-    return max(float(torch.quantile(values.float(), RANGE_QUANTILE)) / high, torch.finfo(torch.float32).tiny)
+    return max(1.0, float(torch.quantile(values.float(), RANGE_QUANTILE)) / high)
