@@ -170,3 +170,16 @@ def test_what_is_refused_is_said():
         fuse_arrays(pair.hsi * torch.nan, pair.msi, pair.observation, "fuse")
     with pytest.raises(ValueRangeError, match="msi without a single"):
         fuse_arrays(pair.hsi, pair.msi * torch.nan, pair.observation, "fuse")
+
+
+@pytest.mark.parametrize("name", ["hysure", "fuse", "lift", "local_fuse"])
+def test_noise_of_many_msi_bands_is_not_fitted(name):
+    pair = tiny_pair(30, 10, (16, 16), 4, snr_db=25.0)
+    hsi_noise, msi_noise = (10 ** (-25 / 20) * float(image.square().mean().sqrt()) for image in (pair.hsi, pair.msi))
+    told = replace(
+        pair.observation,
+        hsi_noise=torch.full((30,), hsi_noise, dtype=torch.float64),
+        msi_noise=torch.full((10,), msi_noise, dtype=torch.float64),
+    )
+    informed, plain = (psnr_db(fuse_arrays(pair.hsi, pair.msi, told, method), pair.reference) for method in (name, "glp"))
+    assert informed > plain + 1

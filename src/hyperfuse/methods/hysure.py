@@ -4,9 +4,10 @@ Shapes: M msi bands, p components, h w coarse, H W fine.
 
     min_u  |y - A u|^2 / 2 + |z - F u|^2 / 2 + weight * sum over pixels of |(D_y u, D_x u)|
 
-by ADMM with the splittings u = v (hsi), u = q (msi), (D_y u, D_x u) = g (prior). Each step is closed: the hsi through the singular
-vectors of A, the msi pixel by pixel, the prior by shrinkage, and their combination in the cosine basis, in which differences with a
-mirrored border are diagonal. It starts from FUSE and ends with the hsi's own noise-weighted correction.
+with both data terms weighted down where noise exceeds `QUIET`; weighed alike whatever their noise, many msi bands would fit
+theirs. Solved by ADMM with the splittings u = v (hsi), u = q (msi), (D_y u, D_x u) = g (prior). Each step is closed: the hsi
+through the singular vectors of A, the msi pixel by pixel, the prior by shrinkage, and their combination in the cosine basis, in
+which differences with a mirrored border are diagonal. It starts from FUSE and ends with the hsi's own noise-weighted correction.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ COMPONENTS = 10  # at least, and always some more than there are msi bands
 STEPS = 20
 WEIGHT = 5e-4  # of the prior, for components scaled to unit variance together
 PENALTY = 0.1
+QUIET = 1e-6  # noise of this variance, in the same units, halves the weight of what was measured
 
 
 def hysure(hsi: Tensor, msi: Tensor, observation: Observation) -> Tensor:
@@ -58,24 +60,29 @@ def _least_variation(start: Tensor, model: PairModel) -> Tensor:
 
 @dataclass(frozen=True)
 class _DataStep:
-    """argmin |y - A v|^2 / 2 + PENALTY |v - u|^2 / 2 and the same for the msi, in units of `unit`."""
+    """argmin |y - A v|^2 / 2 + penalty |v - u|^2 / 2, noise-weighted, and the same for the msi, in units of `unit`."""
 
     model: PairModel
+    hsi_penalty: Tensor  # (p,), PENALTY over the weight of each component of the hsi
     hsi_part: Tensor  # A'y
-    msi_inverse: Tensor  # (p, p), (F'F + PENALTY)^-1
-    msi_part: Tensor  # F'z
+    msi_inverse: Tensor  # (p, p), (F'WF + PENALTY)^-1
+    msi_part: Tensor  # F'W z
 
     @classmethod
     def of(cls, model: PairModel, unit: float) -> _DataStep:
         seen = model.msi_from_components
         # The msi's own unit does not matter to FUSE; here it must weigh like the hsi's.
-        weight = 1 / max(1e-30, float((seen @ seen.T).trace()) / seen.shape[0])
-        inverse = torch.linalg.inv(weight * seen.T @ seen + PENALTY * torch.eye(seen.shape[1], dtype=seen.dtype))
+        gain = max(1e-30, float((seen @ seen.T).trace()) / seen.shape[0])
+        noise_over_quiet = model.msi_noise / (QUIET * unit**2)
+        weighted = torch.linalg.solve(gain * torch.eye(seen.shape[0], dtype=seen.dtype) + noise_over_quiet, seen).T  # F'W
+        inverse = torch.linalg.inv(weighted @ seen + PENALTY * torch.eye(seen.shape[1], dtype=seen.dtype))
+        hsi_penalty = PENALTY * (1 + model.hsi_noise.diagonal() / (QUIET * unit**2))
         hsi_part = model.operator.adjoint(model.coefficients / unit)
-        return cls(model, hsi_part, inverse, mix_bands(weight * seen.T, model.msi / unit))
+        return cls(model, hsi_penalty, hsi_part, inverse, mix_bands(weighted, model.msi / unit))
 
     def towards_hsi(self, u: Tensor) -> Tensor:
-        return self.model.operator.regularised_inverse(self.hsi_part + PENALTY * u, PENALTY)
+        pulled = self.hsi_part + self.hsi_penalty[:, None, None].to(u) * u
+        return self.model.operator.regularised_inverse(pulled, self.hsi_penalty)
 
     def towards_msi(self, u: Tensor) -> Tensor:
         return mix_bands(self.msi_inverse, self.msi_part + PENALTY * u)
