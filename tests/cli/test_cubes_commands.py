@@ -231,6 +231,8 @@ class TestBadInput:
             (("data type = 12", "data type = 6\nx = "), "but its header promises 960"),
             (("ENVI", "INVE"), "is not an ENVI header"),
             (("byte order = 0", "wavelength = {1, 2, 3}"), "wavelength list of 3 entries for 4 bands"),
+            (("interleave = bsq", "interleave = bqs"), "interleave = bqs; expected one of bsq, bil, bip"),
+            (("byte order = 0", "wavelength = {400, 500,"), "ends in the middle of a {list}; expected a whole header"),
             (("byte order = 0", "header offset = 9"), "but its header promises 249"),
         ],
     )

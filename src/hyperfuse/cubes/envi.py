@@ -9,6 +9,7 @@ from hyperfuse.errors import CubeFileError
 
 DATA_SUFFIXES = (".img", "", ".dat", ".bsq", ".bil", ".bip", ".raw", ".bin", ".sli")
 BYTES_OF_DATA_TYPE = {1: 1, 2: 2, 3: 4, 4: 4, 5: 8, 6: 8, 9: 16, 12: 2, 13: 4, 14: 8, 15: 8}
+INTERLEAVES = ("bsq", "bil", "bip")
 LARGEST_HEADER = 16 * 2**20
 
 
@@ -65,6 +66,7 @@ def promised_bytes(header: Path) -> int:
             f"{header} is not an ENVI header", "a text file that begins with ENVI", "name the header of an ENVI file"
         )
     text = header.read_text(encoding="utf-8", errors="replace")
+    _refuse_silent_losses(text, header)
     size = {key: _integer(text, key, header) for key in ("samples", "lines", "bands", "data type")}
     offset = _integer(text, "header offset", header, default=0)
     if size["data type"] not in BYTES_OF_DATA_TYPE:
@@ -84,6 +86,17 @@ def promised_bytes(header: Path) -> int:
 def _is_envi_header(header: Path) -> bool:
     with header.open("rb") as file:
         return file.read(16).lstrip(b"\xef\xbb\xbf \r\n\t").startswith(b"ENVI")
+
+
+def _refuse_silent_losses(text: str, header: Path) -> None:
+    """What GDAL would pass over: it takes an interleave that it does not know for bsq, and leaves out a list without an end."""
+    for found in re.findall(r"^\s*interleave\s*=\s*([^\r\n]*)", text, re.IGNORECASE | re.MULTILINE):
+        if found.strip().lower() not in INTERLEAVES:
+            raise CubeFileError(
+                f"{header}: interleave = {found.strip()[:40]}", f"one of {', '.join(INTERLEAVES)}", "mend the header"
+            )
+    if text.rfind("{") > text.rfind("}"):
+        raise CubeFileError(f"{header} ends in the middle of a {{list}}", "a whole header", "fetch it again")
 
 
 def _integer(text: str, key: str, header: Path, default: int | None = None) -> int:
