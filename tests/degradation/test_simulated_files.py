@@ -151,6 +151,19 @@ def test_failure_while_moving_restores_the_old_files(
         assert {path.name: path.read_bytes() for path in out.iterdir()} == before
 
 
+def test_a_full_disk_is_told_of_the_folder_that_was_asked_for(
+    reference_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fill_up(cube: object, path: Path) -> None:
+        raise CubeWriteError(f"no space left while writing {path}")
+
+    monkeypatch.setattr(simulated_files, "write_cube", fill_up)
+    with pytest.raises(CubeWriteError) as told:
+        simulate(reference_file, tmp_path / "pair", 4, "rgb")
+    assert str(told.value) == f"no space left while writing {tmp_path / 'pair' / 'hsi.tif'}"
+    assert leftovers(tmp_path) == []
+
+
 def test_bad_requests_leave_nothing_behind(reference_file: Path, tmp_path: Path) -> None:
     plain_file = tmp_path / "a file"
     plain_file.touch()

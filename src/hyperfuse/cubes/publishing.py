@@ -106,4 +106,6 @@ def _as_write_error(error: OSError, target: Path) -> HyperfuseError:
         return CubeWriteError(
             f"no space left while writing {target}", remedy="nothing was left behind; free space or choose another disk"
         )
-    return CubeWriteError(f"cannot write {target}: {error.strerror or error}", remedy="nothing was left behind")
+    return CubeWriteError(
+        f"cannot write {target}: {error.strerror or error}", remedy="nothing was left behind; choose another folder"
+    )

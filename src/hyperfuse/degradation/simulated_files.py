@@ -61,6 +61,9 @@ def appearing_together(folder: Path, names: tuple[str, ...], *, overwrite: bool)
     try:
         yield workplace
         _move_in(workplace, folder, names)
+    except CubeWriteError as error:
+        # Who asked for `folder` need not know of the workplace.
+        raise CubeWriteError(str(error).replace(f"{workplace}{os.sep}", f"{folder}{os.sep}")) from error
     finally:
         shutil.rmtree(workplace, ignore_errors=True)
 
