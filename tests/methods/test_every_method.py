@@ -183,3 +183,14 @@ def test_noise_of_many_msi_bands_is_not_fitted(name):
     )
     informed, plain = (psnr_db(fuse_arrays(pair.hsi, pair.msi, told, method), pair.reference) for method in (name, "glp"))
     assert informed > plain + 1
+
+
+@pytest.mark.parametrize("name", ["sfim", "gsa", "glp", "cnmf"])
+def test_values_that_agree_while_detail_does_not(name):
+    """The msi follows every hsi band in the large and opposes it in the small: gains regressed on values turn detail around."""
+    pair = tiny_pair(8, 1, (16, 16), 4)
+    detail = pair.reference - pair.reference.mean((1, 2), keepdim=True)
+    smooth = 2 + torch.cos(torch.pi * (torch.arange(64.0) + 0.5) / 64)[:, None]
+    reference, msi = smooth + detail, smooth - detail[:1]
+    hsi = pair.observation.spatial_operator((64, 64), (16, 16)).apply(reference)
+    assert worse_than_bicubic_db(name, replace(pair, reference=reference, hsi=hsi, msi=msi)) < 0.1
