@@ -18,6 +18,8 @@ from hyperfuse.cubes.grid import Grid, grid_of, place, require_finer
 from hyperfuse.errors import GridError, ValueRangeError
 
 SMALLEST_HSI = 2
+# An HSI pixel at the edge of the MSI that is covered less than this saw too much ground that the MSI does not show.
+SMALLEST_COVERAGE = 0.7
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,11 @@ class _AxisOverlap:
 
 
 def _overlap(start: float, step: float, coarse_size: int, fine_size: int) -> _AxisOverlap:
-    """Along one axis: the fine pixels whose centres lie inside the coarse image, and the coarse pixels that they touch."""
+    """Along one axis: the fine pixels whose centres lie inside the coarse image, and the coarse pixels that they touch.
+
+    At the ends, coarse pixels that are only partly covered are left out where enough others remain: the methods would look for
+    their share of the ground beyond the edge in the fine pixels before it.
+    """
     direction = 1 if step > 0 else -1
     # Fine pixel i lies at coarse index start + i * step; inside means -0.5 <= index < coarse_size - 0.5.
     edges = sorted(((-0.5 - start) / step, (coarse_size - 0.5 - start) / step))
@@ -90,12 +96,21 @@ def _overlap(start: float, step: float, coarse_size: int, fine_size: int) -> _Ax
             "at least 2x2 HSI pixels in common",
             "check their coordinates with `hyperfuse info`",
         )
+    covered = [index for index in range(first_coarse, stop_coarse) if _coverage(index, start, step, fine_size) > SMALLEST_COVERAGE]
+    if len(covered) >= SMALLEST_HSI:
+        first_coarse, stop_coarse = covered[0], covered[-1] + 1
     scale = 1 / abs(step)
     # Position of the first fine pixel of the overlap in the cut (and turned) coarse image.
     index = start + first_fine * step
     inner = index - first_coarse if direction > 0 else stop_coarse - 1 - index
     shift = 0.5 - (inner + 0.5) * scale
     return _AxisOverlap(slice(first_coarse, stop_coarse), slice(first_fine, stop_fine), direction, _rounded_to_zero(shift))
+
+
+def _coverage(index: int, start: float, step: float, fine_size: int) -> float:
+    """Which share of a coarse pixel's width lies in the fine image, whose pixel i reaches from i - 0.5 to i + 0.5."""
+    first, last = sorted(((index - 0.5 - start) / step, (index + 0.5 - start) / step))
+    return (min(last, fine_size - 0.5) - max(first, -0.5)) / (last - first)
 
 
 def _rounded_to_zero(shift: float) -> float:
