@@ -107,10 +107,11 @@ class ImplicitDecoder(nn.Module):
 
     def _rows_per_chunk(self, spatial_rows: Tensor) -> int | None:
         """How many fine rows are decoded together; None for all of them."""
-        if torch.compiler.is_exporting() or spatial_rows.is_meta:
-            return None
         queries = self.queries_per_chunk
         if queries is None:
+            # An exported file must not depend on the size, and a compiler would unroll the loop over the chunks.
+            if torch.compiler.is_compiling() or spatial_rows.is_meta:
+                return None
             budget = _CHUNK_BYTES_ON_CPU if spatial_rows.device.type == "cpu" else _CHUNK_BYTES_ELSEWHERE
             queries = budget // (NEIGHBOURS * 4 * self.widest)
         return max(1, queries // (spatial_rows.shape[0] * spatial_rows.shape[2]))

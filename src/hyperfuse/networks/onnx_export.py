@@ -40,9 +40,11 @@ def export_onnx(network: FusionNetwork, path: str | Path) -> None:
     msi_sizes = {0: batch, 2: Dim("fine_rows"), 3: Dim("fine_columns")}
     if not fixed:
         hsi_sizes[1], msi_sizes[1] = Dim("bands"), Dim("msi_bands")
+    exported = copy.deepcopy(network).cpu().float().eval()
+    exported.implicit_decoder.queries_per_chunk = None  # a number of chunks would tie the file to the size of the example
     with _quiet():
         program = torch.onnx.export(
-            copy.deepcopy(network).cpu().eval(),
+            exported,
             example,
             dynamo=True,
             dynamic_shapes={"hsi": hsi_sizes, "msi": msi_sizes},
