@@ -13,7 +13,7 @@ from hyperfuse.networks.bicubic import upsample_bicubic
 from hyperfuse.networks.complexity import count_parameters, fuse_plainly
 from hyperfuse.networks.fusion_network import FusionNetwork, Margin, build_network
 from hyperfuse.networks.network_config import PRESETS, FixedBands, NetworkConfig, preset, preset_name
-from hyperfuse.networks.network_errors import ChannelCountError, NetworkError, PairShapeError
+from hyperfuse.networks.network_errors import ChannelCountError, NetworkError, PairShapeError, PairTypeError
 from hyperfuse.networks.pixel_centres import AxisPlacement, Placement, shared_edges
 from networks.network_fixtures import TINY, random_pair, tiny_network
 
@@ -102,10 +102,9 @@ def test_without_matryoshka_kernels_only_one_sensor_fits():
     assert network.config.channels == FixedBands(bands=5, msi_bands=3)
     with torch.no_grad():
         assert network(*random_pair(5, 3, (4, 4), (13, 10))).shape == (1, 5, 13, 10)
-        with pytest.raises(ChannelCountError, match="4 channels; expected exactly 5"):
-            network(*random_pair(4, 3, (4, 4), (8, 8)))
-        with pytest.raises(ChannelCountError, match="6 channels; expected exactly 8"):
-            network(*random_pair(5, 1, (4, 4), (8, 8)))
+        for bands, msi_bands in ((4, 3), (5, 1), (4, 4)):
+            with pytest.raises(ChannelCountError, match=f"{bands} hsi bands and {msi_bands} msi bands; expected exactly 5 and 3"):
+                network(*random_pair(bands, msi_bands, (4, 4), (8, 8)))
 
 
 def test_without_matryoshka_kernels_the_same_weights_give_the_same_image():
@@ -121,10 +120,35 @@ def test_without_matryoshka_kernels_the_same_weights_give_the_same_image():
         torch.testing.assert_close(network(hsi, msi), fixed(hsi, msi), atol=1e-6, rtol=0.0)
 
 
-@pytest.mark.parametrize(("hsi", "msi"), [((3, 4, 4), (1, 3, 8, 8)), ((2, 3, 4, 4), (1, 3, 8, 8)), ((1, 3, 4, 4), (1, 3, 8, 3))])
+@pytest.mark.parametrize(
+    ("hsi", "msi"),
+    [
+        ((3, 4, 4), (1, 3, 8, 8)),
+        ((2, 3, 4, 4), (1, 3, 8, 8)),
+        ((1, 3, 4, 4), (1, 3, 8, 3)),
+        ((0, 3, 4, 4), (0, 3, 8, 8)),
+        ((1, 0, 4, 4), (1, 3, 8, 8)),
+        ((1, 3, 0, 4), (1, 3, 8, 8)),
+        ((1, 3, 4, 4), (1, 0, 8, 8)),
+    ],
+)
 def test_a_pair_that_is_none_is_refused(hsi, msi):
     with pytest.raises(PairShapeError, match="expected"):
         tiny_network()(torch.zeros(hsi), torch.zeros(msi))
+
+
+@pytest.mark.parametrize("types", [(torch.float64, torch.float64), (torch.float32, torch.float64), (torch.int16, torch.float32)])
+def test_other_number_types_are_refused_with_the_remedy(types):
+    hsi, msi = (image.to(each) for image, each in zip(random_pair(3, 2, (4, 4), (8, 8)), types, strict=True))
+    with pytest.raises(PairTypeError, match=r"expected torch.float32, as the weights are; convert both with \.to\(torch.float32\)"):
+        tiny_network()(hsi, msi)
+
+
+def test_a_double_network_takes_doubles():
+    hsi, msi = random_pair(3, 2, (4, 4), (13, 10))
+    with torch.no_grad():
+        found = tiny_network().double()(hsi.double(), msi.double())
+        torch.testing.assert_close(found, tiny_network()(hsi, msi).double(), atol=1e-5, rtol=0.0)
 
 
 def touched(gradient: torch.Tensor) -> tuple[int, int, int, int]:

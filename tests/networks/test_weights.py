@@ -99,6 +99,10 @@ def test_a_damaged_file_is_refused(folder):
         ({"weights": {}}, r"no weights listed"),
         ({"network": {**TINY.model_dump(mode="json"), "attention": True}}, r'"attention": Extra inputs .*; .*; update hyperfuse'),
         ({"network": {**TINY.model_dump(mode="json"), "channels": {"kind": "telepathy"}}}, r'"channels": .*; update hyperfuse'),
+        ({"network": {**TINY.model_dump(mode="json"), "value_range": [0.0, 0.0]}}, r'"value_range": .*got 0 to 0, expected 0 to a'),
+        ({"network": {**TINY.model_dump(mode="json"), "value_range": [1.0, 2.0]}}, r'"value_range": .*scaled, not shifted'),
+        ({"network": {**TINY.model_dump(mode="json"), "width": 10**6}}, r"tensor \S+ has shape .*; expected the \d+ tensors"),
+        ({"network": {**TINY.model_dump(mode="json"), "spatial_blocks": 10**7}}, r"margin .*; expected .*receptive field"),
         ({"network": {**TINY.model_dump(mode="json"), "feature_width": 7}}, r"tensor \S+ has shape .*; expected the \d+ tensors"),
         ({"network": {**TINY.model_dump(mode="json"), "decoder_hidden": [12, 10, 8]}}, r"tensor \S+ is missing"),
     ],
@@ -110,15 +114,41 @@ def test_an_unknown_newer_or_unfitting_config_is_refused(folder, changes, messag
     assert "\n" not in str(caught.value)
 
 
+def test_weights_that_are_not_finite_are_refused(tmp_path):
+    network = tiny_network()
+    with torch.no_grad():
+        network.output_kernel.bias[3] = float("nan")
+    network.save_pretrained(tmp_path / "diverged")
+    with pytest.raises(WeightsFileError, match=r"tensor output_kernel\.bias has values that are not finite"):
+        FusionNetwork.from_pretrained(tmp_path / "diverged")
+
+
+def test_provenance_that_is_no_json_changes_nothing(folder):
+    before = sorted(path.name for path in folder.iterdir())
+    with pytest.raises(TypeError):
+        tiny_network(seed=5).save_pretrained(folder, provenance={"data": object()})
+    assert sorted(path.name for path in folder.iterdir()) == before
+
+
+def test_saving_removes_only_weights_of_its_own(folder):
+    (folder / "weights-of-a-friend.safetensors").write_bytes(b"theirs")
+    tiny_network(seed=5).save_pretrained(folder)
+    assert (folder / "weights-of-a-friend.safetensors").exists()
+    assert len(list(folder.glob("*.safetensors"))) == 2
+
+
 def test_missing_and_malformed_files_are_refused(folder, tmp_path):
     with pytest.raises(WeightsFileError, match=r"config\.json does not exist; expected a folder with"):
         FusionNetwork.from_pretrained(tmp_path / "nothing")
     next(folder.glob("*.safetensors")).unlink()
     with pytest.raises(WeightsFileError, match="cannot be read"):
         FusionNetwork.from_pretrained(folder)
-    (folder / "config.json").write_text("{")
-    with pytest.raises(WeightsFileError, match="cannot be read as JSON"):
-        FusionNetwork.from_pretrained(folder)
+    with pytest.raises(WeightsFileError, match=r"config\.json does not exist; expected a folder with"):
+        FusionNetwork.from_pretrained(folder / "config.json" / "weights")
+    for text in ("{", "", "[" * 100_000):
+        (folder / "config.json").write_text(text)
+        with pytest.raises(WeightsFileError, match="cannot be read as JSON"):
+            FusionNetwork.from_pretrained(folder)
 
 
 def test_weights_are_not_read_from_outside_the_folder(folder):
@@ -145,3 +175,15 @@ def test_the_hub_is_asked_for_the_revision(folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "huggingface_hub", types.SimpleNamespace(snapshot_download=snapshot_download))
     assert FusionNetwork.from_pretrained("hf://someone/some-weights@v2").config == TINY
     assert asked == {"name": "someone/some-weights", "revision": "v2", "allow_patterns": ["*.json", "*.safetensors"]}
+
+
+def test_what_the_hub_does_not_give_is_said_in_one_line(monkeypatch):
+    def snapshot_download(name, *, revision, allow_patterns):
+        raise ValueError(f"Repo id must be in the form 'owner/name': {name}\nSee the manual.")
+
+    monkeypatch.setitem(sys.modules, "huggingface_hub", types.SimpleNamespace(snapshot_download=snapshot_download))
+    with pytest.raises(
+        WeightsFileError, match=r"hf://a/b/c cannot be fetched \(Repo id .*; check the name and the connection"
+    ) as caught:
+        FusionNetwork.from_pretrained("hf://a/b/c")
+    assert "\n" not in str(caught.value)

@@ -23,6 +23,11 @@ class ResidualBlock(nn.Module):
         return change.add_(code)  # type: ignore[no-any-return]
 
 
+def encoder_reach(blocks: int) -> int:
+    """How many pixels to each side one output pixel of an encoder depends on."""
+    return 2 + 2 * blocks
+
+
 class Encoder(nn.Module):
     """Head convolution, residual blocks, tail convolution, and the long skip from head to end: (B, D, H, W) -> the same."""
 
@@ -31,11 +36,6 @@ class Encoder(nn.Module):
         self.head = nn.Conv2d(features, features, kernel_size=3, padding=1)
         self.blocks = nn.ModuleList(ResidualBlock(features) for _ in range(blocks))
         self.tail = nn.Conv2d(features, features, kernel_size=3, padding=1)
-
-    @property
-    def reach(self) -> int:
-        """How many pixels to each side one output pixel depends on."""
-        return 2 + 2 * len(self.blocks)
 
     def forward(self, embedded: Tensor) -> Tensor:
         start = self.head(embedded)

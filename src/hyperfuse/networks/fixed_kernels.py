@@ -1,6 +1,6 @@
 """Plain convolutions in the place of the Matryoshka kernels: the variant "w/o MK" of the ablation in the paper.
 
-Such a network is made for one sensor: one number of hsi bands, one of msi bands.
+Such a network is made for one sensor: one number of hsi bands, one of msi bands (`FusionNetwork.check_bands` refuses others).
 """
 
 from __future__ import annotations
@@ -8,18 +8,12 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hyperfuse.networks.network_errors import ChannelCountError
-
 
 class FixedInputKernel(nn.Conv2d):
     """(B, C, H, W) -> (B, D, H, W) for one C."""
 
     def __init__(self, channels: int, features: int) -> None:
         super().__init__(channels, features, kernel_size=3, padding=1)
-
-    def forward(self, image: Tensor) -> Tensor:
-        _refuse_other_channels(image.shape[1], self.in_channels)
-        return F.conv2d(image, self.weight, self.bias, padding=self.padding)
 
 
 class FixedOutputKernel(nn.Conv2d):
@@ -29,14 +23,5 @@ class FixedOutputKernel(nn.Conv2d):
         super().__init__(features, channels, kernel_size=3, padding=1)
 
     def forward(self, features: Tensor, channels: int) -> Tensor:  # type: ignore[override]
-        _refuse_other_channels(channels, self.out_channels)
+        assert channels == self.out_channels
         return F.conv2d(features, self.weight, self.bias, padding=self.padding)
-
-
-def _refuse_other_channels(channels: int, made_for: int) -> None:
-    if channels != made_for:
-        raise ChannelCountError(
-            f"{channels} channels",
-            f"exactly {made_for}: this network has fixed channels",
-            "use a network with Matryoshka kernels for other sensors",
-        )

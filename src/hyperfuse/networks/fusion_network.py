@@ -14,12 +14,12 @@ from torch import Tensor, nn
 
 from hyperfuse.networks import weights_folder
 from hyperfuse.networks.bicubic import upsample_bicubic
-from hyperfuse.networks.encoders import Encoder
+from hyperfuse.networks.encoders import Encoder, encoder_reach
 from hyperfuse.networks.fixed_kernels import FixedInputKernel, FixedOutputKernel
 from hyperfuse.networks.implicit_decoder import ImplicitDecoder
 from hyperfuse.networks.matryoshka_kernels import MatryoshkaInputKernel, MatryoshkaOutputKernel
-from hyperfuse.networks.network_config import FixedBands, MatryoshkaBands, NetworkConfig, preset, preset_name
-from hyperfuse.networks.network_errors import ChannelCountError, PairShapeError, WeightsFileError
+from hyperfuse.networks.network_config import FixedBands, NetworkConfig, preset, preset_name
+from hyperfuse.networks.network_errors import ChannelCountError, PairShapeError, PairTypeError, WeightsFileError
 from hyperfuse.networks.pixel_centres import Placement, shared_edges
 
 
@@ -62,8 +62,7 @@ class FusionNetwork(nn.Module):
 
     @property
     def margin(self) -> Margin:
-        """The receptive field: one pixel for each input kernel and for the output kernel, the rest in the encoders."""
-        return Margin(fine=self.spatial_encoder.reach + 2, coarse=self.spectral_encoder.reach + 1)
+        return receptive_field(self.config)
 
     def save_pretrained(self, folder: str | Path, provenance: Mapping[str, object] | None = None) -> None:
         """Write config.json and a safetensors file into `folder`; `provenance` (data, steps, versions) is kept in the config."""
@@ -79,32 +78,58 @@ class FusionNetwork(nn.Module):
     def from_pretrained(cls, source: str | Path) -> FusionNetwork:
         """The network of a folder written by `save_pretrained`, or of `hf://owner/name[@revision]` (needs the extra `hub`)."""
         tensors, described, folder = weights_folder.read(source)
-        network = cls(weights_folder.parse_network(described, folder))
-        if network.margin._asdict() != described.get("margin"):
+        config = weights_folder.parse_network(described, folder)
+        margin = receptive_field(config)._asdict()
+        if margin != described.get("margin"):
             raise WeightsFileError(
                 f"{folder}: its config says margin {described.get('margin')}",
-                f"{network.margin._asdict()}, the receptive field of that network",
+                f"{margin}, the receptive field of that network",
                 "the config was edited or damaged; fetch the weights again",
             )
+        with torch.device("meta"):  # a config that claims a huge network is compared with the file before it costs memory
+            network = cls(config)
         weights_folder.refuse_other_tensors(tensors, network.state_dict(), folder)
-        network.load_state_dict(tensors)
+        network.load_state_dict(tensors, assign=True)
         network.weights_digest = weights_folder.listed_digest(described)
         return network.eval()
 
+    def check_bands(self, bands: int, msi_bands: int) -> None:
+        """Refuse a pair that has not the bands this network is made for."""
+        channels, got = self.config.channels, f"{bands} hsi bands and {msi_bands} msi bands"
+        if isinstance(channels, FixedBands):
+            if (bands, msi_bands) != (channels.bands, channels.msi_bands):
+                raise ChannelCountError(
+                    got,
+                    f"exactly {channels.bands} and {channels.msi_bands}: this network has fixed channels",
+                    "use a network with Matryoshka kernels for other sensors",
+                )
+        elif bands + msi_bands > channels.max_channels:
+            raise ChannelCountError(
+                got,
+                f"at most {channels.max_channels} together",
+                "select fewer bands, use weights of a wider network, or fuse by a method that needs no weights",
+            )
+
     def _check_pair(self, hsi: Tensor, msi: Tensor) -> None:
-        if hsi.ndim != 4 or msi.ndim != 4 or hsi.shape[0] != msi.shape[0]:
+        if hsi.ndim != 4 or msi.ndim != 4 or hsi.shape[0] != msi.shape[0] or 0 in hsi.shape or 0 in msi.shape:
             raise PairShapeError(
                 f"hsi {tuple(hsi.shape)} and msi {tuple(msi.shape)}",
-                "(batch, bands, rows, columns) for both, of the same batch",
+                "(batch, bands, rows, columns) for both, of the same batch, none of them 0",
                 "add a batch dimension with [None]",
             )
-        channels = self.config.channels
-        if isinstance(channels, MatryoshkaBands) and hsi.shape[1] + msi.shape[1] > channels.max_channels:
-            raise ChannelCountError(
-                f"{hsi.shape[1]} hsi bands and {msi.shape[1]} msi bands",
-                f"at most {channels.max_channels} together",
-                "select fewer bands, or use weights of a wider network",
+        precision = self.hsi_kernel.weight.dtype
+        if hsi.dtype != precision or msi.dtype != precision:
+            raise PairTypeError(
+                f"hsi of {hsi.dtype} and msi of {msi.dtype}",
+                f"{precision}, as the weights are",
+                f"convert both with .to({precision})",
             )
+        self.check_bands(hsi.shape[1], msi.shape[1])
+
+
+def receptive_field(config: NetworkConfig) -> Margin:
+    """One pixel for each input kernel and for the output kernel, the rest in the encoders."""
+    return Margin(fine=encoder_reach(config.spatial_blocks) + 2, coarse=encoder_reach(config.spectral_blocks) + 1)
 
 
 def build_network(name: str) -> FusionNetwork:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from hyperfuse.networks.network_errors import NetworkError
 
@@ -44,7 +45,7 @@ class NetworkConfig(_Frozen):
     spatial_blocks   residual blocks of the encoder of the fine pair (E_spa)
     decoder_hidden   hidden widths of the decoder's MLP
     feature_width    features that the decoder hands to the output kernel
-    value_range      pixel values that the network expects; a scene is scaled to it before, and back after
+    value_range      pixel values that the network expects, from 0 up; a scene is scaled to it before, and back after
     """
 
     width: Positive
@@ -54,6 +55,14 @@ class NetworkConfig(_Frozen):
     feature_width: Positive = 256
     channels: Channels = MatryoshkaBands()
     value_range: tuple[float, float] = (0.0, 1.0)
+
+    @field_validator("value_range")
+    @classmethod
+    def _scales_from_zero(cls, value_range: tuple[float, float]) -> tuple[float, float]:
+        low, high = value_range
+        if low != 0.0 or not 0.0 < high < math.inf:
+            raise ValueError(f"got {low:g} to {high:g}, expected 0 to a finite number above it: scenes are scaled, not shifted")
+        return value_range
 
     def with_fixed_bands(self, bands: int, msi_bands: int) -> NetworkConfig:
         """The same network without Matryoshka kernels, for one pair of sensors."""

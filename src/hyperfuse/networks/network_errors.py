@@ -25,6 +25,10 @@ class PairShapeError(NetworkError):
     """An hsi and an msi that cannot be one pair: dimensions, batch or grids that do not fit."""
 
 
+class PairTypeError(NetworkError):
+    """Pixels of another number type than the weights."""
+
+
 class WeightsFileError(NetworkError):
     """Weights that cannot be read: missing, damaged, of an unknown or newer format, or not fitting their config."""
 

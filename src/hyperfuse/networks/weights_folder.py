@@ -41,10 +41,11 @@ def write(folder: Path, tensors: Mapping[str, Tensor], described: Mapping[str, o
         **described,
         "weights": {"file": weights_name, "sha256": digest},
     }
+    config_text = json.dumps(config, indent=2) + "\n"
     folder.mkdir(parents=True, exist_ok=True)
     _replace(folder / weights_name, contents)
-    _replace(folder / CONFIG_NAME, (json.dumps(config, indent=2) + "\n").encode())
-    for old in folder.glob("weights-*.safetensors"):
+    _replace(folder / CONFIG_NAME, config_text.encode())
+    for old in folder.glob(f"weights-{'[0-9a-f]' * 12}.safetensors"):
         if old.name != weights_name:
             old.unlink()
 
@@ -79,18 +80,25 @@ def parse_network(config: Mapping[str, object], folder: Path) -> NetworkConfig:
 
 
 def refuse_other_tensors(tensors: Mapping[str, Tensor], wanted: Mapping[str, Tensor], folder: Path) -> None:
-    """Names and shapes in the file must be those of the network, each and all."""
-    missing = sorted(wanted.keys() - tensors.keys())
-    unknown = sorted(tensors.keys() - wanted.keys())
-    misshapen = [name for name in sorted(wanted.keys() & tensors.keys()) if tensors[name].shape != wanted[name].shape]
-    if missing or unknown or misshapen:
-        name = (missing or unknown or misshapen)[0]
-        fault = "is missing" if missing else "is unknown" if unknown else f"has shape {tuple(tensors[name].shape)}"
-        raise WeightsFileError(
-            f"{folder}: tensor {name} {fault}",
-            f"the {len(wanted)} tensors of the network in its config",
-            "the weights belong to another config; fetch both again",
-        )
+    """Names and shapes in the file must be those of the network, each and all, and their values numbers."""
+    for name in (*sorted(wanted.keys() ^ tensors.keys()), *sorted(wanted.keys() & tensors.keys())):
+        fault = _fault(tensors.get(name), wanted.get(name))
+        if fault:
+            raise WeightsFileError(
+                f"{folder}: tensor {name} {fault}",
+                f"the {len(wanted)} tensors of the network in its config, all finite",
+                "the weights belong to another config or to a training that failed; fetch both again",
+            )
+
+
+def _fault(tensor: Tensor | None, wanted: Tensor | None) -> str | None:
+    if tensor is None:
+        return "is missing"
+    if wanted is None:
+        return "is unknown"
+    if tensor.shape != wanted.shape:
+        return f"has shape {tuple(tensor.shape)}"
+    return None if bool(torch.isfinite(tensor).all()) else "has values that are not finite"
 
 
 def _read_config(folder: Path) -> dict[str, object]:
@@ -98,9 +106,9 @@ def _read_config(folder: Path) -> dict[str, object]:
     remedy = "give a folder written by save_pretrained"
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
+    except (FileNotFoundError, NotADirectoryError) as error:
         raise WeightsFileError(f"{path} does not exist", f"a folder with {CONFIG_NAME} and weights", remedy) from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise WeightsFileError(f"{path} cannot be read as JSON ({error})", "", remedy) from error
     if not isinstance(config, dict) or config.get("format") != FORMAT:
         found = config.get("format") if isinstance(config, dict) else type(config).__name__
@@ -108,7 +116,7 @@ def _read_config(folder: Path) -> dict[str, object]:
     version = config.get("format_version")
     if version != FORMAT_VERSION:
         raise WeightsFileError(
-            f"{path}: format version {version}", f"version {FORMAT_VERSION}", "update hyperfuse to read newer weights"
+            f"{path}: format version {version!r}", f"version {FORMAT_VERSION}", "update hyperfuse to read newer weights"
         )
     unknown = sorted(config.keys() - _KEYS)
     if unknown:
@@ -137,7 +145,7 @@ def _read_tensors(folder: Path, config: Mapping[str, object]) -> dict[str, Tenso
         tensors: dict[str, Tensor] = parse_safetensors(contents)
     except SafetensorError as error:
         raise WeightsFileError(f"{path} is not a safetensors file ({error})", "", "fetch the weights again") from error
-    return {name: tensor.to(torch.float32) for name, tensor in tensors.items()}
+    return {name: tensor.to(torch.float32, copy=True) for name, tensor in tensors.items()}
 
 
 def _fetched(address: str) -> Path:
@@ -150,7 +158,14 @@ def _fetched(address: str) -> Path:
             "",
             "install it with: pip install 'hyperfuse[hub]', or give a local folder",
         ) from error
-    return Path(snapshot_download(name, revision=revision or None, allow_patterns=["*.json", "*.safetensors"]))
+    try:
+        return Path(snapshot_download(name, revision=revision or None, allow_patterns=["*.json", "*.safetensors"]))
+    except (OSError, ValueError) as error:  # what the hub answers, no connection, and a name that cannot be one
+        raise WeightsFileError(
+            f"{address} cannot be fetched ({str(error).splitlines()[0]})",
+            "hf://owner/name or hf://owner/name@revision",
+            "check the name and the connection, or give a local folder",
+        ) from error
 
 
 def _replace(path: Path, contents: bytes) -> None:
