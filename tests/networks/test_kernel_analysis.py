@@ -15,7 +15,7 @@ from hyperfuse.networks import kernel_analysis
 from hyperfuse.networks.kernel_analysis import kernel_vectors, map_kernels, principal_plane, smoothness
 from hyperfuse.networks.network_errors import NetworkError
 from hyperfuse.reporting.kernel_figure import draw_kernel_maps
-from networks.network_fixtures import tiny_network
+from networks.network_fixtures import TINY, tiny_network
 
 
 def smoothness_slowly(vectors: list[list[float]]) -> float:
@@ -56,8 +56,10 @@ def test_every_channel_of_every_kernel_is_mapped():
     maps = map_kernels(network, umap=False)
     assert [tuple(each.points.shape) for each in maps] == [(16, 2)] * 3
     assert [len(each.points) for each in map_kernels(network, channels=5, umap=False)] == [5] * 3
-    with pytest.raises(NetworkError, match="17 channels to draw; expected 3 to 16"):
+    with pytest.raises(NetworkError, match="17 channels to draw; expected at least 4 and at most the 16 of the network"):
         map_kernels(network, channels=17)
+    with pytest.raises(NetworkError, match="1 channels to draw; expected at least 4"):
+        map_kernels(tiny_network(config=TINY.with_fixed_bands(1, 1)))
 
 
 def test_umap_is_used_where_it_is_installed(monkeypatch):
@@ -80,7 +82,8 @@ def test_the_figure_appears_whole(tmp_path, suffix):
     assert (tmp_path / f"kernels.{suffix}").stat().st_size > 1000
 
 
-def test_a_figure_of_an_unknown_kind_leaves_nothing_behind(tmp_path):
-    with pytest.raises(OptionError, match=r"nonsense.*; give the figure the suffix \.png"):
-        draw_kernel_maps(map_kernels(tiny_network(), umap=False), tmp_path / "kernels.nonsense", "PCA")
+@pytest.mark.parametrize("name", ["kernels.nonsense", "kernels", "scene.tif"])
+def test_a_figure_of_an_unknown_kind_leaves_nothing_behind(tmp_path, name):
+    with pytest.raises(OptionError, match=rf"{name}; expected a name that ends in \.png"):
+        draw_kernel_maps(map_kernels(tiny_network(), umap=False), tmp_path / name, "PCA")
     assert not list(tmp_path.iterdir())

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from hyperfuse.cli.networks import describe_network, export, kernels, print_network
-from hyperfuse.errors import BandError, OptionError, WeightsError
+from hyperfuse.errors import BandError, CubeWriteError, OptionError, WeightsError
 from networks.network_fixtures import tiny_network
 
 
@@ -54,7 +54,25 @@ def test_kernels_draws_and_prints(weights, tmp_path, capsys):
 def test_errors_become_those_of_the_command_line(tmp_path, weights):
     with pytest.raises(WeightsError, match="does not exist"):
         export(str(tmp_path / "nothing"), tmp_path / "a.onnx")
-    with pytest.raises(OptionError, match=r"folder .* does not exist; create it"):
+    with pytest.raises(CubeWriteError, match="nowhere is not a folder"):
         kernels(weights, tmp_path / "nowhere" / "kernels.png")
     with pytest.raises(OptionError, match="2 channels to draw"):
         kernels(weights, tmp_path / "kernels.png", channels=2)
+
+
+@pytest.mark.parametrize(("command", "name"), [(export, "network.onnx"), (kernels, "kernels.png")])
+def test_what_lies_at_the_target_is_kept_before_any_work(command, name, tmp_path):
+    (tmp_path / name).write_text("mine")
+    with pytest.raises(CubeWriteError, match="exists already; choose another name or add --overwrite"):
+        command("no such weights", tmp_path / name)
+    assert (tmp_path / name).read_text() == "mine"
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "work").write_text("mine")
+    with pytest.raises((CubeWriteError, OptionError), match="folder"):
+        command("no such weights", tmp_path / "folder", overwrite=True)
+
+
+def test_kernels_replaces_a_figure_on_request(weights, tmp_path):
+    (tmp_path / "kernels.svg").write_text("old")
+    kernels(weights, tmp_path / "kernels.svg", overwrite=True)
+    assert (tmp_path / "kernels.svg").stat().st_size > 1000

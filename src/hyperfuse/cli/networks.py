@@ -8,19 +8,23 @@ from typing import Annotated
 import typer
 
 Weights = Annotated[str, typer.Argument(metavar="WEIGHTS", help="Folder of weights, or hf://owner/name.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the target if it exists.")]
 
 
 def export(
     weights: Weights,
     output: Annotated[Path, typer.Argument(metavar="OUT.onnx", help="File to write.")],
+    overwrite: Overwrite = False,
 ) -> None:
     """Write a network as one ONNX file that takes any band count, any msi and any scale."""
+    from hyperfuse.cubes.publishing import refuse_unwritable
     from hyperfuse.networks.fusion_network import FusionNetwork
     from hyperfuse.networks.onnx_export import export_onnx
     from hyperfuse.prediction.network_fusion import network_errors
 
+    refuse_unwritable(output, overwrite=overwrite)
     with network_errors():
-        export_onnx(FusionNetwork.from_pretrained(weights), _in_existing_folder(output))
+        export_onnx(FusionNetwork.from_pretrained(weights), output)
     typer.echo(f"{output}  {output.stat().st_size / 1e6:.1f} MB")
 
 
@@ -29,6 +33,7 @@ def kernels(
     output: Annotated[Path, typer.Option("-o", "--output", metavar="FIG", help="Figure to write (.png, .svg, .pdf).")],
     channels: Annotated[int | None, typer.Option(help="Draw the first so many channels only (default: all).")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the numbers as JSON.")] = False,
+    overwrite: Overwrite = False,
 ) -> None:
     """Draw what the Matryoshka kernels have learned: each channel a point, coloured by its index."""
     import json
@@ -36,12 +41,13 @@ def kernels(
     from hyperfuse.networks.fusion_network import FusionNetwork
     from hyperfuse.networks.kernel_analysis import map_kernels, umap_is_installed
     from hyperfuse.prediction.network_fusion import network_errors
-    from hyperfuse.reporting.kernel_figure import draw_kernel_maps
+    from hyperfuse.reporting.kernel_figure import draw_kernel_maps, refuse_unwritable_figure
 
+    refuse_unwritable_figure(output, overwrite=overwrite)
     with network_errors():
         maps = map_kernels(FusionNetwork.from_pretrained(weights), channels)
     projection = "UMAP" if umap_is_installed() else "PCA"
-    draw_kernel_maps(maps, _in_existing_folder(output), projection)
+    draw_kernel_maps(maps, output, projection)
     if as_json:
         numbers = {kernel.title: round(kernel.smoothness, 6) for kernel in maps}
         typer.echo(json.dumps({"figure": str(output), "projection": projection, "smoothness": numbers}, indent=2))
@@ -112,11 +118,3 @@ def print_network(description: dict[str, object], *, as_json: bool) -> None:
                 typer.echo(f"{key.replace('_', ' ')}, {part.replace('_', ' ')}: {number:,}")
         else:
             typer.echo(f"{key.replace('_', ' ')}: {value:,}" if type(value) is int else f"{key.replace('_', ' ')}: {value}")
-
-
-def _in_existing_folder(path: Path) -> Path:
-    from hyperfuse.errors import OptionError
-
-    if not path.parent.is_dir():
-        raise OptionError(f"folder {path.parent} does not exist", remedy="create it or choose another target")
-    return path

@@ -16,6 +16,7 @@ from hyperfuse.networks.fusion_network import FusionNetwork
 from hyperfuse.networks.network_errors import NetworkError
 
 _UMAP_NEIGHBOURS = 15
+_FEWEST_CHANNELS = 4  # UMAP cannot place fewer
 _SEED = 0
 
 
@@ -39,11 +40,11 @@ def map_kernels(network: FusionNetwork, channels: int | None = None, *, umap: bo
     umap True or False asks for UMAP or for principal components; None takes UMAP where it is installed.
     """
     vectors = kernel_vectors(network)
-    if channels is not None:
-        most = min(len(each) for each in vectors.values())
-        if not 3 <= channels <= most:
-            raise NetworkError(f"{channels} channels to draw", f"3 to {most}")
-        vectors = {title: each[:channels] for title, each in vectors.items()}
+    most = min(len(each) for each in vectors.values())
+    drawn = most if channels is None else channels
+    if not _FEWEST_CHANNELS <= drawn <= most:
+        raise NetworkError(f"{drawn} channels to draw", f"at least {_FEWEST_CHANNELS} and at most the {most} of the network")
+    vectors = {title: each[:channels] for title, each in vectors.items()}
     use_umap = umap_is_installed() if umap is None else umap
     project = umap_plane if use_umap else principal_plane
     return [KernelMap(title, project(each), smoothness(each)) for title, each in vectors.items()]

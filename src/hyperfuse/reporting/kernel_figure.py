@@ -5,8 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from hyperfuse.cubes.publishing import published, refuse_unwritable
 from hyperfuse.errors import OptionError
 from hyperfuse.networks.kernel_analysis import KernelMap
+
+SUFFIXES = (".png", ".svg", ".pdf")
+
+
+def refuse_unwritable_figure(path: Path, *, overwrite: bool) -> None:
+    """Complain before the maps are made, not after."""
+    if path.suffix.lower() not in SUFFIXES:
+        raise OptionError(f"figure {path}", f"a name that ends in {', '.join(SUFFIXES)}")
+    refuse_unwritable(path, overwrite=overwrite)
 
 
 def draw_kernel_maps(maps: Sequence[KernelMap], path: str | Path, projection: str) -> None:
@@ -14,6 +24,7 @@ def draw_kernel_maps(maps: Sequence[KernelMap], path: str | Path, projection: st
     from matplotlib.figure import Figure
 
     path = Path(path)
+    refuse_unwritable_figure(path, overwrite=True)
     figure = Figure(figsize=(4.2 * len(maps), 4.2), layout="constrained")
     panels = figure.subplots(1, len(maps), squeeze=False)[0]
     for panel, kernel in zip(panels, maps, strict=True):
@@ -24,11 +35,5 @@ def draw_kernel_maps(maps: Sequence[KernelMap], path: str | Path, projection: st
         panel.set_xlabel(f"{projection} 1")
         panel.set_ylabel(f"{projection} 2")
     figure.colorbar(points, ax=panels.tolist(), label="channel index")
-    beside = path.with_name(f".{path.name}.part{path.suffix}")
-    try:
-        figure.savefig(beside, dpi=150)
-        beside.replace(path)
-    except ValueError as error:
-        raise OptionError(f"{path}: {error}", remedy="give the figure the suffix .png, .svg or .pdf") from error
-    finally:
-        beside.unlink(missing_ok=True)
+    with published(path, overwrite=True) as target:
+        figure.savefig(target, dpi=150)
