@@ -11,7 +11,7 @@ from hyperfuse.networks.fusion_network import Margin
 from hyperfuse.networks.network_errors import NetworkError
 from hyperfuse.networks.pixel_centres import AxisPlacement, Placement, shared_edges
 from hyperfuse.networks.tiling import Window, fuse_by_tiles, plan_tiles, run_by_tiles
-from networks.network_fixtures import TINY, random_pair, tiny_network
+from networks.network_fixtures import TINY, loud_network, random_pair, tiny_network
 
 
 @given(
@@ -22,11 +22,13 @@ from networks.network_fixtures import TINY, random_pair, tiny_network
 @example(coarse=(13, 11), scale=(3.2, 5.7), tile_size=7)
 @example(coarse=(13, 11), scale=(3.0, 5.0), tile_size=11)
 @example(coarse=(40, 37), scale=(1.0, 1.0), tile_size=9)
+@example(coarse=(35, 37), scale=(1.1, 1.3), tile_size=9)
+@example(coarse=(2, 3), scale=(3.2, 5.7), tile_size=1)
 @settings(max_examples=8, deadline=None)
 def test_stitched_tiles_equal_the_whole(coarse, scale, tile_size):
-    network = tiny_network()
+    network = loud_network()
     fine = (round(coarse[0] * scale[0]), round(coarse[1] * scale[1]))
-    hsi, msi = random_pair(3, 2, coarse, fine)
+    hsi, msi = (image.double() for image in random_pair(3, 2, coarse, fine))
     with torch.no_grad():
         whole = network(hsi, msi)
     torch.testing.assert_close(fuse_by_tiles(network, hsi, msi, tile_size), whole, atol=1e-5, rtol=0.0)
@@ -35,8 +37,8 @@ def test_stitched_tiles_equal_the_whole(coarse, scale, tile_size):
 @given(shift=st.tuples(st.floats(-3.0, 3.0), st.floats(-3.0, 3.0)), scale=st.floats(1.0, 5.0))
 @settings(max_examples=5, deadline=None)
 def test_tiles_of_a_shifted_pair_equal_the_whole(shift, scale):
-    network = tiny_network()
-    hsi, msi = random_pair(3, 2, (9, 8), (37, 29))
+    network = loud_network()
+    hsi, msi = (image.double() for image in random_pair(3, 2, (9, 8), (37, 29)))
     placement = Placement(AxisPlacement(shift[0], 1 / scale), AxisPlacement(shift[1], 1 / scale))
     with torch.no_grad():
         whole = network(hsi, msi, placement)
@@ -44,8 +46,8 @@ def test_tiles_of_a_shifted_pair_equal_the_whole(shift, scale):
 
 
 def test_a_smaller_margin_shows_seams():
-    network = tiny_network()
-    hsi, msi = random_pair(3, 2, (14, 14), (45, 45))
+    network = loud_network()
+    hsi, msi = (image.double() for image in random_pair(3, 2, (14, 14), (45, 45)))
     with torch.no_grad():
         whole = network(hsi, msi)
         for too_small in (
@@ -56,7 +58,7 @@ def test_a_smaller_margin_shows_seams():
             for tile in plan_tiles((45, 45), (14, 14), too_small, 15):
                 piece = tile.core_of(network(tile.coarse.of(hsi), tile.fine.of(msi), tile.placement))
                 worst = max(worst, float((piece - tile.core.of(whole)).abs().max()))
-            assert worst > 0.0
+            assert worst > 1e-3
 
 
 def test_cores_cover_the_image_once_and_windows_stay_inside():
