@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 from hyperfuse.cli.evaluation import evaluate as evaluate_command
 from hyperfuse.cubes.cube import make_cube
-from hyperfuse.cubes.files import write_cube
-from hyperfuse.errors import GridError
+from hyperfuse.cubes.files import open_cube, write_cube
+from hyperfuse.errors import CubeFileError, GridError
 from hyperfuse.quality import metrics
 
 
@@ -39,8 +39,6 @@ def run(*arguments: object) -> str:
 
 
 def test_json_holds_every_figure(files: tuple[Path, Path]) -> None:
-    from hyperfuse.cubes.files import open_cube
-
     said = json.loads(run(*files, "--json", "--scale", 4, "--q2n"))
     fused, reference = (open_cube(file).values for file in files)
     assert said["psnr_db"] == pytest.approx(metrics.psnr_db(fused, reference, 1.0), rel=1e-9)
@@ -61,3 +59,13 @@ def test_the_table_says_peak_and_what_is_missing(files: tuple[Path, Path]) -> No
 def test_grids_that_differ_are_an_error(files: tuple[Path, Path]) -> None:
     with pytest.raises(GridError, match="40x40 pixels, the reference 40x20"):
         run(files[0], files[0].with_name("small.tif"))
+
+
+def test_arrays_are_chosen_in_files_that_hold_several(files: tuple[Path, Path], tmp_path: Path) -> None:
+    arrays = {file.stem: np.moveaxis(open_cube(file).values, 0, -1) for file in files}
+    np.savez(tmp_path / "both.npz", **arrays)
+    with pytest.raises(CubeFileError, match=r"2 3-D arrays in .*; expected one; name the variable .*fused .*reference"):
+        run(tmp_path / "both.npz", tmp_path / "both.npz")
+    chosen = ("--fused-variable", "fused", "--reference-variable", "reference")
+    said = json.loads(run(tmp_path / "both.npz", tmp_path / "both.npz", *chosen, "--json"))
+    assert said["rmse"] == pytest.approx(json.loads(run(*files, "--json"))["rmse"], rel=1e-12)

@@ -25,6 +25,8 @@ def evaluate(
     ] = None,
     per_band: Annotated[bool, typer.Option("--per-band", help="Also show every band (JSON always holds them).")] = False,
     q2n: Annotated[bool, typer.Option("--q2n", help="Also compute Q2n, the hypercomplex quality index.")] = False,
+    fused_variable: Annotated[str | None, typer.Option(help="Which array of a fused file that holds several.")] = None,
+    reference_variable: Annotated[str | None, typer.Option(help="Which array of a reference file that holds several.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Score a fused cube against its reference: PSNR, SAM, ERGAS, SSIM, UQI, RMSE."""
@@ -36,7 +38,8 @@ def evaluate(
     from hyperfuse.quality.evaluation import evaluate as evaluate_cubes
     from hyperfuse.reporting.tables import band_table, evaluation_table
 
-    scores = evaluate_cubes(open_cube(fused), open_cube(reference), scale, peak, with_q2n=q2n)
+    fused_cube, reference_cube = open_cube(fused, fused_variable), open_cube(reference, reference_variable)
+    scores = evaluate_cubes(fused_cube, reference_cube, scale, peak, with_q2n=q2n)
     if as_json:
         typer.echo(json.dumps(scores.as_dict(), indent=2, allow_nan=False))
         return
