@@ -9,7 +9,9 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from hyperfuse.networks.network_errors import NetworkError
 
-Positive = Annotated[int, Field(ge=1)]
+# Far above any network that could be run, and small enough that the size of a tensor is still a number that torch can hold.
+LARGEST_SIZE = 1_000_000
+Positive = Annotated[int, Field(ge=1, le=LARGEST_SIZE)]
 
 
 class _Frozen(BaseModel):
