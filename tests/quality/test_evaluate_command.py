@@ -64,7 +64,7 @@ def test_grids_that_differ_are_an_error(files: tuple[Path, Path]) -> None:
 def test_arrays_are_chosen_in_files_that_hold_several(files: tuple[Path, Path], tmp_path: Path) -> None:
     arrays = {file.stem: np.moveaxis(open_cube(file).values, 0, -1) for file in files}
     np.savez(tmp_path / "both.npz", **arrays)
-    with pytest.raises(CubeFileError, match=r"2 3-D arrays in .*; expected one; name the variable .*fused .*reference"):
+    with pytest.raises(CubeFileError, match=r"2 3-D arrays in .*; expected one; name it .*fused .*reference"):
         run(tmp_path / "both.npz", tmp_path / "both.npz")
     chosen = ("--fused-variable", "fused", "--reference-variable", "reference")
     said = json.loads(run(tmp_path / "both.npz", tmp_path / "both.npz", *chosen, "--json"))

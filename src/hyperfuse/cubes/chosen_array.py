@@ -67,7 +67,9 @@ def _choose(path: Path, arrays: Sequence[FoundArray], variable: str | None) -> F
             f"no 3-D array of numbers in {path}; it holds {_listed(arrays)}", "one 3-D array", "export the cube itself"
         )
     if len(cubes) > 1:
-        raise CubeFileError(f"{len(cubes)} 3-D arrays in {path}", "one", f"name the variable (see --help): {_listed(cubes)}")
+        raise CubeFileError(
+            f"{len(cubes)} 3-D arrays in {path}", "one", f"name it as --help says, such as with --variable: {_listed(cubes)}"
+        )
     return cubes[0]
 
 
