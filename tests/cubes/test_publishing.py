@@ -17,12 +17,12 @@ from affine import Affine
 from cubes.random_cubes import FORMATS, Format, assert_nothing_lost, sample_cube
 from hyperfuse.cubes import publishing
 from hyperfuse.cubes.cube import make_cube, nodata_of
-from hyperfuse.cubes.files import created_cube, open_cube, write_cube
+from hyperfuse.cubes.files import created_cube, open_cube, refuse_target, write_cube
 from hyperfuse.cubes.grid import grid_of
 from hyperfuse.cubes.guarded_file import GuardedFile
 from hyperfuse.cubes.publishing import published
 from hyperfuse.cubes.undisturbed import signals_waiting
-from hyperfuse.errors import CubeWriteError, HyperfuseError
+from hyperfuse.errors import CubeWriteError, HyperfuseError, OptionError
 
 
 def listing(folder: Path) -> dict[str, bytes | None]:
@@ -290,3 +290,18 @@ def test_a_geotiff_that_gdal_changed_since_keeps_gdal_s_word(tmp_path: Path) -> 
         target.nodata = 7
     assert nodata_of(open_cube(path)) == 7
     assert grid_of(open_cube(path)).transform == Affine(30, 0, 5, 0, -30, 5)
+
+
+def test_a_target_is_refused_before_the_work(tmp_path: Path) -> None:
+    refuse_target(tmp_path / "scene.hdr")
+    (tmp_path / "scene.img").touch()
+    with pytest.raises(CubeWriteError, match=r"scene\.img exists already"):
+        refuse_target(tmp_path / "scene.hdr")
+    refuse_target(tmp_path / "scene.hdr", overwrite=True)
+    with pytest.raises(OptionError, match=r"a cloud-optimised \.nc"):
+        refuse_target(tmp_path / "scene.nc", cog=True)
+    with pytest.raises(OptionError, match=r"option COLOUR for scene\.nc; expected COMPRESS"):
+        refuse_target(tmp_path / "scene.nc", options={"colour": "red"})
+    with pytest.raises(CubeWriteError, match="unknown suffix"):
+        refuse_target(tmp_path / "scene.xyz")
+    assert [path.name for path in tmp_path.iterdir()] == ["scene.img"]

@@ -21,7 +21,7 @@ from hyperfuse.cubes.matlab import arrays_in_mat, created_mat
 from hyperfuse.cubes.netcdf import arrays_in_netcdf, created_netcdf
 from hyperfuse.cubes.nodata import fitting_nodata, nodata_of
 from hyperfuse.cubes.numpy_files import arrays_in_npy, arrays_in_npz, created_npy, created_npz, side_file
-from hyperfuse.cubes.publishing import published
+from hyperfuse.cubes.publishing import published, refuse_unwritable
 from hyperfuse.cubes.raster import read_raster
 from hyperfuse.cubes.raster_writing import created_envi, created_geotiff
 from hyperfuse.cubes.undisturbed import CubeWriter, undisturbed
@@ -154,20 +154,27 @@ def created_cube(
 ) -> Iterator[CubeWriter]:
     """A new cube like `template` (whose values are not looked at), written window by window; it appears when the block ends."""
     path = Path(path)
+    refuse_target(path, options=options, cog=cog, overwrite=overwrite)
     create = creator_for(path)
     given = {key.upper(): value for key, value in (options or {}).items()}
-    if cog and create is not created_geotiff:
-        raise OptionError(f"a cloud-optimised {path.suffix}", "--cog with .tif")
-    _refuse_unknown_options(path, given)
     with published(path, overwrite=overwrite, beside=_companions(path), stale=_stale(path)) as temporary:
         creation = created_geotiff(temporary, template, given, cog=True) if cog else create(temporary, template, given)
         with undisturbed(creation) as writer:
             yield writer
 
 
+def refuse_target(path: Path, *, options: Mapping[str, str] | None = None, cog: bool = False, overwrite: bool = False) -> None:
+    """Whatever can be said against a target before there is anything to write to it; to be asked before hours of work."""
+    if creator_for(path) is not created_geotiff and cog:
+        raise OptionError(f"a cloud-optimised {path.suffix}", "--cog with .tif")
+    _refuse_unknown_options(path, options or {})
+    for each in (*_companions(path), path):
+        refuse_unwritable(each, overwrite=overwrite)
+
+
 def _refuse_unknown_options(path: Path, given: Mapping[str, str]) -> None:
     known = OPTIONS.get(path.suffix.lower())
-    for name in given if known is not None else ():
+    for name in map(str.upper, given if known is not None else ()):
         if name not in (known or ()):
             expected = f"{' or '.join(known)}" if known else f"none: {path.suffix} has no options"
             raise OptionError(f"option {name} for {path.name}", expected, "check --co NAME=VALUE")
