@@ -166,3 +166,18 @@ def test_roughness_follows_wavelength_order_not_band_order():
     matrix = roughness_matrix(3, np.array([700.0, 500.0, 600.0]))
     assert matrix[0, 1] == 0
     assert matrix[0, 2] == matrix[1, 2] == -1
+
+
+def test_eight_by_eight_pixels_are_enough():
+    pair = tiny_pair(12, 3, (8, 8), 4, shift=(2.0, -1.5))
+    found = estimate_observation(pair.hsi, pair.msi)
+    assert found.shift == pytest.approx((2.0, -1.5), abs=0.25)
+    assert found.notes == ()
+
+
+@pytest.mark.parametrize("size", [8, 12])
+def test_images_of_two_places_are_not_aligned(size):
+    pair, elsewhere = (tiny_pair(12, 3, (size, size), 4, seed=seed) for seed in (0, 7))
+    with pytest.warns(UserWarning, match="not estimated"):
+        found = estimate_observation(pair.hsi, elsewhere.msi)
+    assert found.misregistration == (0.0, 0.0)

@@ -21,8 +21,9 @@ from hyperfuse.estimation.registration import SIGMA_LIMITS, Block, Registration,
 from hyperfuse.estimation.sampling import PairSamples
 from hyperfuse.estimation.spectral_response import ResponseFit, fit_response
 
-FEWEST_PIXELS = 48
+FEWEST_PIXELS = 36  # a scene of 8x8
 LEAST_EXPLAINED = 0.3
+MORE_IN_FEW_PIXELS = 40  # pixels that unrelated images match by chance when the best shift and point spread are picked
 MOST_SHIFT_ERROR = 0.2  # of a coarse pixel
 LEAST_EVIDENCE = 10.0  # log likelihood that a point spread other than the expected one must gain
 
@@ -121,7 +122,7 @@ def _registered(samples: PairSamples, known: KnownParts) -> tuple[Registration, 
     # Blocks already lie where the grids say; the search starts from no shift beyond that.
     found = register(blocks, samples.scale, start, (0.0, 0.0), known.sigma is not None, known.misregistration is not None)
     expected = replace(expected, explained=found.explained_at_start)
-    if found.explained < LEAST_EXPLAINED:
+    if found.explained < LEAST_EXPLAINED + min(0.55, MORE_IN_FEW_PIXELS / pixels):
         share = max(0.0, found.explained)
         return expected, [f"shift and point spread not estimated: the hsi explains {share:.0%} of the msi, too little to align by"]
     if any(sigma >= 0.99 * SIGMA_LIMITS[1] * scale for sigma, scale in zip(found.sigma, samples.scale, strict=True)):
