@@ -5,7 +5,7 @@ Library code always reports progress; whether a person sees it is decided once, 
 
 from __future__ import annotations
 
-import time
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -39,15 +39,14 @@ def progress(description: str, total: int) -> Iterator[Callable[[int], None]]:
         console=Console(stderr=True),
     )
     task = bar.add_task(description, total=total)
-    started = time.monotonic()
-
-    def advance(steps: int) -> None:
-        bar.update(task, advance=steps)
-        if not bar.live.is_started and time.monotonic() - started > SECONDS_BEFORE_SHOWN:
-            bar.start()
-
+    # A timer, because the first step may itself be the long one.
+    appearance = threading.Timer(SECONDS_BEFORE_SHOWN, bar.start)
+    appearance.daemon = True
+    appearance.start()
     try:
-        yield advance
+        yield lambda steps: bar.update(task, advance=steps)
     finally:
+        appearance.cancel()
+        appearance.join()
         if bar.live.is_started:
             bar.stop()

@@ -16,7 +16,7 @@ from torch import Tensor
 from hyperfuse.cubes.cube import wavelengths_nm
 from hyperfuse.degradation.point_spread import sigma_from_fwhm
 from hyperfuse.degradation.response import ResponseSpec, response_for
-from hyperfuse.errors import OptionError
+from hyperfuse.errors import BandError, OptionError
 from hyperfuse.estimation.estimate import KnownParts, estimate_observation
 from hyperfuse.estimation.observation import Observation, default_sigma
 from hyperfuse.methods.catalogue import AUTO
@@ -43,6 +43,7 @@ def observe(pair: AlignedPair, hsi: xr.DataArray, hints: ObservationHints) -> Ob
     """How the pair was observed, over its usable bands."""
     if hints.psf_fwhm is not None and not 0 < hints.psf_fwhm < 1e4:
         raise OptionError(f"point spread of {hints.psf_fwhm} fine pixels", "a width above 0")
+    _require_possible_shift(hints.shift, pair)
     sigma = None if hints.psf_fwhm is None else (sigma_from_fwhm(hints.psf_fwhm),) * 2
     known = KnownParts(
         sigma=sigma or (None if hints.estimate else default_sigma(pair.scale)),
@@ -58,6 +59,14 @@ def observe(pair: AlignedPair, hsi: xr.DataArray, hints: ObservationHints) -> Ob
         wavelength_nm=None if centres is None else centres[pair.usable_bands],
         known=known,
     )
+
+
+def _require_possible_shift(shift: tuple[float, float] | None, pair: AlignedPair) -> None:
+    if shift is None:
+        return
+    # Written so that NaN fails too.
+    if not all(abs(distance) < size / 2 for distance, size in zip(shift, pair.msi.shape[1:], strict=True)):
+        raise OptionError(f"shift of {shift[0]:g} {shift[1]:g} fine pixels", "less than half of the overlap", "mend --shift")
 
 
 def resolved_method(pair: AlignedPair, observation: Observation, method: str) -> str:
@@ -99,7 +108,14 @@ def _interpolated(hsi: Tensor, msi: Tensor, observation: Observation) -> Tensor:
 
 
 def _usable_response(pair: AlignedPair, hsi: xr.DataArray, spec: ResponseSpec) -> Tensor:
-    weights = response_for(hsi, spec).weights[:, pair.usable_bands]
+    found = response_for(hsi, spec)
+    if len(found.names) != pair.msi.shape[0]:
+        raise BandError(
+            f"response {found.source} of {len(found.names)} bands for an MSI of {pair.msi.shape[0]}",
+            "one response band per MSI band, in the same order",
+            "name the MSI's own bands (Sentinel-2A:B2,B3,B4,B8) or leave --response out",
+        )
+    weights = found.weights[:, pair.usable_bands]
     return torch.from_numpy(weights / weights.sum(axis=1, keepdims=True))
 
 

@@ -11,8 +11,7 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from hyperfuse.cubes.cube import as_cube
-from hyperfuse.cubes.files import creator_for, open_cube, write_cube
-from hyperfuse.cubes.publishing import refuse_unwritable
+from hyperfuse.cubes.files import open_cube, refuse_target, write_cube
 from hyperfuse.degradation.response import ResponseSpec
 from hyperfuse.errors import OptionError
 from hyperfuse.methods.catalogue import AUTO, find_method
@@ -22,6 +21,7 @@ from hyperfuse.prediction.fuse_pair import ObservationHints, fuse_pair, observe,
 from hyperfuse.prediction.fused_cube import fused_cube
 from hyperfuse.prediction.moving import moved
 from hyperfuse.prediction.network_fusion import load_network
+from hyperfuse.progress import progress
 
 PathLike = str | os.PathLike[str]
 Image = xr.DataArray | NDArray[Any] | PathLike
@@ -58,10 +58,15 @@ def fuse(
         raise OptionError(f"trust {trust!r}", f"{MSI} or {HSI}", "name the image whose georeference is right")
     network = None if weights is None else load_network(str(weights))
     hsi_cube, msi_cube = as_image(hsi), as_image(msi)
-    pair = align_pair(hsi_cube, msi_cube)
-    observation = observe(pair, hsi_cube, ObservationHints(estimate, response, psf_fwhm, shift))
-    method = resolved_method(pair, observation, method) if network is None else method
-    fused = fuse_pair(pair, observation, method, network, consistency=consistency)
+    with progress("Fusing", total=4) as advance:
+        pair = align_pair(hsi_cube, msi_cube)
+        advance(1)
+        observation = observe(pair, hsi_cube, ObservationHints(estimate, response, psf_fwhm, shift))
+        advance(1)
+        method = resolved_method(pair, observation, method) if network is None else method
+        advance(1)
+        fused = fuse_pair(pair, observation, method, network, consistency=consistency)
+        advance(1)
     if trust == HSI:
         fused = moved(fused, observation.misregistration)
     return fused_cube(fused, pair, hsi_cube, msi_cube, _provenance(method, network))
@@ -88,8 +93,7 @@ def fuse_files(
 ) -> Path:
     """The same from file to file. What cannot be written is said before the work, not after it."""
     output = Path(output)
-    creator_for(output)
-    refuse_unwritable(output, overwrite=overwrite)
+    refuse_target(output, options=options, cog=cog, overwrite=overwrite)
     fused = fuse(
         open_cube(hsi, hsi_variable),
         open_cube(msi, msi_variable),
