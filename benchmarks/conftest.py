@@ -9,7 +9,6 @@ from contextlib import contextmanager
 
 import psutil
 import pytest
-import torch
 
 _FIGURES: list[str] = []
 _SAMPLING_SECONDS = 0.005
@@ -54,23 +53,6 @@ def race() -> Callable[..., dict[str, float]]:
         return best
 
     return run_race
-
-
-@pytest.fixture
-def matmul_rate() -> Callable[[], float]:
-    """Floating-point operations per second of this machine's own float32 matrix product, now."""
-
-    def measure(size: int = 2048, rounds: int = 4) -> float:
-        a = torch.randn(size, size)
-        a @ a
-        best = float("inf")
-        for _ in range(rounds):
-            start = time.perf_counter()
-            a @ a
-            best = min(best, time.perf_counter() - start)
-        return 2.0 * size**3 / best
-
-    return measure
 
 
 class PeakMemory:
