@@ -69,17 +69,12 @@ def describe_network(
     """Parameters and multiply-adds of a preset for one pair: `size` fine pixels on a side, `size / scale` coarse ones."""
     import torch
 
-    from hyperfuse.errors import OptionError
     from hyperfuse.networks.complexity import count_multiply_adds, count_parameters
     from hyperfuse.networks.fusion_network import FusionNetwork
     from hyperfuse.networks.network_config import preset
     from hyperfuse.prediction.network_fusion import network_errors
 
-    if size < 1 or bands < 1 or msi_bands < 1 or not 1.0 <= scale <= size:
-        raise OptionError(
-            f"size {size}, bands {bands}, msi bands {msi_bands}, scale {scale:g}",
-            "whole numbers from 1 up and a scale between 1 and the size",
-        )
+    _refuse_impossible_pair(bands, msi_bands, size, scale)
     with network_errors():
         config = preset(name)
         if fixed_bands:
@@ -103,6 +98,16 @@ def describe_network(
         },
         "margin": network.margin._asdict(),
     }
+
+
+def _refuse_impossible_pair(bands: int, msi_bands: int, size: int, scale: float) -> None:
+    from hyperfuse.errors import OptionError
+
+    if size < 1 or bands < 1 or msi_bands < 1 or not 1.0 <= scale <= size:
+        raise OptionError(
+            f"size {size}, bands {bands}, msi bands {msi_bands}, scale {scale:g}",
+            "whole numbers from 1 up and a scale between 1 and the size",
+        )
 
 
 def print_network(description: dict[str, object], *, as_json: bool) -> None:
