@@ -129,6 +129,7 @@ def test_network_with_too_few_slots_says_so(pair: Simulation, tmp_path: Path) ->
         (["--response", "sentinel-99"], "unknown response"),
         (["--psf-fwhm", "-1"], "a width above 0"),
         (["--weights", "nowhere"], "nowhere"),
+        (["--weights", "nowhere", "--method", "gsa"], "leave out --method or --weights"),
         (["--shift", "nan", "0"], "less than half of the overlap"),
         (["--shift", "0", "1e9"], "less than half of the overlap"),
         (["--response", "rgb"], "one response band per MSI band"),

@@ -20,7 +20,7 @@ from hyperfuse.prediction.aligned_pair import align_pair
 from hyperfuse.prediction.fuse_pair import ObservationHints, fuse_pair, observe, resolved_method
 from hyperfuse.prediction.fused_cube import fused_cube
 from hyperfuse.prediction.moving import moved
-from hyperfuse.prediction.network_fusion import load_network
+from hyperfuse.prediction.network_fusion import load_network, require_fitting_bands
 from hyperfuse.progress import progress
 
 PathLike = str | os.PathLike[str]
@@ -54,12 +54,16 @@ def fuse(
     """
     if method != AUTO:
         find_method(method)
+    if method != AUTO and weights is not None:
+        raise OptionError(f"method {method!r} and weights", "one of the two", "leave out --method or --weights")
     if trust not in (MSI, HSI):
         raise OptionError(f"trust {trust!r}", f"{MSI} or {HSI}", "name the image whose georeference is right")
     network = None if weights is None else load_network(str(weights))
     hsi_cube, msi_cube = as_image(hsi), as_image(msi)
     with progress("Fusing", total=4) as advance:
         pair = align_pair(hsi_cube, msi_cube)
+        if network is not None:
+            require_fitting_bands(network, int(pair.usable_bands.sum()), pair.msi.shape[0])
         advance(1)
         observation = observe(pair, hsi_cube, ObservationHints(estimate, response, psf_fwhm, shift))
         advance(1)

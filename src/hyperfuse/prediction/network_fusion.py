@@ -43,6 +43,12 @@ def load_network(weights: str) -> FusionNetwork:
         return FusionNetwork.from_pretrained(weights)
 
 
+def require_fitting_bands(network: FusionNetwork, bands: int, msi_bands: int) -> None:
+    """Said before the estimation, not after it."""
+    with network_errors():
+        network.check_bands(bands, msi_bands)
+
+
 def fuse_with_network(
     network: FusionNetwork, hsi: Tensor, msi: Tensor, scale: tuple[float, float], shift: tuple[float, float]
 ) -> Tensor:
