@@ -364,7 +364,7 @@ def test_ended_in_the_middle(suffix: str, number: signal.Signals, tmp_path: Path
     out = tmp_path / "out"
     out.mkdir()
     command = [sys.executable, "-c", SLOW_COMMAND, "convert", str(source), str(out / f"out{suffix}")]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, preexec_fn=_hear_interrupts)
     started = time.monotonic()
     while not names_in(out) and time.monotonic() - started < 30:
         time.sleep(0.02)
@@ -374,6 +374,11 @@ def test_ended_in_the_middle(suffix: str, number: signal.Signals, tmp_path: Path
     assert process.returncode == 128 + number
     assert "Traceback" not in complaints
     assert names_in(out) == set()
+
+
+def _hear_interrupts() -> None:
+    """Whatever runs the tests in the background has its children ignore SIGINT; a person's shell does not."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def test_killed_outright_leaves_the_old_target(tmp_path: Path) -> None:
