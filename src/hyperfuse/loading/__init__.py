@@ -1,0 +1,1 @@
+"""Scenes -> patches -> simulated pairs -> batches: what a training reads."""
