@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import pickle
+from pathlib import Path
+
 import numpy as np
 import pytest
 import xarray as xr
 from affine import Affine
 
-from hyperfuse import fuse, make_cube, simulate_pair
+from hyperfuse import fuse, make_cube, open_cube, simulate_pair, write_cube
 from hyperfuse.cubes.cube import physical_values
 from hyperfuse.cubes.grid import grid_of
 from hyperfuse.prediction.aligned_pair import align_pair
@@ -33,7 +36,7 @@ def window(cube: xr.DataArray, rows: slice, columns: slice) -> xr.DataArray:
 
 def upside_down(cube: xr.DataArray) -> xr.DataArray:
     transform = grid_of(cube).transform @ Affine.translation(0, cube.sizes["y"]) @ Affine.scale(1, -1)
-    return make_cube(cube.values[:, ::-1], wavelength_nm=cube["wavelength"].values, crs=32633, transform=transform)
+    return make_cube(cube.values[:, ::-1], good=cube["good"].values, crs=32633, transform=transform)
 
 
 @pytest.mark.parametrize("turned", [False, True])
@@ -67,3 +70,25 @@ def test_an_msi_that_ends_within_hsi_pixels_is_fused_as_well_as_any(method: str)
         return float(np.sqrt(np.mean((physical_values(fused) - pair.reference.values[:, rows, columns]) ** 2)))
 
     assert error(slice(15, 75), slice(11, 90)) < 1.15 * error(slice(16, 76), slice(12, 92))
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_windows_are_read_one_by_one_and_anywhere(turned: bool, tmp_path: Path) -> None:
+    values = np.random.default_rng(1).random((5, 10, 11)).astype(np.float32)
+    values[2] = np.nan
+    values[3, :7] = np.nan
+    hsi = make_cube(values, good=[True, True, True, True, False], crs=32633, transform=FINE @ Affine.scale(SCALE))
+    msi = window(scene(40, 44), slice(8, 36), slice(4, 40))
+    pair = align_pair(
+        open_cube(write_cube(upside_down(hsi) if turned else hsi, tmp_path / "hsi.tif")),
+        open_cube(write_cube(msi, tmp_path / "msi.tif")),
+    )
+    assert pair.usable_bands.tolist() == [True, True, False, True, False]
+    assert (pair.coarse_shape, pair.fine_shape) == ((5, 7, 9), (12, 28, 36))
+    assert pair.hsi.shape == pair.coarse_shape
+    message = pickle.dumps(pair)
+    assert len(message) < 20_000  # where to read, not what was read
+    travelled = pickle.loads(message)
+    rows, columns = slice(2, 5), slice(1, None)
+    np.testing.assert_array_equal(travelled.hsi_values(rows, columns), hsi.values[:, 2:9, 1:10][:, rows, columns])
+    np.testing.assert_array_equal(travelled.msi_values(rows, columns), msi.values[:, rows, columns])

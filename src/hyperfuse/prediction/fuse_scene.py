@@ -73,7 +73,7 @@ def fuse(
         advance(1)
     if trust == HSI:
         fused = moved(fused, observation.misregistration)
-    return fused_cube(fused, pair, hsi_cube, msi_cube, _provenance(method, network))
+    return fused_cube(fused, pair, hsi_cube, _provenance(method, network))
 
 
 def fuse_files(

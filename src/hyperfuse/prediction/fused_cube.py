@@ -11,15 +11,12 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from hyperfuse.cubes.cube import make_cube, nodata_of
-from hyperfuse.cubes.grid import fine_grid, grid_of
 from hyperfuse.prediction.aligned_pair import AlignedPair
 
 
-def fused_cube(
-    fused: NDArray[np.float32], pair: AlignedPair, hsi: xr.DataArray, msi: xr.DataArray, record: Mapping[str, str]
-) -> xr.DataArray:
-    """`fused` covers the pair's part of the MSI's grid; everything else becomes nodata."""
-    grid = fine_grid(grid_of(hsi), grid_of(msi))
+def fused_cube(fused: NDArray[np.float32], pair: AlignedPair, hsi: xr.DataArray, record: Mapping[str, str]) -> xr.DataArray:
+    """`fused` covers the pair's part of the output grid; everything else becomes nodata."""
+    grid = pair.output_grid
     nodata = _nodata_for(hsi, complete=_is_complete(fused, pair, grid.height, grid.width))
     stored = np.full((fused.shape[0], grid.height, grid.width), 0 if nodata is None else nodata, dtype=hsi.dtype)
     stored[:, pair.fine_rows, pair.fine_columns] = to_stored(fused, hsi, nodata)

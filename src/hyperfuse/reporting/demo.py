@@ -77,7 +77,7 @@ def _fused_by_method(simulation: Simulation) -> tuple[dict[str, xr.DataArray], d
             started = time.perf_counter()
             values = fuse_pair(pair, observation, name)
             seconds[name] = time.perf_counter() - started
-            fused[name] = fused_cube(values, pair, hsi, msi, {"hyperfuse_method": name})
+            fused[name] = fused_cube(values, pair, hsi, {"hyperfuse_method": name})
             advance(1)
     return fused, seconds
 
