@@ -18,9 +18,20 @@ from hyperfuse.networks.encoders import Encoder, encoder_reach
 from hyperfuse.networks.fixed_kernels import FixedInputKernel, FixedOutputKernel
 from hyperfuse.networks.implicit_decoder import ImplicitDecoder
 from hyperfuse.networks.matryoshka_kernels import MatryoshkaInputKernel, MatryoshkaOutputKernel
-from hyperfuse.networks.network_config import FixedBands, NetworkConfig, preset, preset_name
+from hyperfuse.networks.network_config import (
+    BICUBIC,
+    Components,
+    FixedBands,
+    MatryoshkaBands,
+    NetworkConfig,
+    WavelengthBands,
+    preset,
+    preset_name,
+)
 from hyperfuse.networks.network_errors import ChannelCountError, PairShapeError, PairTypeError, WeightsFileError
+from hyperfuse.networks.pair_channels import PairChannels, find_channels
 from hyperfuse.networks.pixel_centres import Placement, shared_edges
+from hyperfuse.networks.wavelength_kernels import WavelengthInputKernel, WavelengthOutputKernel
 
 
 class Margin(NamedTuple):
@@ -42,23 +53,54 @@ class FusionNetwork(nn.Module):
         self.config = config
         self.weights_digest: str | None = None  # sha256 of the file that the weights were read from
         self.hsi_kernel, self.pair_kernel, self.output_kernel = _kernels(config)
+        self.msi_kernel = _msi_kernel(config)
         self.spectral_encoder = Encoder(config.width, config.spectral_blocks)
         self.spatial_encoder = Encoder(config.width, config.spatial_blocks)
         self.implicit_decoder = ImplicitDecoder(config.width, config.decoder_hidden, config.feature_width)
 
-    def forward(self, hsi: Tensor, msi: Tensor, placement: Placement | None = None) -> Tensor:
-        """Without a placement both images cover the same ground, so that the scale is H/h along rows and W/w along columns."""
-        self._check_pair(hsi, msi)
-        bands, fine_size, coarse_size = hsi.shape[1], (msi.shape[2], msi.shape[3]), (hsi.shape[2], hsi.shape[3])
-        placement = placement or shared_edges(fine_size, coarse_size)
+    def forward(
+        self,
+        hsi: Tensor,
+        msi: Tensor,
+        placement: Placement | None = None,
+        base: Tensor | None = None,
+        channels: PairChannels | None = None,
+    ) -> Tensor:
+        """Without a placement both images cover the same ground, so that the scale is H/h along rows and W/w along columns.
 
-        hsi_upsampled = upsample_bicubic(hsi, fine_size, placement)
-        pair = torch.cat([hsi_upsampled, msi], dim=1)
-        spectral_code = self.spectral_encoder(self.hsi_kernel(_channels_last(hsi)))
-        spatial_code = self.spatial_encoder(self.pair_kernel(_channels_last(pair)))
+        `base` (B, C, H, W) is what the residual is added to, where that is not bicubic; `channels` those of the whole scene, where
+        this pair is a tile of it.
+        """
+        self._check_pair(hsi, msi, base)
+        fine_size, coarse_size = (msi.shape[2], msi.shape[3]), (hsi.shape[2], hsi.shape[3])
+        placement = placement or shared_edges(fine_size, coarse_size)
+        channels = channels or find_channels(self.config, hsi, msi)
+
+        if base is None:
+            base = upsample_bicubic(hsi, fine_size, placement)
+        spectral_code = self.spectral_encoder(self._embed_hsi(channels.of_hsi(hsi), channels))
+        spatial_code = self.spatial_encoder(self._embed_pair(channels.of_hsi(base), channels.of_msi(msi), channels))
         features = self.implicit_decoder(spectral_code, spatial_code, placement)
-        fused: Tensor = hsi_upsampled + self.output_kernel(features, bands)
-        return fused
+        return base + channels.to_bands(self._residual(features, hsi.shape[1], channels))
+
+    def _embed_hsi(self, hsi: Tensor, channels: PairChannels) -> Tensor:
+        return _on_channels(self.hsi_kernel, hsi, channels.wavelength_nm)
+
+    def _embed_pair(self, base: Tensor, msi: Tensor, channels: PairChannels) -> Tensor:
+        if self.msi_kernel is None:
+            return _on_channels(self.pair_kernel, torch.cat([base, msi], dim=1), None)
+        embedded_msi = _on_channels(self.msi_kernel, msi, channels.msi_wavelength_nm)
+        return _on_channels(self.pair_kernel, base, channels.wavelength_nm) + embedded_msi
+
+    def _residual(self, features: Tensor, bands: int, channels: PairChannels) -> Tensor:
+        kernel = self.output_kernel
+        if isinstance(kernel, WavelengthOutputKernel):
+            assert channels.wavelength_nm is not None
+            by_wavelength: Tensor = kernel(features, channels.wavelength_nm)
+            return by_wavelength
+        subspace = channels.hsi_subspace
+        residual: Tensor = kernel(features, bands if subspace is None else subspace.unit.shape[1])
+        return residual
 
     @property
     def margin(self) -> Margin:
@@ -96,6 +138,7 @@ class FusionNetwork(nn.Module):
     def check_bands(self, bands: int, msi_bands: int) -> None:
         """Refuse a pair that has not the bands this network is made for."""
         channels, got = self.config.channels, f"{bands} hsi bands and {msi_bands} msi bands"
+        remedy = "select fewer bands, use weights of a wider network, or fuse by a method that needs no weights"
         if isinstance(channels, FixedBands):
             if (bands, msi_bands) != (channels.bands, channels.msi_bands):
                 raise ChannelCountError(
@@ -103,14 +146,14 @@ class FusionNetwork(nn.Module):
                     f"exactly {channels.bands} and {channels.msi_bands}: this network has fixed channels",
                     "use a network with Matryoshka kernels for other sensors",
                 )
-        elif bands + msi_bands > channels.max_channels:
-            raise ChannelCountError(
-                got,
-                f"at most {channels.max_channels} together",
-                "select fewer bands, use weights of a wider network, or fuse by a method that needs no weights",
-            )
+        elif self.config.msi_kernel == "joined":
+            assert isinstance(channels, MatryoshkaBands)
+            if bands + msi_bands > channels.max_channels:
+                raise ChannelCountError(got, f"at most {channels.max_channels} together", remedy)
+        elif isinstance(channels, MatryoshkaBands) and (bands > channels.max_channels or msi_bands > self.config.max_msi_bands):
+            raise ChannelCountError(got, f"at most {channels.max_channels} and {self.config.max_msi_bands}", remedy)
 
-    def _check_pair(self, hsi: Tensor, msi: Tensor) -> None:
+    def _check_pair(self, hsi: Tensor, msi: Tensor, base: Tensor | None) -> None:
         if hsi.ndim != 4 or msi.ndim != 4 or hsi.shape[0] != msi.shape[0] or 0 in hsi.shape or 0 in msi.shape:
             raise PairShapeError(
                 f"hsi {tuple(hsi.shape)} and msi {tuple(msi.shape)}",
@@ -125,6 +168,13 @@ class FusionNetwork(nn.Module):
                 f"convert both with .to({precision})",
             )
         self.check_bands(hsi.shape[1], msi.shape[1])
+        expected = (hsi.shape[0], hsi.shape[1], msi.shape[2], msi.shape[3])
+        if base is None and self.config.base != BICUBIC:
+            raise PairShapeError(
+                "no base", f"the image of {self.config.base}, which this network adds to", f"run {self.config.base} before it"
+            )
+        if base is not None and tuple(base.shape) != expected:
+            raise PairShapeError(f"a base of shape {tuple(base.shape)}", f"{expected}: the hsi's bands on the msi's pixels")
 
 
 def receptive_field(config: NetworkConfig) -> Margin:
@@ -137,26 +187,44 @@ def build_network(name: str) -> FusionNetwork:
     return FusionNetwork(preset(name))
 
 
-def _kernels(
-    config: NetworkConfig,
-) -> tuple[
-    MatryoshkaInputKernel | FixedInputKernel,
-    MatryoshkaInputKernel | FixedInputKernel,
-    MatryoshkaOutputKernel | FixedOutputKernel,
-]:
-    """The kernels on the hsi, on the pair, and on the decoded features."""
-    channels = config.channels
+InputKernel = MatryoshkaInputKernel | WavelengthInputKernel | FixedInputKernel
+OutputKernel = MatryoshkaOutputKernel | WavelengthOutputKernel | FixedOutputKernel
+
+
+def _kernels(config: NetworkConfig) -> tuple[InputKernel, InputKernel, OutputKernel]:
+    """The kernels on the hsi, on the pair (or on the base alone, where the msi has its own), and on the decoded features."""
+    channels, width, features = config.channels, config.width, config.feature_width
     if isinstance(channels, FixedBands):
+        joined = channels.msi_bands if config.msi_kernel == "joined" else 0
         return (
-            FixedInputKernel(channels.bands, config.width),
-            FixedInputKernel(channels.bands + channels.msi_bands, config.width),
-            FixedOutputKernel(config.feature_width, channels.bands),
+            FixedInputKernel(channels.bands, width),
+            FixedInputKernel(channels.bands + joined, width),
+            FixedOutputKernel(features, channels.bands),
         )
-    return (
-        MatryoshkaInputKernel(channels.max_channels, config.width),
-        MatryoshkaInputKernel(channels.max_channels, config.width),
-        MatryoshkaOutputKernel(config.feature_width, channels.max_channels),
-    )
+    if isinstance(channels, WavelengthBands):
+        return (
+            WavelengthInputKernel(channels, width),
+            WavelengthInputKernel(channels, width),
+            WavelengthOutputKernel(features, channels),
+        )
+    slots = channels.count if isinstance(channels, Components) else channels.max_channels
+    return MatryoshkaInputKernel(slots, width), MatryoshkaInputKernel(slots, width), MatryoshkaOutputKernel(features, slots)
+
+
+def _msi_kernel(config: NetworkConfig) -> InputKernel | None:
+    if config.msi_kernel == "joined":
+        return None
+    if isinstance(config.channels, WavelengthBands):
+        return WavelengthInputKernel(config.channels, config.width)
+    if isinstance(config.channels, FixedBands):
+        return FixedInputKernel(config.channels.msi_bands, config.width)
+    return MatryoshkaInputKernel(config.max_msi_bands, config.width)
+
+
+def _on_channels(kernel: InputKernel, image: Tensor, wavelength_nm: Tensor | None) -> Tensor:
+    image = _channels_last(image)
+    embedded: Tensor = kernel(image, wavelength_nm) if isinstance(kernel, WavelengthInputKernel) else kernel(image)
+    return embedded
 
 
 def _channels_last(image: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from hyperfuse.networks.network_errors import NetworkError
 
@@ -19,13 +19,41 @@ class _Frozen(BaseModel):
 
 
 class MatryoshkaBands(_Frozen):
-    """The paper's channels: slot i of every kernel is band i, and a cube of C bands uses the first C slots.
+    """The paper's channels: slot i of every kernel is band i, and a cube of C bands uses the first C slots (C_max of them).
 
-    The msi is concatenated after the upsampled hsi, so the two together have at most `max_channels` (the paper's C_max) bands.
+    Where the msi is joined to the upsampled hsi, as in the paper, the two together have at most `max_channels` bands.
     """
 
     kind: Literal["bands"] = "bands"
     max_channels: Positive = 194
+
+
+class WavelengthBands(_Frozen):
+    """A kernel is a function of wavelength, given at evenly spaced knots and interpolated at the centres of the sensor's bands.
+
+    Any number of bands, and a slot means the same light for every sensor; needs to know the wavelengths.
+    """
+
+    kind: Literal["wavelength"] = "wavelength"
+    knots: Annotated[int, Field(ge=2, le=LARGEST_SIZE)] = 45
+    shortest_nm: Annotated[float, Field(gt=0, lt=1e6)] = 350.0
+    longest_nm: Annotated[float, Field(gt=0, lt=1e6)] = 2550.0
+
+    @model_validator(mode="after")
+    def _ordered(self) -> WavelengthBands:
+        if self.shortest_nm >= self.longest_nm:
+            raise ValueError(f"got {self.shortest_nm:g} to {self.longest_nm:g} nm, expected a range from short to long")
+        return self
+
+
+class Components(_Frozen):
+    """Channel i is the i-th principal component of the input itself, so the slots are nested by variance, whatever the sensor.
+
+    Any number of bands: those of fewer than `count` use the first slots, those of more have what lies beyond in the base alone.
+    """
+
+    kind: Literal["components"] = "components"
+    count: Positive = 16
 
 
 class FixedBands(_Frozen):
@@ -36,7 +64,8 @@ class FixedBands(_Frozen):
     msi_bands: Positive
 
 
-Channels = Annotated[MatryoshkaBands | FixedBands, Field(discriminator="kind")]
+Channels = Annotated[MatryoshkaBands | WavelengthBands | Components | FixedBands, Field(discriminator="kind")]
+BICUBIC = "bicubic"
 
 
 class NetworkConfig(_Frozen):
@@ -47,6 +76,9 @@ class NetworkConfig(_Frozen):
     spatial_blocks   residual blocks of the encoder of the fine pair (E_spa)
     decoder_hidden   hidden widths of the decoder's MLP
     feature_width    features that the decoder hands to the output kernel
+    msi_kernel       "joined": one kernel on hsi and msi one after the other, as in the paper; "own": one for each of the two
+    max_msi_bands    most msi bands that a kernel of its own takes
+    base             what the network adds its residual to: "bicubic" as in the paper, or the name of a closed form
     value_range      pixel values that the network expects, from 0 up; a scene is scaled to it before, and back after
     """
 
@@ -56,6 +88,9 @@ class NetworkConfig(_Frozen):
     decoder_hidden: Annotated[tuple[Positive, ...], Field(min_length=1)] = (512, 512, 256, 256)
     feature_width: Positive = 256
     channels: Channels = MatryoshkaBands()
+    msi_kernel: Literal["joined", "own"] = "joined"
+    max_msi_bands: Positive = 16
+    base: Annotated[str, Field(min_length=1)] = BICUBIC
     value_range: tuple[float, float] = (0.0, 1.0)
 
     @field_validator("value_range")
@@ -65,6 +100,12 @@ class NetworkConfig(_Frozen):
         if low != 0.0 or not 0.0 < high < math.inf:
             raise ValueError(f"got {low:g} to {high:g}, expected 0 to a finite number above it: scenes are scaled, not shifted")
         return value_range
+
+    @model_validator(mode="after")
+    def _separable(self) -> NetworkConfig:
+        if self.msi_kernel == "joined" and isinstance(self.channels, WavelengthBands | Components):
+            raise ValueError(f'got msi_kernel = "joined", expected "own": channels of kind "{self.channels.kind}" do not line up')
+        return self
 
     def with_fixed_bands(self, bands: int, msi_bands: int) -> NetworkConfig:
         """The same network without Matryoshka kernels, for one pair of sensors."""

@@ -19,8 +19,8 @@ import torch
 from torch.export import Dim
 
 from hyperfuse.networks.fusion_network import FusionNetwork
-from hyperfuse.networks.network_config import FixedBands
-from hyperfuse.networks.network_errors import MissingExtraError
+from hyperfuse.networks.network_config import BICUBIC, FixedBands, MatryoshkaBands, NetworkConfig
+from hyperfuse.networks.network_errors import MissingExtraError, NetworkError
 
 # Sizes of the example pair. All differ and none is 0 or 1, so that no two dimensions are taken for one and the same.
 _BATCH, _BANDS, _MSI_BANDS, _COARSE, _FINE = 2, 7, 3, (5, 6), (16, 31)
@@ -30,6 +30,7 @@ _NOISY_LOGGERS = ("torch.onnx", "onnxscript", "onnx_ir")
 def export_onnx(network: FusionNetwork, path: str | Path) -> None:
     """Write the network, weights included, as one file with inputs `hsi` and `msi` and output `fused`, of any size."""
     _require_packages()
+    _require_plain_channels(network.config)
     path = Path(path)
     channels = network.config.channels
     fixed = isinstance(channels, FixedBands)
@@ -64,6 +65,16 @@ def _require_packages() -> None:
     if missing:
         raise MissingExtraError(
             f"writing ONNX needs {' and '.join(missing)}", remedy="install it with: pip install 'hyperfuse[onnx]'"
+        )
+
+
+def _require_plain_channels(config: NetworkConfig) -> None:
+    """Components and closed forms are computed around the network, from a whole scene; a file of the network alone has neither."""
+    if not isinstance(config.channels, MatryoshkaBands | FixedBands) or config.base != BICUBIC:
+        raise NetworkError(
+            f'channels of kind "{config.channels.kind}" on the base {config.base}',
+            "channels that are bands, and a bicubic base",
+            "run this network with `hyperfuse fuse --weights`",
         )
 
 

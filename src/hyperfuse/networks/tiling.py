@@ -17,6 +17,7 @@ from torch import Tensor
 
 from hyperfuse.networks.fusion_network import FusionNetwork, Margin
 from hyperfuse.networks.network_errors import NetworkError
+from hyperfuse.networks.pair_channels import PairChannels, find_channels
 from hyperfuse.networks.pixel_centres import CENTRE_SLACK, AxisPlacement, Placement, shared_edges
 
 DEFAULT_TILE_SIZE = 256
@@ -90,13 +91,16 @@ def run_by_tiles(
     coarse_size: tuple[int, int],
     tile_size: int = DEFAULT_TILE_SIZE,
     placement: Placement | None = None,
+    read_base: Callable[[Window], Tensor] | None = None,
+    channels: PairChannels | None = None,
 ) -> Iterator[tuple[Window, Tensor]]:
     """Yields (window of the result, its pixels (B, C, rows, columns)); the readers return (B, bands, rows, columns) of a window.
 
-    Nothing larger than one tile with its margin is held.
+    Nothing larger than one tile with its margin is held. Networks over components or wavelengths need the `channels` of the scene.
     """
     for tile in plan_tiles(fine_size, coarse_size, network.margin, tile_size, placement):
-        fused = network(read_hsi(tile.coarse), read_msi(tile.fine), tile.placement)
+        base = None if read_base is None else read_base(tile.fine)
+        fused = network(read_hsi(tile.coarse), read_msi(tile.fine), tile.placement, base, channels)
         yield tile.core, tile.core_of(fused)
 
 
@@ -106,13 +110,25 @@ def fuse_by_tiles(
     msi: Tensor,
     tile_size: int = DEFAULT_TILE_SIZE,
     placement: Placement | None = None,
+    base: Tensor | None = None,
+    channels: PairChannels | None = None,
 ) -> Tensor:
     """`network(hsi, msi)` without gradient and with the memory of one tile: (B, C, h, w), (B, M, H, W) -> (B, C, H, W)."""
+    channels = channels or find_channels(network.config, hsi, msi)
     fine_size, coarse_size = (msi.shape[-2], msi.shape[-1]), (hsi.shape[-2], hsi.shape[-1])
     fused = hsi.new_empty(hsi.shape[0], hsi.shape[1], *fine_size)
-    for window, pixels in run_by_tiles(
-        network, lambda window: window.of(hsi), lambda window: window.of(msi), fine_size, coarse_size, tile_size, placement
-    ):
+    tiles = run_by_tiles(
+        network,
+        lambda window: window.of(hsi),
+        lambda window: window.of(msi),
+        fine_size,
+        coarse_size,
+        tile_size,
+        placement,
+        None if base is None else lambda window: window.of(base),
+        channels,
+    )
+    for window, pixels in tiles:
         window.of(fused).copy_(pixels)
     return fused
 
