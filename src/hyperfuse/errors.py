@@ -42,3 +42,7 @@ class OptionError(HyperfuseError):
 
 class WeightsError(HyperfuseError):
     """Weights that cannot be loaded or do not fit: unknown config, wrong digest, too many bands."""
+
+
+class Cancelled(Exception):  # noqa: N818  (nothing went wrong)
+    """Whoever listens to the progress (`progress.listening`) asked to stop. Not a mistake of anybody."""

@@ -1,21 +1,68 @@
-"""Progress bars with time left, for anything that takes longer than two seconds.
+"""Progress of anything that takes longer than two seconds: a bar with time left, or reports to whoever listens; and how to stop it.
 
-Library code always reports progress; whether a person sees it is decided once, by the command line (`show_progress`).
+Library code always reports progress; whether a person sees it is decided once, by the command line (`show_progress`). A program
+that has its own way of showing it (a window, a web page) listens instead:
+
+    stop = threading.Event()
+    with listening(lambda report: print(report.description, report.done, report.total), cancel=stop):
+        fuse_files(...)                    # once stop.set() was called elsewhere: errors.Cancelled, raised between two steps
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+from hyperfuse.errors import Cancelled
 
 SECONDS_BEFORE_SHOWN = 2.0
 
+
+@dataclass(frozen=True)
+class ProgressReport:
+    """How far one piece of work is. `pixels` counts fine pixels (all bands together) where the work is made of pixels, else 0."""
+
+    description: str
+    unit: str
+    done: int
+    total: int
+    pixels: int
+    seconds: float
+    rate: float = 0.0
+    """Steps per second since the work began."""
+
+    @property
+    def megapixels_per_second(self) -> float | None:
+        return self.pixels / self.seconds / 1e6 if self.pixels and self.seconds > 0 else None
+
+    @property
+    def seconds_left(self) -> float | None:
+        """None before the first step. Steps that were done before this run (`progress(..., done=)`) do not count as fast ones."""
+        return None if self.rate == 0 else (self.total - self.done) / self.rate
+
+
+class Advance(Protocol):
+    def __call__(self, steps: int, pixels: int = 0) -> None:
+        """So many steps are done, which made so many pixels. Raises `Cancelled` where the listener asked for it."""
+
+
+@dataclass(frozen=True)
+class _Listener:
+    report: Callable[[ProgressReport], None]
+    cancel: threading.Event | None
+
+
 _shown: ContextVar[bool] = ContextVar("hyperfuse_progress_shown", default=False)
+_listener: ContextVar[_Listener | None] = ContextVar("hyperfuse_progress_listener", default=None)
 
 
 def show_progress(shown: bool) -> None:
@@ -24,29 +71,87 @@ def show_progress(shown: bool) -> None:
 
 
 @contextmanager
-def progress(description: str, total: int) -> Iterator[Callable[[int], None]]:
-    """`with progress("Writing", total=tiles) as advance: ... advance(1)`; the bar appears after two seconds."""
-    if not _shown.get():
-        yield lambda steps: None
+def listening(report: Callable[[ProgressReport], None], cancel: threading.Event | None = None) -> Iterator[None]:
+    """Within the block, and in its thread, progress goes to `report` and not to a bar; setting `cancel` ends the work.
+
+    `report` is called in the thread that works, at the beginning and after every step of each piece of work. Work that is
+    cancelled raises `errors.Cancelled` at its next step and leaves nothing half behind.
+    """
+    token = _listener.set(_Listener(report, cancel))
+    try:
+        yield
+    finally:
+        _listener.reset(token)
+
+
+def raise_if_cancelled() -> None:
+    """For long work between two steps."""
+    listener = _listener.get()
+    if listener is not None and listener.cancel is not None and listener.cancel.is_set():
+        raise Cancelled
+
+
+@contextmanager
+def progress(description: str, total: int, unit: str = "", done: int = 0) -> Iterator[Advance]:
+    """`with progress("Writing", total=tiles) as advance: ... advance(1)`; the bar appears after two seconds.
+
+    `unit` names the steps ("tiles"); `done` of them were finished before this run began.
+    """
+    listener = _listener.get()
+    start = time.monotonic()
+    report = ProgressReport(description, unit, done, total, pixels=0, seconds=0.0)
+    with _bar(report, shown=_shown.get() and listener is None) as draw:
+
+        def advance(steps: int, pixels: int = 0) -> None:
+            nonlocal report
+            seconds = time.monotonic() - start
+            reached = report.done + steps
+            rate = (reached - done) / seconds if seconds > 0 else 0.0
+            report = replace(report, done=reached, pixels=report.pixels + pixels, seconds=seconds, rate=rate)
+            draw(report)
+            if listener is not None:
+                listener.report(report)
+            raise_if_cancelled()
+
+        advance(0)
+        yield advance
+
+
+class _Speed(ProgressColumn):
+    """Millions of pixels per second, where the work is made of pixels, and the time that is left."""
+
+    def render(self, task: Task) -> Text:
+        report: ProgressReport = task.fields["report"]
+        speed, left = report.megapixels_per_second, report.seconds_left
+        words = [f"{speed:.2f} MPix/s" if speed is not None else "", "left", _clock(left)]
+        return Text(" ".join(word for word in words if word))
+
+
+@contextmanager
+def _bar(report: ProgressReport, *, shown: bool) -> Iterator[Callable[[ProgressReport], None]]:
+    if not shown:
+        yield lambda report: None
         return
-    bar = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-        console=Console(stderr=True),
-    )
-    task = bar.add_task(description, total=total)
+    columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), _Speed()]
+    if report.unit:
+        columns.insert(3, TextColumn(report.unit))
+    bar = Progress(*columns, console=Console(stderr=True))
+    task = bar.add_task(report.description, total=report.total, completed=report.done, report=report)
     # A timer, because the first step may itself be the long one.
     appearance = threading.Timer(SECONDS_BEFORE_SHOWN, bar.start)
     appearance.daemon = True
     appearance.start()
     try:
-        yield lambda steps: bar.update(task, advance=steps)
+        yield lambda report: bar.update(task, completed=report.done, report=report)
     finally:
         appearance.cancel()
         appearance.join()
         if bar.live.is_started:
             bar.stop()
+
+
+def _clock(seconds: float | None) -> str:
+    if seconds is None:
+        return "-:--:--"
+    whole = int(seconds + 0.5)
+    return f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"
