@@ -6,12 +6,16 @@ import pytest
 import torch
 
 from hyperfuse.errors import BandError
-from hyperfuse.prediction.network_fusion import fuse_with_network
-from networks.network_fixtures import random_pair, tiny_network
+from hyperfuse.estimation.observation import known_observation
+from hyperfuse.networks.network_config import Channels, Components, MatryoshkaBands, NetworkConfig, WavelengthBands
+from hyperfuse.prediction.network_fusion import RANGE_QUANTILE, fuse_with_network
+from networks.network_fixtures import TINY, random_pair, tiny_network
 
 
-def fuse(hsi: torch.Tensor, msi: torch.Tensor) -> torch.Tensor:
-    return fuse_with_network(tiny_network(), hsi, msi, (3.0, 3.0), (0.0, 0.0))
+def fuse(hsi: torch.Tensor, msi: torch.Tensor, config: NetworkConfig = TINY, known_nm: bool = True) -> torch.Tensor:
+    response = torch.ones(msi.shape[0], hsi.shape[0]) / hsi.shape[0]
+    wavelength_nm = torch.linspace(450, 900, hsi.shape[0], dtype=torch.float64) if known_nm else None
+    return fuse_with_network(tiny_network(config=config), hsi, msi, known_observation(response, 3.0), wavelength_nm)
 
 
 @pytest.fixture
@@ -20,10 +24,27 @@ def pair() -> tuple[torch.Tensor, torch.Tensor]:
     return hsi[0], msi[0]
 
 
-def test_reflectances_pass_as_they_are(pair: tuple[torch.Tensor, torch.Tensor]) -> None:
+def test_a_scene_that_fills_the_range_passes_as_it_is(pair: tuple[torch.Tensor, torch.Tensor]) -> None:
+    hsi, msi = (image / torch.quantile(image, RANGE_QUANTILE) for image in pair)
     with torch.no_grad():
-        expected = tiny_network()(pair[0][None], pair[1][None])[0]
-    torch.testing.assert_close(fuse(*pair), expected, atol=1e-5, rtol=0.0)
+        expected = tiny_network()(hsi[None], msi[None])[0]
+    torch.testing.assert_close(fuse(hsi, msi), expected, atol=1e-5, rtol=0.0)
+
+
+@pytest.mark.parametrize("channels", [MatryoshkaBands(max_channels=16), WavelengthBands(), Components(count=4)])
+@pytest.mark.parametrize("base", ["bicubic", "gsa"])
+def test_channels_and_bases_of_every_kind(pair: tuple[torch.Tensor, torch.Tensor], channels: Channels, base: str) -> None:
+    """An untrained network changes its base only a little, whatever the unit, and dark scenes as much as bright ones."""
+    config = TINY.model_copy(update={"channels": channels, "msi_kernel": "own", "base": base})
+    fused = fuse(*pair, config)
+    assert fused.shape == (5, 18, 21)
+    torch.testing.assert_close(fuse(1e-3 * pair[0], 50 * pair[1], config), 1e-3 * fused, rtol=1e-3, atol=1e-6)
+
+
+def test_wavelength_channels_without_wavelengths_are_refused(pair: tuple[torch.Tensor, torch.Tensor]) -> None:
+    config = TINY.model_copy(update={"channels": WavelengthBands(), "msi_kernel": "own"})
+    with pytest.raises(BandError, match="no wavelengths of the hsi's bands"):
+        fuse(*pair, config, known_nm=False)
 
 
 def test_the_unit_of_either_image_does_not_matter(pair: tuple[torch.Tensor, torch.Tensor]) -> None:

@@ -84,16 +84,21 @@ def fuse_pair(
     fused[usable] = (
         fuse_arrays(good, msi, observation, method, consistency)
         if network is None
-        else _by_network(network, good, msi, observation)
+        else _by_network(network, good, msi, observation, _usable_wavelengths(pair))
     ).numpy()
     if not usable.all():
         fused[~usable] = _interpolated(_tensor(pair.hsi[~usable]), msi, observation).numpy()
     return fused
 
 
-def _by_network(network: FusionNetwork, hsi: Tensor, msi: Tensor, observation: Observation) -> Tensor:
-    fused = fuse_with_network(network, fill_missing(hsi), fill_missing(msi), observation.scale, observation.shift)
+def _by_network(network: FusionNetwork, hsi: Tensor, msi: Tensor, observation: Observation, wavelength_nm: Tensor | None) -> Tensor:
+    fused = fuse_with_network(network, fill_missing(hsi), fill_missing(msi), observation, wavelength_nm)
     return mask_missing(fused, hsi, msi, observation)
+
+
+def _usable_wavelengths(pair: AlignedPair) -> Tensor | None:
+    centres = wavelengths_nm(pair.hsi_source.cube)
+    return None if centres is None else torch.from_numpy(centres[pair.usable_bands])
 
 
 def _interpolated(hsi: Tensor, msi: Tensor, observation: Observation) -> Tensor:

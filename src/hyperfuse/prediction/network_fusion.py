@@ -12,8 +12,12 @@ import torch
 from torch import Tensor
 
 from hyperfuse.errors import BandError, GridError, HyperfuseError, OptionError, WeightsError
+from hyperfuse.estimation.observation import Observation
+from hyperfuse.methods.fuse_arrays import fuse_arrays
 from hyperfuse.networks.fusion_network import FusionNetwork
+from hyperfuse.networks.network_config import BICUBIC
 from hyperfuse.networks.network_errors import ChannelCountError, MissingExtraError, NetworkError, PairShapeError, WeightsFileError
+from hyperfuse.networks.pair_channels import find_channels
 from hyperfuse.networks.pixel_centres import AxisPlacement, Placement
 from hyperfuse.networks.tiling import fuse_by_tiles
 
@@ -50,14 +54,34 @@ def require_fitting_bands(network: FusionNetwork, bands: int, msi_bands: int) ->
 
 
 def fuse_with_network(
-    network: FusionNetwork, hsi: Tensor, msi: Tensor, scale: tuple[float, float], shift: tuple[float, float]
+    network: FusionNetwork, hsi: Tensor, msi: Tensor, observation: Observation, wavelength_nm: Tensor | None = None
 ) -> Tensor:
-    """hsi (C, h, w), msi (M, H, W) -> (C, H, W) in the hsi's unit; `shift` is counted as in `degradation/point_spread.py`."""
-    hsi_unit, msi_unit = (_unit_of(image, network.config.value_range[1]) for image in (hsi, msi))
-    placement = Placement(*(axis_placement(*axis) for axis in zip(scale, shift, strict=True)))
+    """hsi (C, h, w), msi (M, H, W) -> (C, H, W) in the hsi's unit. The closed form that the network adds to is run first."""
+    hsi_unit, msi_unit = (unit_of(image, network.config.value_range[1]) for image in (hsi, msi))
+    placement = Placement(*(axis_placement(*axis) for axis in zip(observation.scale, observation.shift, strict=True)))
+    base = None if network.config.base == BICUBIC else fuse_arrays(hsi, msi, observation, network.config.base)
+    whole_hsi, whole_msi = (hsi / hsi_unit)[None], (msi / msi_unit)[None]
     with network_errors():
-        fused = fuse_by_tiles(network, (hsi / hsi_unit)[None], (msi / msi_unit)[None], placement=placement)
+        channels = find_channels(
+            network.config, whole_hsi, whole_msi, wavelength_nm, msi_centres_nm(observation.response, wavelength_nm)
+        )
+        fused = fuse_by_tiles(
+            network,
+            whole_hsi,
+            whole_msi,
+            placement=placement,
+            base=None if base is None else (base / hsi_unit)[None],
+            channels=channels,
+        )
     return fused[0] * hsi_unit
+
+
+def msi_centres_nm(response: Tensor, wavelength_nm: Tensor | None) -> Tensor | None:
+    """Where the bands of an msi with this response (..., M, C) lie; a band that sees nothing lies in the middle of all."""
+    if wavelength_nm is None:
+        return None
+    weights = response.double().clamp(min=0) + 1e-9
+    return (weights * wavelength_nm.double()).sum(dim=-1) / weights.sum(dim=-1)
 
 
 def axis_placement(scale: float, shift: float) -> AxisPlacement:
@@ -65,7 +89,8 @@ def axis_placement(scale: float, shift: float) -> AxisPlacement:
     return AxisPlacement((0.5 - shift) / scale - 0.5, 1 / scale)
 
 
-def _unit_of(image: Tensor, high: float) -> float:
-    """What to divide an image by: 1 where its values but for highlights fit the network's range already, as reflectances do."""
+def unit_of(image: Tensor, high: float) -> float:
+    """What to divide an image by, so that its values but for highlights fill the network's range, as they did in training."""
     values = image.flatten()[:: max(1, image.numel() // LARGEST_SAMPLE)]
-    return max(1.0, float(torch.quantile(values.float(), RANGE_QUANTILE)) / high)
+    brightest = float(torch.quantile(values.float(), RANGE_QUANTILE)) / high
+    return brightest if brightest > 0 else max(1.0, float(image.max()) / high)
