@@ -35,6 +35,14 @@ def fitting_nodata(value: Any, dtype: np.dtype[Any]) -> float | None:
     return int(nodata) if whole and limits.min <= int(nodata) <= limits.max else None
 
 
+def usual_nodata(dtype: np.dtype[Any]) -> float:
+    """For values that have no nodata of their own: NaN, or the integer least likely to be a measurement."""
+    if dtype.kind == "f":
+        return float("nan")
+    limits = np.iinfo(dtype)
+    return int(limits.min) if limits.min < 0 else int(limits.max)
+
+
 def missing_values(stored: NDArray[Any], nodata: float | None) -> NDArray[np.bool_]:
     """Where stored values mean 'nothing was measured': nodata, NaN and infinities."""
     missing = ~np.isfinite(stored) if stored.dtype.kind == "f" else np.zeros(stored.shape, dtype=bool)

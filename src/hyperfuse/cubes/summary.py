@@ -75,13 +75,17 @@ def summarise(cube: xr.DataArray) -> CubeSummary:
     )
 
 
-def _sampled_range(cube: xr.DataArray) -> tuple[float | None, float | None, float]:
-    """One compact window from the middle, because single scattered pixels cost a whole block each."""
+def sample_of(cube: xr.DataArray) -> xr.DataArray:
+    """One compact window from the middle, still lazy, because single scattered pixels cost a whole block each."""
     bands, height, width = cube.shape
     rows = slice(max(0, (height - SAMPLED_ROWS) // 2), (height + SAMPLED_ROWS) // 2 + 1)
     columns = slice(max(0, (width - SAMPLED_COLUMNS) // 2), (width + SAMPLED_COLUMNS) // 2 + 1)
     chosen = np.unique(np.linspace(0, bands - 1, min(bands, SAMPLED_BANDS)).round().astype(np.int64))
-    values = physical_values(cube.isel(band=chosen, y=rows, x=columns), dtype=np.float64)
+    return cube.isel(band=chosen, y=rows, x=columns)
+
+
+def _sampled_range(cube: xr.DataArray) -> tuple[float | None, float | None, float]:
+    values = physical_values(sample_of(cube), dtype=np.float64)
     missing = np.isnan(values)
     if missing.all():
         return None, None, 1.0
