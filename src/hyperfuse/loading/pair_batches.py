@@ -1,0 +1,99 @@
+"""Batches for a training loop: one after the other, drawn by worker processes while the network computes."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Sequence
+
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from hyperfuse.errors import OptionError
+from hyperfuse.loading.buckets import Bucket, draw_batch
+from hyperfuse.loading.observing import PairBatch, SimulationSettings
+from hyperfuse.loading.shared_scenes import SharedBuckets
+
+Finish = Callable[[PairBatch], PairBatch]
+
+
+class PairBatches(Dataset[PairBatch]):
+    """All batches of a seed: item `draw` is batch number `draw`, for any number of 0 or more, or the part of it in `slots`.
+
+    `finish` is applied to each of them where it is drawn, in a worker if there are any: the place for work that needs no network.
+    """
+
+    def __init__(
+        self,
+        buckets: Sequence[Bucket] | SharedBuckets,
+        settings: SimulationSettings,
+        *,
+        seed: int,
+        batch_size: int,
+        slots: range | None = None,
+        finish: Finish | None = None,
+    ) -> None:
+        self._buckets = buckets
+        self.settings = settings
+        self.seed = seed
+        self.batch_size = batch_size
+        self.slots = slots
+        self.finish = finish
+
+    def __getitem__(self, draw: int) -> PairBatch:
+        buckets = self._buckets.buckets if isinstance(self._buckets, SharedBuckets) else self._buckets
+        batch = draw_batch(buckets, self.settings, seed=self.seed, draw=draw, batch_size=self.batch_size, slots=self.slots)
+        return batch if self.finish is None else self.finish(batch)
+
+
+def batch_loader(
+    buckets: Sequence[Bucket],
+    settings: SimulationSettings,
+    *,
+    seed: int,
+    batch_size: int,
+    start: int,
+    end: int,
+    workers: int = 0,
+    slots: range | None = None,
+    finish: Finish | None = None,
+    prefetch: int = 2,
+    pin_memory: bool = False,
+) -> DataLoader[PairBatch]:
+    """Batches `start` .. `end` - 1 in this order, drawn here or by worker processes, with the same bits.
+
+    Workers are new interpreters, not forks: a fork of a process whose threads compute may hang. So `finish` and the functions of
+    synthetic buckets must be picklable, and a script that calls this needs `if __name__ == "__main__"`.
+    """
+    shared = SharedBuckets(buckets) if workers else buckets
+    dataset = PairBatches(shared, settings, seed=seed, batch_size=batch_size, slots=slots, finish=finish)
+    return DataLoader(
+        dataset,
+        batch_size=None,
+        sampler=range(start, end),
+        num_workers=workers,
+        multiprocessing_context="spawn" if workers else None,
+        persistent_workers=workers > 0,
+        prefetch_factor=prefetch if workers else None,
+        worker_init_fn=_calm_worker,
+        pin_memory=pin_memory,
+        # The loader draws a seed for its workers; not from the generator that the training's own random numbers come from.
+        generator=torch.Generator(),
+    )
+
+
+def process_slots(batch_size: int, process: int, processes: int) -> range:
+    """Which slots of every batch one of several processes draws."""
+    if batch_size % processes:
+        raise OptionError(
+            f"batches of {batch_size} for {processes} processes",
+            "as many samples for each process",
+            f"take a multiple of {processes}",
+        )
+    share = batch_size // processes
+    return range(process * share, (process + 1) * share)
+
+
+def _calm_worker(worker: int) -> None:
+    """An interrupt from the keyboard reaches every process; only the training itself decides what becomes of it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    torch.set_num_threads(1)
