@@ -6,6 +6,7 @@ Shapes: C bands, H W rows and columns of the scene, r c of a patch.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,8 @@ class Scene:
     wavelength_nm: NDArray[np.float64] | None = None
     fwhm_nm: NDArray[np.float64] | None = None
     nodata: float | None = None
+    dataset: str = ""
+    """The data set of the catalogue that it belongs to, if any."""
 
     @property
     def bands(self) -> int:
@@ -47,19 +50,19 @@ class Scene:
         window = np.asarray(self.stored[:, rows, columns])
         values = window.astype(np.float32)
         values /= np.float32(self.unit)
-        if self._may_miss_values():
+        if self.missing_pixels is not None and self.missing_pixels[rows, columns].any():
             _fill(values, missing_values(window, self.nodata))
         return torch.from_numpy(np.clip(values, 0.0, 1.0, out=values))
 
-    def missing_share(self, rows: slice, columns: slice) -> float:
-        """Which part of the pixels of a window lacks a value in some band."""
-        if not self._may_miss_values():
-            return 0.0
-        window = np.asarray(self.stored[:, rows, columns])
-        return float(missing_values(window, self.nodata).any(axis=0).mean())
-
-    def _may_miss_values(self) -> bool:
-        return self.nodata is not None or self.stored.dtype.kind == "f"
+    @cached_property
+    def missing_pixels(self) -> NDArray[np.bool_] | None:
+        """(H, W), true where some band has no value; None where nothing is missing."""
+        if self.nodata is None and self.stored.dtype.kind != "f":
+            return None
+        missing = np.zeros(self.size, dtype=bool)
+        for band in self.stored:
+            missing |= missing_values(np.asarray(band), self.nodata)
+        return missing if missing.any() else None
 
 
 def scene_unit(stored: NDArray[Any], nodata: float | None = None) -> float:
