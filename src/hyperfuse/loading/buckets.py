@@ -2,8 +2,8 @@
 
 Every batch comes from one bucket, drawn uniformly, and its samples are drawn uniformly within it (section 3.4 of the paper). It is
 a pure function of the seed, of its number (`draw`) and of the settings: whoever draws it, a worker, one process of several, a
-resumed run, gets the same bits. What the samples share is drawn from the generator of (seed, draw), what each has of its own from that
-of (seed, draw, slot), where the slot is the sample's place in the batch of all processes together.
+resumed run, gets the same bits. What the samples share is drawn from the generator of (seed, draw), what each has of its own from
+that of (seed, draw, slot), where the slot is the sample's place in the batch of all processes together.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ import math
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.ndimage import median_filter
 
 FloatArray = NDArray[np.float64]
 
@@ -26,8 +27,9 @@ FILLING = (0.3, 2.0)
 FLATNESS = (1.5, 8.0)
 # A response narrower than this many hsi bands could fall between two of them.
 NARROWEST_IN_BANDS = 1.5
-# A hole in the spectrum (removed water bands) does not make its neighbours count for more than this many usual ones.
-WIDEST_CELL = 2.5
+# Neighbours further apart than this many usual distances, of so many around, have a hole (removed water bands) between them.
+HOLE_IN_SPACINGS = 2.5
+NEIGHBOURS = 11
 
 
 def random_response(
@@ -57,9 +59,10 @@ def _axis(bands: int, wavelength_nm: FloatArray | None, *, logarithmic: bool) ->
     length = float(np.ptp(position))
     position = (position - position.min()) / (length if length > 0 else 1.0)
     order = np.argsort(position, kind="stable")
-    gaps = np.diff(position[order])
-    usual = float(np.median(gaps[gaps > 0])) if (gaps > 0).any() else 1.0
-    half_cells = np.clip(gaps, 0.1 * usual, WIDEST_CELL * usual) / 2
+    # Bands at one and the same wavelength still count for something.
+    gaps = np.maximum(np.diff(position[order]), 1e-6)
+    usual = median_filter(gaps, NEIGHBOURS, mode="nearest")
+    half_cells = np.where(gaps > HOLE_IN_SPACINGS * usual, usual, gaps) / 2
     width = np.empty(bands)
     width[order] = np.concatenate([half_cells[:1], half_cells]) + np.concatenate([half_cells, half_cells[-1:]])
     return position, width
