@@ -46,3 +46,7 @@ class WeightsError(HyperfuseError):
 
 class Cancelled(Exception):  # noqa: N818  (nothing went wrong)
     """Whoever listens to the progress (`progress.listening`) asked to stop. Not a mistake of anybody."""
+
+
+class TrainingError(HyperfuseError):
+    """A training that cannot go on: a loss that is no number, a checkpoint of another experiment."""

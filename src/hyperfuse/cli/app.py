@@ -13,7 +13,7 @@ from typing import Annotated, TextIO
 import typer
 from rich.console import Console
 
-from hyperfuse.cli import cubes, evaluation, fusing, methods, networks, pairs
+from hyperfuse.cli import cubes, evaluation, fusing, methods, networks, pairs, training
 from hyperfuse.errors import HyperfuseError
 from hyperfuse.progress import show_progress
 
@@ -36,6 +36,8 @@ app.command()(pairs.simulate)
 app.command()(evaluation.evaluate)
 app.command()(networks.export)
 app.command()(networks.kernels)
+app.command()(training.train)
+app.command()(training.finetune)
 
 
 @app.callback()

@@ -1,0 +1,132 @@
+"""`hyperfuse train` and `hyperfuse finetune`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+INTERRUPTED = 130
+ScenesFolder = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="Where data sets of `hyperfuse scenes` and relative paths are looked for.")
+]
+
+
+def train(
+    experiment: Annotated[Path, typer.Argument(metavar="EXPERIMENT.toml", help="What to train, on what, how long.")],
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="DIR", help="Folder of the run.", show_default="runs/NAME")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint in the folder, if there is one.")] = False,
+    changes: Annotated[
+        list[str] | None, typer.Option("--set", metavar="A.B=C", help="Change a value of the experiment, e.g. loop.batch_size=8.")
+    ] = None,
+    scenes_folder: ScenesFolder = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Only read the experiment and its scenes, and say what would be done.")
+    ] = False,
+) -> None:
+    """Train a network as an experiment file says.
+
+    Ctrl-C saves a checkpoint and stops; --resume goes on from it to the same weights as an unbroken run. Several processes: set
+    loop.devices, or start it with torchrun.
+
+    [dim]hyperfuse train experiments/small_cpu.toml --set length.steps=1000[/dim]
+    """
+    from hyperfuse.training.experiment import read_experiment
+    from hyperfuse.training.train import describe
+    from hyperfuse.training.train import train as run_training
+
+    settings = read_experiment(experiment, changes or [])
+    if check:
+        typer.echo(describe(settings, scenes_folder))
+        return
+    outcome = run_training(settings, output or Path("runs") / settings.name, resume=resume, scenes_folder=scenes_folder)
+    if not outcome.finished:
+        if outcome.first_process:
+            typer.echo(f"stopped after step {outcome.step} of {outcome.steps}; go on with --resume", err=True)
+        raise typer.Exit(INTERRUPTED)
+    if outcome.first_process:
+        best = "" if outcome.best_psnr_db is None else f"  best validation {outcome.best_psnr_db:.2f} dB"
+        typer.echo(f"{outcome.folder}  {outcome.steps} steps{best}")
+
+
+def finetune(
+    weights: Annotated[str, typer.Argument(metavar="WEIGHTS", help="Folder of the weights to start from, or hf://owner/name.")],
+    scenes: Annotated[
+        list[str],
+        typer.Option("--scenes", metavar="S", help="Scenes to adapt to: data set, file, folder or pattern; repeatable."),
+    ],
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="Folder of the run; weights lie in DIR/weights.")],
+    test_scenes: Annotated[
+        list[str] | None,
+        typer.Option("--test-scenes", metavar="S", help="Scenes to score on.", show_default="a part of --scenes that is kept back"),
+    ] = None,
+    iterations: Annotated[int, typer.Option(min=1, help="Steps of the optimiser.")] = 500,
+    freeze: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PART", help="kernels, spectral_encoder, spatial_encoder or decoder; repeatable."),
+    ] = None,
+    learning_rate: Annotated[float, typer.Option(help="At the start; falls to a tenth.")] = 1e-4,
+    patch_size: Annotated[int, typer.Option(min=8, help="Fine pixels on a side of a training patch.")] = 64,
+    scale: Annotated[float, typer.Option(help="Fine pixels per coarse pixel, in training and test.")] = 4.0,
+    response: Annotated[str, typer.Option(metavar="R", help="Response of the simulated MSI, as in `hyperfuse simulate`.")] = "rgb",
+    batch_size: Annotated[int, typer.Option(min=1)] = 4,
+    seed: Annotated[int, typer.Option(min=0)] = 0,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint in the folder, if there is one.")] = False,
+    scenes_folder: ScenesFolder = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the comparison as JSON.")] = False,
+) -> None:
+    """Adapt trained weights to a sensor they have not seen, and show what that brought.
+
+    [dim]hyperfuse finetune runs/joint/weights --scenes my_sensor/*.tif --iterations 500 -o runs/my_sensor[/dim]
+    """
+    import json
+
+    from hyperfuse.training.finetune import comparison_rows
+    from hyperfuse.training.finetune import finetune as run_finetuning
+
+    outcome = run_finetuning(
+        weights,
+        scenes,
+        output,
+        test_scenes=test_scenes or (),
+        iterations=iterations,
+        freeze=freeze or (),
+        learning_rate=learning_rate,
+        patch_size=patch_size,
+        scale=scale,
+        response=response,
+        batch_size=batch_size,
+        seed=seed,
+        resume=resume,
+        scenes_folder=scenes_folder,
+    )
+    if not outcome.finished:
+        typer.echo("stopped; go on with --resume", err=True)
+        raise typer.Exit(INTERRUPTED)
+    rows = comparison_rows(outcome.comparisons)
+    if as_json:
+        typer.echo(json.dumps({"weights": str(outcome.folder / "weights"), "split": outcome.split, "cases": rows}, indent=2))
+        return
+    _print_comparison(rows, outcome.split)
+    typer.echo(str(outcome.folder / "weights"))
+
+
+def _print_comparison(rows: list[dict[str, float | str]], split: str) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("case", title=f"PSNR dB / SAM degrees ({split})")
+    for heading in ("base alone", "before", "after", "gain dB"):
+        table.add_column(heading, justify="right")
+    for row in rows:
+        table.add_row(
+            str(row["case"]),
+            f"{row['base_psnr_db']:.2f}",
+            f"{row['before_psnr_db']:.2f} / {row['before_angle_degrees']:.2f}",
+            f"{row['after_psnr_db']:.2f} / {row['after_angle_degrees']:.2f}",
+            f"{float(row['after_psnr_db']) - float(row['before_psnr_db']):+.2f}",
+        )
+    Console(highlight=False).print(table)

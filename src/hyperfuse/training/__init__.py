@@ -1,0 +1,1 @@
+"""Training: the experiment file, the objective, the loop, checkpoints that lose nothing, fine-tuning."""

@@ -1,0 +1,200 @@
+"""One TOML file makes one experiment. Every table is a frozen model beside what it configures; an unknown key is an error."""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from hyperfuse.errors import OptionError
+from hyperfuse.loading.observing import SimulationSettings
+from hyperfuse.methods.catalogue import METHODS
+from hyperfuse.networks.network_config import NetworkConfig, preset
+
+Count = Annotated[int, Field(ge=1)]
+Share = Annotated[float, Field(ge=0, lt=1)]
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class SceneSet(_Table):
+    """source   a data set of `hyperfuse scenes`, a file, a folder, a pattern like scenes/*.tif, or "synthetic" for scenes
+                without end
+    use      "split": divided by the experiment's split; "train": all of it for training; "test": only looked at
+    exclude  names of files to leave out, patterns allowed
+    bands    band counts of synthetic scenes
+    assumed_nm  range of the wavelengths, evenly spaced, of scenes that do not say theirs
+    """
+
+    source: str
+    use: Literal["split", "train", "test"] = "split"
+    exclude: tuple[str, ...] = ()
+    bands: tuple[Count, ...] = (31, 64, 102, 145, 191)
+    assumed_nm: tuple[Annotated[float, Field(gt=0)], Annotated[float, Field(gt=0)]] | None = None
+
+
+class SplitSettings(_Table):
+    """kind  "disjoint": blocks with a guard band between training and test; "paper": the paper's own, which overlap."""
+
+    kind: Literal["disjoint", "paper"] = "disjoint"
+    patch_size: Annotated[int, Field(ge=8)] = 128
+    stride: Count | None = None
+
+
+class Optimiser(_Table):
+    learning_rate: Annotated[float, Field(gt=0)] = 2e-4
+    final_learning_rate: Annotated[float, Field(ge=0)] = 1e-5
+    warmup_steps: Annotated[int, Field(ge=0)] = 0
+    betas: tuple[Share, Share] = (0.9, 0.999)
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    clip_norm: Annotated[float, Field(gt=0)] | None = None
+
+
+class Length(_Table):
+    """Steps of the optimiser, or epochs: as many steps as it takes to draw as many patches as there are."""
+
+    steps: Count | None = None
+    epochs: Count | None = None
+
+    @model_validator(mode="after")
+    def _one_of_the_two(self) -> Length:
+        if (self.steps is None) == (self.epochs is None):
+            raise ValueError("got both or neither, expected one of steps and epochs")
+        return self
+
+
+class LoopSettings(_Table):
+    """batch_size  of all processes together; `accumulate` batches make one step
+    ema         decay of the averaged weights that are validated and saved; 0 for none
+    """
+
+    batch_size: Count = 4
+    accumulate: Count = 1
+    precision: Literal["float32", "bfloat16"] = "float32"
+    ema: Share = 0.0
+    ssim_weight: Annotated[float, Field(ge=0)] = 0.1
+    workers: Annotated[int, Field(ge=0)] = 1
+    accelerator: str = "auto"
+    devices: Count | None = None
+    nodes: Count = 1
+    log_every: Count = 50
+    checkpoint_every: Count = 500
+
+
+class ValidationSettings(_Table):
+    """Whole test scenes (at most `largest` pixels on a side, from the middle), simulated at these scales with this response."""
+
+    every: Count = 1000
+    scales: tuple[Annotated[float, Field(gt=1)], ...] = (4.0,)
+    response: str = "rgb"
+    largest: Annotated[int, Field(ge=16)] = 512
+
+
+class Experiment(_Table):
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    network: NetworkConfig
+    scenes: Annotated[tuple[SceneSet, ...], Field(min_length=1)]
+    split: SplitSettings = SplitSettings()
+    simulation: SimulationSettings = SimulationSettings()
+    optimiser: Optimiser = Optimiser()
+    length: Length
+    loop: LoopSettings = LoopSettings()
+    validation: ValidationSettings = ValidationSettings()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_network_from_preset(cls, tables: Any) -> Any:
+        """`[network] preset = "ssa-small"` and what differs from it."""
+        network = tables.get("network") if isinstance(tables, dict) else None
+        if isinstance(network, dict) and "preset" in network:
+            changes = {key: value for key, value in network.items() if key != "preset"}
+            return tables | {"network": preset(str(network["preset"])).model_dump() | changes}
+        return tables
+
+    @model_validator(mode="after")
+    def _known_base(self) -> Experiment:
+        if self.network.base not in METHODS:
+            raise ValueError(f'got base "{self.network.base}", expected one of {", ".join(METHODS)}')
+        return self
+
+
+def read_experiment(path: str | Path, changes: Sequence[str] = ()) -> Experiment:
+    """The experiment of a TOML file; `changes` are "table.key=value" with a value as TOML writes it."""
+    path = Path(path)
+    try:
+        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise OptionError(f"{path} cannot be read ({error.strerror})", "an experiment file (.toml)") from error
+    except ValueError as error:
+        raise OptionError(f"{path} is not TOML: {error}", "tables and keys as in experiments/small_cpu.toml") from error
+    for change in changes:
+        _apply(tables, change)
+    return parse_experiment(tables, str(path))
+
+
+def parse_experiment(tables: dict[str, Any], named: str) -> Experiment:
+    from hyperfuse.networks.network_errors import NetworkError
+
+    try:
+        return Experiment.model_validate(tables)
+    except ValidationError as error:
+        raise OptionError(f"{named}: {_first_fault(error, tables)}") from error
+    except NetworkError as error:
+        raise OptionError(f"{named}: {error.got}", error.expected, error.remedy) from error
+
+
+def _apply(tables: dict[str, Any], change: str) -> None:
+    key, sign, text = change.partition("=")
+    parts = key.strip().split(".")
+    if not sign or not all(parts):
+        raise OptionError(f"--set {change}", "--set table.key=value, e.g. --set loop.batch_size=8")
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except ValueError:
+        value = text.strip()  # a bare word is a string
+    for part in parts[:-1]:
+        tables = tables.setdefault(part, {})
+        if not isinstance(tables, dict):
+            raise OptionError(f"--set {change}", f"{part} to be a table")
+    tables[parts[-1]] = value
+
+
+def _first_fault(error: ValidationError, tables: dict[str, Any]) -> str:
+    """The first complaint as one sentence; an unknown key names the nearest known one."""
+    fault = error.errors()[0]
+    where = ".".join(str(part) for part in fault["loc"])
+    if fault["type"] == "extra_forbidden":
+        known = _known_keys(fault["loc"][:-1])
+        nearest = difflib.get_close_matches(str(fault["loc"][-1]), known, n=1, cutoff=0.0)
+        return f'unknown key "{where}"; expected one of {", ".join(known)}; did you mean "{nearest[0]}"?'
+    if fault["type"] == "missing":
+        return f'"{where}" is missing'
+    return f'"{where}": {fault["msg"].removeprefix("Value error, ")}; got {fault["input"]!r}'
+
+
+def _known_keys(location: tuple[int | str, ...]) -> list[str]:
+    """The keys of the table at this place, found by walking the models."""
+    models: list[type[BaseModel]] = [Experiment]
+    keys: set[str] = set(Experiment.model_fields)
+    for part in location:
+        fields = [model.model_fields[str(part)] for model in models if str(part) in model.model_fields]
+        inner = [model for each in fields for model in _models_in(each.annotation)]
+        by_kind = [model for model in models if "kind" in model.model_fields and model.model_fields["kind"].default == part]
+        if not inner and not by_kind:  # an index into a list of tables
+            continue
+        models = by_kind or inner
+        keys = {key for model in models for key in model.model_fields} | ({"preset"} if part == "network" else set())
+    return sorted(keys)
+
+
+def _models_in(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for inner in getattr(annotation, "__args__", ()) for model in _models_in(inner)]

@@ -1,0 +1,131 @@
+"""Adaptation of trained weights to a sensor they have not seen (the paper's 500 iterations), with what it brought."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hyperfuse.errors import OptionError
+from hyperfuse.networks.fusion_network import FusionNetwork
+from hyperfuse.prediction.network_fusion import load_network
+from hyperfuse.training.experiment import parse_experiment
+from hyperfuse.training.run_folder import WEIGHTS
+from hyperfuse.training.scene_sets import GatheredScenes, gather_scenes
+from hyperfuse.training.train import train
+from hyperfuse.training.validation import Score, ValidationCase, validate
+
+# Names that a user may freeze, and the modules they mean.
+PARTS: dict[str, tuple[str, ...]] = {
+    "kernels": ("hsi_kernel", "pair_kernel", "msi_kernel", "output_kernel"),
+    "spectral_encoder": ("spectral_encoder",),
+    "spatial_encoder": ("spatial_encoder",),
+    "decoder": ("implicit_decoder",),
+}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One test case: by the base alone, by the weights as they came, by the adapted ones."""
+
+    case: str
+    base: Score
+    before: Score
+    after: Score
+
+
+@dataclass(frozen=True)
+class FinetuningOutcome:
+    folder: Path
+    finished: bool
+    comparisons: list[Comparison]
+    split: str
+
+
+def finetune(
+    weights: str | Path,
+    scenes: Sequence[str],
+    folder: str | Path,
+    *,
+    test_scenes: Sequence[str] = (),
+    iterations: int = 500,
+    freeze: Sequence[str] = (),
+    learning_rate: float = 1e-4,
+    patch_size: int = 64,
+    scale: float = 4.0,
+    response: str = "rgb",
+    batch_size: int = 4,
+    seed: int = 0,
+    resume: bool = False,
+    scenes_folder: Path | None = None,
+) -> FinetuningOutcome:
+    """Without test scenes the given ones are divided into training and test blocks that do not touch."""
+    network = load_network(str(weights))
+    sets = [{"source": source, "use": "train" if test_scenes else "split"} for source in scenes]
+    experiment = parse_experiment(
+        {
+            "name": "finetuning",
+            "seed": seed,
+            "network": network.config.model_dump(),
+            "scenes": sets + [{"source": source, "use": "test"} for source in test_scenes],
+            "split": {"patch_size": patch_size, "stride": max(1, patch_size // 4)},
+            "simulation": {"scale": scale, "responses": response},
+            "optimiser": {"learning_rate": learning_rate, "final_learning_rate": learning_rate / 10, "clip_norm": 1.0},
+            "length": {"steps": iterations},
+            "loop": {"batch_size": batch_size},
+            "validation": {"every": iterations, "scales": [scale], "response": response},
+        },
+        "fine-tuning",
+    )
+    freeze_parts(network, freeze)
+    gathered = gather_scenes(experiment, scenes_folder)
+    require_bands(network, gathered)
+    before = {case.name: validate(network.eval(), case)[0] for case in gathered.cases}
+    outcome = train(experiment, folder, resume=resume, scenes=gathered, network=network)
+    if not outcome.finished:
+        return FinetuningOutcome(outcome.folder, False, [], gathered.label)
+    adapted = FusionNetwork.from_pretrained(outcome.folder / WEIGHTS)
+    comparisons = [
+        Comparison(case.name, _base_score(case), before[case.name], validate(adapted, case)[0]) for case in gathered.cases
+    ]
+    return FinetuningOutcome(outcome.folder, True, comparisons, gathered.label)
+
+
+def freeze_parts(network: FusionNetwork, names: Sequence[str]) -> None:
+    for name in names:
+        if name not in PARTS:
+            raise OptionError(f"no part is called {name!r}", f"one of {', '.join(PARTS)}", "mend --freeze")
+    frozen = {module for name in names for module in PARTS[name]}
+    for name, parameter in network.named_parameters():
+        parameter.requires_grad_(name.partition(".")[0] not in frozen)
+    if not any(parameter.requires_grad for parameter in network.parameters()):
+        raise OptionError("every part is frozen", "at least one that may learn", "leave a part out of --freeze")
+
+
+def require_bands(network: FusionNetwork, scenes: GatheredScenes) -> None:
+    """Said before the training, not by its first step."""
+    from hyperfuse.prediction.network_fusion import require_fitting_bands
+
+    for bucket in scenes.buckets:
+        require_fitting_bands(network, bucket.bands.count, 1)
+    for case in scenes.cases:
+        require_fitting_bands(network, case.hsi.shape[0], case.msi.shape[0])
+
+
+def comparison_rows(comparisons: Sequence[Comparison]) -> list[dict[str, Any]]:
+    return [
+        {
+            "case": each.case,
+            "base_psnr_db": each.base.psnr_db,
+            "before_psnr_db": each.before.psnr_db,
+            "after_psnr_db": each.after.psnr_db,
+            "before_angle_degrees": each.before.spectral_angle_degrees,
+            "after_angle_degrees": each.after.spectral_angle_degrees,
+        }
+        for each in comparisons
+    ]
+
+
+def _base_score(case: ValidationCase) -> Score:
+    return Score(case.base_psnr_db, case.base_angle_degrees)

@@ -1,0 +1,24 @@
+"""Ctrl-C and a scheduler's SIGTERM end a training between two steps, with a checkpoint."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def interruption_noticed() -> Iterator[Callable[[], bool]]:
+    """Within the block, SIGINT and SIGTERM only set a flag, which the yielded function reads."""
+    asked = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield asked.is_set  # only the main thread can hear signals
+        return
+    names = (signal.SIGINT, signal.SIGTERM)
+    earlier = {number: signal.signal(number, lambda *_: asked.set()) for number in names}
+    try:
+        yield asked.is_set
+    finally:
+        for number, handler in earlier.items():
+            signal.signal(number, handler)

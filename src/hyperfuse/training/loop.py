@@ -1,0 +1,279 @@
+"""The training loop: one loop for a laptop, one GPU, many GPUs and many machines (Lightning Fabric).
+
+Every batch is a pure function of (seed, draw), so a run can be broken off anywhere and continued to the same weights, bit for bit
+on a CPU, and several processes see together what one would see alone.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hyperfuse.errors import TrainingError
+from hyperfuse.loading.pair_batches import batch_loader, process_slots
+from hyperfuse.networks.fusion_network import FusionNetwork
+from hyperfuse.progress import progress
+from hyperfuse.training.checkpoint import Checkpoint, optimiser_state, read_checkpoint, restore_optimiser, write_checkpoint
+from hyperfuse.training.experiment import Experiment
+from hyperfuse.training.interruption import interruption_noticed
+from hyperfuse.training.objective import fusion_loss
+from hyperfuse.training.run_folder import BEST, CHECKPOINT, WEIGHTS, RunFolder
+from hyperfuse.training.scene_sets import GatheredScenes
+from hyperfuse.training.training_batch import BaseMaker, TrainingBatch, run_network
+from hyperfuse.training.validation import Score, validate
+
+PRECISIONS: dict[str, Any] = {"float32": "32-true", "bfloat16": "bf16-mixed"}
+
+
+@dataclass
+class Progress:
+    """What a checkpoint keeps beside tensors."""
+
+    step: int = 0
+    best_psnr_db: float | None = None
+    loss_sum: float = 0.0
+    loss_count: int = 0
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"step": self.step, "best_psnr_db": self.best_psnr_db, "loss_sum": self.loss_sum, "loss_count": self.loss_count}
+
+
+@dataclass
+class StepTimer:
+    """Where the time went since the last line of the log."""
+
+    waiting: float = 0.0
+    steps: int = 0
+    started: float = field(default_factory=time.perf_counter)
+
+    def summary(self) -> dict[str, float]:
+        passed = max(time.perf_counter() - self.started, 1e-9)
+        return {"steps_per_second": round(self.steps / passed, 4), "waiting_for_data": round(self.waiting / passed, 4)}
+
+
+class Trainer:
+    """One run of one experiment in one folder."""
+
+    def __init__(self, experiment: Experiment, scenes: GatheredScenes, folder: RunFolder, network: FusionNetwork) -> None:
+        self.experiment, self.scenes, self.folder = experiment, scenes, folder
+        self.fabric = _make_fabric(experiment)
+        self.fabric.launch()
+        process_slots(experiment.loop.batch_size, 0, self.fabric.world_size)  # refuses a batch that cannot be shared out
+        settings = experiment.optimiser
+        parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
+        optimiser = torch.optim.AdamW(
+            parameters, lr=settings.learning_rate, betas=settings.betas, weight_decay=settings.weight_decay
+        )
+        self.plain_network = network
+        self.network, self.optimiser = self.fabric.setup(network, optimiser)
+        self.averaged = {name: tensor.detach().clone() for name, tensor in network.state_dict().items()} if self._averages else {}
+        self.progress = Progress()
+        self.steps = total_steps(experiment, scenes.patches)
+
+    def train(self, *, resume: bool) -> Progress:
+        """To the end, or to an interruption, after which `progress.step` is less than `steps`."""
+        if resume:
+            self._restore(read_checkpoint(self.folder.path / CHECKPOINT))
+        log = self.folder.open_log(self.progress.step if resume else None) if self.fabric.is_global_zero else None
+        try:
+            with interruption_noticed() as interrupted, progress("Training", total=self.steps) as advance:
+                advance(self.progress.step)
+                self._run(log, interrupted, advance)
+        finally:
+            if log is not None:
+                log.close()
+        if self.progress.step == self.steps and self.fabric.is_global_zero:
+            self._save_weights(WEIGHTS)
+        return self.progress
+
+    def _run(self, log: Any, interrupted: Any, advance: Any) -> None:
+        loop, timer = self.experiment.loop, StepTimer()
+        batches = self._batches()
+        while self.progress.step < self.steps:
+            loss, stop = self._step(batches, timer, interrupted())
+            state = self.progress
+            state.step += 1
+            state.loss_sum += loss
+            state.loss_count += 1
+            advance(1)
+            last = state.step == self.steps
+            if state.step % loop.log_every == 0 or last:
+                if log is not None:
+                    rate = learning_rate(self.experiment, state.step - 1, self.steps)
+                    log.event("train", state.step, loss=state.loss_sum / state.loss_count, learning_rate=rate, **timer.summary())
+                state.loss_sum, state.loss_count, timer = 0.0, 0, StepTimer()
+            if state.step % self.experiment.validation.every == 0 or last:
+                self._validate(log)
+                timer = StepTimer()
+            if state.step % loop.checkpoint_every == 0 or last or stop:
+                self._write_checkpoint()
+            if stop:
+                return
+
+    def _step(self, batches: Iterator[TrainingBatch], timer: StepTimer, interrupted: bool) -> tuple[float, bool]:
+        """One step of the optimiser; the mean loss over all processes, and whether any of them was asked to stop."""
+        loop, optimiser = self.experiment.loop, self.optimiser
+        for group in optimiser.param_groups:
+            group["lr"] = learning_rate(self.experiment, self.progress.step, self.steps)
+        optimiser.zero_grad(set_to_none=True)
+        total = 0.0
+        for part in range(loop.accumulate):
+            before = time.perf_counter()
+            batch = next(batches)
+            timer.waiting += time.perf_counter() - before
+            with self.fabric.no_backward_sync(self.network, enabled=part < loop.accumulate - 1):
+                loss = fusion_loss(run_network(self.network, batch), batch.reference, loop.ssim_weight) / loop.accumulate
+                self.fabric.backward(loss)
+            total += float(loss.detach())
+        # A rank that sees NaN must not leave the others waiting, nor one that was interrupted: all learn of it together.
+        signals = torch.tensor([total, float(interrupted)], dtype=torch.float64, device=self.fabric.device)
+        mean_loss, stop = (float(each) for each in self._mean_over_processes(signals))
+        if not math.isfinite(mean_loss):
+            raise self._diverged(mean_loss)
+        if self.experiment.optimiser.clip_norm is not None:
+            norm = self.fabric.clip_gradients(
+                self.network, optimiser, max_norm=self.experiment.optimiser.clip_norm, error_if_nonfinite=False
+            )
+            if norm is not None and not bool(torch.isfinite(norm)):
+                raise self._diverged(float(norm))
+        optimiser.step()
+        self._average()
+        timer.steps += 1
+        return mean_loss, stop > 0
+
+    def _batches(self) -> Iterator[TrainingBatch]:
+        """From the draw that comes next. Each process takes its share of the slots of every batch."""
+        loop, fabric = self.experiment.loop, self.fabric
+        loader = batch_loader(
+            self.scenes.buckets,
+            self.experiment.simulation,
+            seed=self.experiment.seed,
+            start=self.progress.step * loop.accumulate,
+            end=self.steps * loop.accumulate,
+            batch_size=loop.batch_size,
+            slots=process_slots(loop.batch_size, fabric.global_rank, fabric.world_size),
+            workers=loop.workers,
+            finish=BaseMaker(self.experiment.network.base),
+            pin_memory=fabric.device.type == "cuda",
+        )
+        for batch in loader:
+            assert isinstance(batch, TrainingBatch)
+            yield batch.to(fabric.device, non_blocking=True)
+
+    @torch.no_grad()
+    def _validate(self, log: Any) -> None:
+        """On the first process; the others wait for it."""
+        if self.fabric.is_global_zero and self.scenes.cases:
+            network = self._network_with_averaged_weights()
+            scores: dict[str, Score] = {}
+            for case in self.scenes.cases:
+                scores[case.name], fused = validate(network, case)
+                if case is self.scenes.cases[0]:
+                    log.picture("fused", self.folder.write_sample(self.progress.step, case, fused), self.progress.step)
+            mean = sum(score.psnr_db for score in scores.values()) / len(scores)
+            gain = mean - sum(case.base_psnr_db for case in self.scenes.cases) / len(scores)
+            log.event(
+                "validation",
+                self.progress.step,
+                mean_psnr_db=mean,
+                mean_gain_db=gain,
+                psnr_db={name: score.psnr_db for name, score in scores.items()},
+                spectral_angle_degrees={name: score.spectral_angle_degrees for name, score in scores.items()},
+                split=self.scenes.label,
+            )
+            if self.progress.best_psnr_db is None or mean > self.progress.best_psnr_db:
+                self.progress.best_psnr_db = mean
+                self._save_weights(BEST)
+        self.fabric.barrier()
+
+    def _network_with_averaged_weights(self) -> FusionNetwork:
+        network = FusionNetwork(self.plain_network.config).to(self.fabric.device)
+        network.load_state_dict(self.averaged or self.plain_network.state_dict())
+        return network.eval()
+
+    def _save_weights(self, name: str) -> None:
+        self._network_with_averaged_weights().cpu().save_pretrained(
+            self.folder.path / name, self.folder.provenance(self.experiment, self.scenes, self.progress.step)
+        )
+
+    def _write_checkpoint(self) -> None:
+        if self.fabric.is_global_zero:
+            checkpoint = Checkpoint(
+                self.plain_network.state_dict(), self.averaged, optimiser_state(self.optimiser), self.progress.as_dict()
+            )
+            write_checkpoint(self.folder.path / CHECKPOINT, checkpoint)
+        self.fabric.barrier()
+
+    def _restore(self, checkpoint: Checkpoint) -> None:
+        self.plain_network.load_state_dict(checkpoint.network)
+        self.averaged = {name: tensor.to(self.fabric.device) for name, tensor in checkpoint.averaged.items()}
+        restore_optimiser(self.optimiser, checkpoint.optimiser)
+        self.progress = Progress(**checkpoint.progress)
+
+    @property
+    def _averages(self) -> bool:
+        return self.experiment.loop.ema > 0
+
+    @torch.no_grad()
+    def _average(self) -> None:
+        if self._averages:
+            # Young averages follow quickly, or the random start would stay in them for long.
+            step = self.progress.step
+            decay = min(self.experiment.loop.ema, (1 + step) / (10 + step))
+            for name, tensor in self.plain_network.state_dict().items():
+                self.averaged[name].lerp_(tensor, 1 - decay)
+
+    def _mean_over_processes(self, values: Tensor) -> Tensor:
+        mean: Tensor = self.fabric.all_reduce(values, reduce_op="mean") if self.fabric.world_size > 1 else values
+        return mean
+
+    def _diverged(self, value: float) -> TrainingError:
+        kept = (self.folder.path / CHECKPOINT).exists()
+        return TrainingError(
+            f"the loss became {value} at step {self.progress.step + 1}",
+            "a finite loss",
+            "lower optimiser.learning_rate or set optimiser.clip_norm; "
+            + ("the last good checkpoint is kept" if kept else "no checkpoint had been written yet"),
+        )
+
+
+def total_steps(experiment: Experiment, patches: int) -> int:
+    if experiment.length.steps is not None:
+        return experiment.length.steps
+    assert experiment.length.epochs is not None
+    per_step = experiment.loop.batch_size * experiment.loop.accumulate
+    return experiment.length.epochs * math.ceil(patches / per_step)
+
+
+def learning_rate(experiment: Experiment, step: int, steps: int) -> float:
+    """Cosine from the first rate to the last, after a linear warm-up."""
+    settings = experiment.optimiser
+    if step < settings.warmup_steps:
+        return settings.learning_rate * (step + 1) / settings.warmup_steps
+    share = (step - settings.warmup_steps) / max(1, steps - settings.warmup_steps)
+    fall = settings.learning_rate - settings.final_learning_rate
+    return settings.final_learning_rate + fall * 0.5 * (1 + math.cos(math.pi * min(1.0, share)))
+
+
+def _make_fabric(experiment: Experiment) -> Any:
+    from lightning_fabric import Fabric
+
+    loop = experiment.loop
+    if "TORCHELASTIC_RUN_ID" in os.environ:  # started by torchrun, which knows better how many processes there are
+        devices, nodes = int(os.environ["LOCAL_WORLD_SIZE"]), int(os.environ["GROUP_WORLD_SIZE"])
+    else:
+        devices, nodes = loop.devices or 1, loop.nodes
+    return Fabric(
+        accelerator=loop.accelerator,
+        devices=devices,
+        num_nodes=nodes,
+        strategy="ddp" if devices * nodes > 1 else "auto",
+        precision=PRECISIONS[loop.precision],
+    )

@@ -1,0 +1,48 @@
+"""The paper's loss: L1 + lambda (1 - SSIM), on the unclipped output (section 3.4).
+
+B batch, C bands, H W fine.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+WINDOW, WINDOW_SIGMA = 11, 1.5
+K1, K2 = 0.01, 0.03
+
+
+def fusion_loss(fused: Tensor, reference: Tensor, ssim_weight: float) -> Tensor:
+    """Mean over samples, bands and pixels, for values whose peak is 1."""
+    loss = (fused - reference).abs().mean()
+    return loss + ssim_weight * (1 - structural_similarity(fused, reference)) if ssim_weight else loss
+
+
+def structural_similarity(fused: Tensor, reference: Tensor) -> Tensor:
+    """Mean SSIM (Wang et al. 2004) over the windows that fit, per band, Gaussian 11 x 11 of sigma 1.5, for values whose peak is 1.
+
+    The window shrinks to an image smaller than itself. Blurring along an axis is one product with a small matrix.
+    """
+    fused, reference = fused.float(), reference.float()
+    rows, columns = (_window_matrix(size).to(fused) for size in fused.shape[-2:])
+
+    def blurred(image: Tensor) -> Tensor:
+        return rows @ image @ columns.T
+
+    mean_f, mean_r = blurred(fused), blurred(reference)
+    product, square_sum = mean_f * mean_r, mean_f.square() + mean_r.square()
+    covariance = blurred(fused * reference) - product
+    variance_sum = blurred(fused.square() + reference.square()) - square_sum
+    c1, c2 = K1**2, K2**2
+    similarity = (2 * product + c1) * (2 * covariance + c2) / ((square_sum + c1) * (variance_sum + c2))
+    return similarity.mean()
+
+
+def _window_matrix(size: int) -> Tensor:
+    """(windows, size): each row is the Gaussian window at one place where it fits."""
+    width = min(WINDOW, size)
+    taps = torch.exp(-0.5 * ((torch.arange(width) - (width - 1) / 2) / WINDOW_SIGMA).square())
+    matrix = torch.zeros(size - width + 1, size)
+    for row in range(len(matrix)):
+        matrix[row, row : row + width] = taps / taps.sum()
+    return matrix

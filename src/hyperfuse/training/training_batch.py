@@ -1,0 +1,59 @@
+"""A batch as the network takes it: the simulated pairs, the base that the residual is added to, the channels.
+
+B batch, C bands, M msi bands, h w coarse, H W fine.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import torch
+from torch import Tensor
+
+from hyperfuse.estimation.observation import known_observation
+from hyperfuse.loading.observing import PairBatch
+from hyperfuse.methods.fuse_arrays import fuse_arrays
+from hyperfuse.networks.fusion_network import FusionNetwork
+from hyperfuse.networks.network_config import BICUBIC
+from hyperfuse.networks.pair_channels import find_channels
+from hyperfuse.prediction.network_fusion import msi_centres_nm
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingBatch(PairBatch):
+    base: Tensor | None = None  # (B, C, H, W); None: bicubic, which the network makes itself
+
+
+@dataclass(frozen=True)
+class BaseMaker:
+    """Runs the closed form of the network's base on every pair of a batch; travels to the loader's workers."""
+
+    method: str
+
+    def __call__(self, batch: PairBatch) -> TrainingBatch:
+        pairs = {field.name: getattr(batch, field.name) for field in fields(PairBatch)}
+        return TrainingBatch(**pairs, base=None if self.method == BICUBIC else closed_form(batch, self.method))
+
+
+def closed_form(batch: PairBatch, method: str) -> Tensor:
+    """(B, C, H, W) by a method that is told how each pair was observed."""
+    results = []
+    for i in range(len(batch.hsi)):
+        observation = known_observation(
+            batch.response[i],
+            batch.scale,
+            float(batch.sigma[i]),
+            (float(batch.shift[i, 0]), float(batch.shift[i, 1])),
+            float(batch.hsi_noise[i]),
+            float(batch.msi_noise[i]),
+        )
+        results.append(fuse_arrays(batch.hsi[i], batch.msi[i], observation, method))
+    return torch.stack(results)
+
+
+def run_network(network: FusionNetwork, batch: TrainingBatch) -> Tensor:
+    """(B, C, H, W). Coarse pixels lie where their grid says: a simulated shift is an error that the network has to bear."""
+    msi_centres = msi_centres_nm(batch.response, batch.wavelength_nm)
+    channels = find_channels(network.config, batch.hsi, batch.msi, batch.wavelength_nm, msi_centres)
+    fused: Tensor = network(batch.hsi, batch.msi, None, batch.base, channels)
+    return fused
