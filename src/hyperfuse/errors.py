@@ -10,6 +10,7 @@ class HyperfuseError(Exception):
     """Something in the input, or in what was asked for, that the caller can mend."""
 
     def __init__(self, got: str, expected: str = "", remedy: str = "") -> None:
+        self.got, self.expected, self.remedy = got, expected, remedy
         parts = [got.rstrip("."), f"expected {expected}".rstrip(".") if expected else "", remedy.rstrip(".")]
         message = "; ".join(part for part in parts if part)
         # One line, whatever was in the file's name or header.
