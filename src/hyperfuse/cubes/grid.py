@@ -9,6 +9,7 @@ import warnings
 from dataclasses import dataclass
 
 import numpy as np
+import pyproj
 import xarray as xr
 from affine import Affine
 from numpy.typing import NDArray
@@ -17,7 +18,27 @@ from rasterio.crs import CRS
 from hyperfuse.cubes.transforms import PIXEL_TOLERANCE, current_transform
 from hyperfuse.errors import GridError
 
-__all__ = ["PIXEL_TOLERANCE", "Grid", "Placement", "fine_grid", "grid_of", "place", "require_finer"]
+__all__ = [
+    "PIXEL_TOLERANCE",
+    "Grid",
+    "Placement",
+    "crs_name",
+    "fine_grid",
+    "grid_nodes",
+    "grid_of",
+    "parallel_placement",
+    "place",
+    "positions_in",
+    "require_finer",
+    "same_crs",
+    "window_of_grid",
+]
+
+Positions = NDArray[np.float64]
+# Grids that are turned or bent against each other by less than this many fine pixels over what they share are taken as parallel.
+LARGEST_IGNORED_TURN = 0.05
+# Along each side of an image, where two grids are compared.
+COMPARED_POINTS = 33
 
 
 @dataclass(frozen=True)
@@ -61,24 +82,53 @@ def grid_of(cube: xr.DataArray) -> Grid:
 
 
 def place(hsi: Grid, msi: Grid) -> Placement:
-    """How the MSI's pixels lie in the HSI's. Without georeference on both, the two are taken to cover the same extent."""
+    """How the MSI's pixels lie in the HSI's, whose axes are parallel. Without georeference on both, they cover the same extent."""
+    placement = parallel_placement(hsi, msi)
+    if placement is None:
+        raise GridError(
+            f"HSI in {crs_name(hsi.crs)}, MSI in {crs_name(msi.crs)}, their axes not parallel",
+            "grids with parallel axes",
+            "reproject one of them with gdalwarp",
+        )
+    return placement
+
+
+def parallel_placement(hsi: Grid, msi: Grid) -> Placement | None:
+    """The same, or None where the two grids are turned or bent against each other."""
     if hsi.transform is None or msi.transform is None:
         if (hsi.transform is None) != (msi.transform is None):
             warnings.warn("only one of the two images is georeferenced: they are taken to cover the same extent", stacklevel=2)
         return _same_extent(hsi, msi)
-    _require_one_crs(hsi, msi)
-    fine_to_coarse = ~hsi.transform @ msi.transform
-    turn = max(abs(fine_to_coarse.b) * msi.width, abs(fine_to_coarse.d) * msi.height)
-    if turn > 0.5:
-        raise GridError(
-            f"the two grids are turned against each other by up to {turn:.1f} coarse pixels",
-            "grids with parallel axes",
-            "warp the HSI onto a north-up grid first (gdalwarp)",
-        )
-    start_x, start_y = fine_to_coarse @ (0.5, 0.5)
-    placement = Placement(start_y - 0.5, fine_to_coarse.e, start_x - 0.5, fine_to_coarse.a)
-    _require_overlap(placement, hsi, msi)
-    return placement
+    fine, coarse = _shared_positions(hsi, msi)
+    placement = _exact_placement(hsi, msi) or _fitted_placement(fine, coarse)
+    if placement is None:
+        return None
+    rows, columns = placement.coarse_rows(fine[0]), placement.coarse_columns(fine[1])
+    turn_y, turn_x = np.abs(rows - coarse[0]) * placement.scale[0], np.abs(columns - coarse[1]) * placement.scale[1]
+    return placement if max(turn_y.max(), turn_x.max()) < LARGEST_IGNORED_TURN else None
+
+
+def positions_in(target: Grid, source: Grid, rows: Positions, columns: Positions) -> tuple[Positions, Positions]:
+    """Where pixels of one georeferenced grid lie in another: rows and columns, 0 is the centre of the first pixel.
+
+    Infinite where the target's CRS does not reach.
+    """
+    assert source.transform is not None
+    assert target.transform is not None
+    x, y = _applied(source.transform, columns + 0.5, rows + 0.5)
+    if not same_crs(source.crs, target.crs):
+        assert source.crs is not None
+        assert target.crs is not None
+        x, y = _transformed(x, y, source.crs, target.crs)
+    target_columns, target_rows = _applied(~target.transform, x, y)
+    return target_rows - 0.5, target_columns - 0.5
+
+
+def window_of_grid(grid: Grid, rows: slice, columns: slice) -> Grid:
+    """A part of a grid, or the grid continued beyond its edges: slices count its pixels and may be negative."""
+    height, width = rows.stop - rows.start, columns.stop - columns.start
+    moved = None if grid.transform is None else grid.transform @ Affine.translation(columns.start, rows.start)
+    return Grid(height, width, moved, grid.crs)
 
 
 def fine_grid(hsi: Grid, msi: Grid) -> Grid:
@@ -104,27 +154,100 @@ def _same_extent(hsi: Grid, msi: Grid) -> Placement:
     return Placement(0.5 * step_y - 0.5, step_y, 0.5 * step_x - 0.5, step_x)
 
 
-def _require_one_crs(hsi: Grid, msi: Grid) -> None:
-    if hsi.crs is not None and msi.crs is not None and hsi.crs != msi.crs:
+def _applied(transform: Affine, x: Positions, y: Positions) -> tuple[Positions, Positions]:
+    return transform.a * x + transform.b * y + transform.c, transform.d * x + transform.e * y + transform.f
+
+
+def _transformed(x: Positions, y: Positions, source: CRS, target: CRS) -> tuple[Positions, Positions]:
+    try:
+        # Made anew each time: a transformer must not be shared between threads, nor travel to another process.
+        return pyproj.Transformer.from_crs(source.to_wkt(), target.to_wkt(), always_xy=True).transform(x, y)
+    except pyproj.exceptions.ProjError as error:
         raise GridError(
-            f"HSI in {_crs_name(hsi.crs)}, MSI in {_crs_name(msi.crs)}",
-            "one coordinate reference system",
-            "reproject the HSI to the MSI's with gdalwarp or rioxarray",
+            f"no way from {crs_name(source)} to {crs_name(target)}",
+            "two images on the Earth",
+            "check their CRS with `hyperfuse info`",
+        ) from error
+
+
+def _exact_placement(hsi: Grid, msi: Grid) -> Placement | None:
+    """Straight from the transforms, where nothing but offset and pixel size tells them apart."""
+    assert hsi.transform is not None
+    if not same_crs(hsi.crs, msi.crs):
+        return None
+    fine_to_coarse = ~hsi.transform @ msi.transform
+    turn = max(abs(fine_to_coarse.b) * msi.height, abs(fine_to_coarse.d) * msi.width)
+    if turn > PIXEL_TOLERANCE * min(abs(fine_to_coarse.a), abs(fine_to_coarse.e)):
+        return None
+    start_x, start_y = fine_to_coarse @ (0.5, 0.5)
+    return Placement(start_y - 0.5, fine_to_coarse.e, start_x - 0.5, fine_to_coarse.a)
+
+
+def _fitted_placement(fine: tuple[Positions, Positions], coarse: tuple[Positions, Positions]) -> Placement | None:
+    """The parallel grids that come closest to two that are not quite so."""
+    axes = []
+    for fine_axis, coarse_axis in zip(fine, coarse, strict=True):
+        if np.ptp(fine_axis) == 0:
+            return None
+        step, start = np.polyfit(fine_axis, coarse_axis, 1)
+        if step == 0:
+            return None
+        axes += [float(start), float(step)]
+    return Placement(*axes)
+
+
+def _shared_positions(hsi: Grid, msi: Grid) -> tuple[tuple[Positions, Positions], tuple[Positions, Positions]]:
+    """Points all over what the two images share, as rows and columns of the MSI and of the HSI."""
+    fine_nodes, coarse_nodes = grid_nodes(msi), grid_nodes(hsi)
+    in_hsi, in_msi = positions_in(hsi, msi, *fine_nodes), positions_in(msi, hsi, *coarse_nodes)
+    shared_fine, shared_coarse = _inside(hsi, in_hsi), _inside(msi, in_msi)
+    if not shared_fine.any() and not shared_coarse.any():
+        reached_rows, reached_columns = (axis[np.isfinite(axis)] for axis in in_hsi)
+        covered = (
+            f"in HSI pixels the MSI covers rows {reached_rows.min():.0f} to {reached_rows.max():.0f}, "
+            f"columns {reached_columns.min():.0f} to {reached_columns.max():.0f} of {hsi.height}x{hsi.width}"
+            if reached_rows.size
+            else f"the MSI lies outside of {crs_name(hsi.crs)}"
         )
-
-
-def _require_overlap(placement: Placement, hsi: Grid, msi: Grid) -> None:
-    rows = sorted(placement.coarse_rows(np.array([-0.5, msi.height - 0.5])))
-    columns = sorted(placement.coarse_columns(np.array([-0.5, msi.width - 0.5])))
-    if rows[1] <= -0.5 or rows[0] >= hsi.height - 0.5 or columns[1] <= -0.5 or columns[0] >= hsi.width - 0.5:
         raise GridError(
-            "the two images do not overlap: in HSI pixels the MSI covers "
-            f"rows {rows[0]:.0f} to {rows[1]:.0f}, columns {columns[0]:.0f} to {columns[1]:.0f} of {hsi.height}x{hsi.width}",
+            f"the two images do not overlap: {covered}",
             "two images of the same place",
             "check their coordinates with `hyperfuse info`",
         )
+    rows, columns = (
+        (
+            np.concatenate([fine_nodes[axis][shared_fine], in_msi[axis][shared_coarse]]),
+            np.concatenate([in_hsi[axis][shared_fine], coarse_nodes[axis][shared_coarse]]),
+        )
+        for axis in (0, 1)
+    )
+    return (rows[0], columns[0]), (rows[1], columns[1])
 
 
-def _crs_name(crs: CRS) -> str:
+def grid_nodes(grid: Grid) -> tuple[Positions, Positions]:
+    """Corners, edges and inside of an image, evenly spread."""
+    rows, columns = (np.linspace(-0.5, size - 0.5, COMPARED_POINTS) for size in (grid.height, grid.width))
+    nodes = np.meshgrid(rows, columns, indexing="ij")
+    return nodes[0].ravel(), nodes[1].ravel()
+
+
+def _inside(grid: Grid, positions: tuple[Positions, Positions]) -> NDArray[np.bool_]:
+    """Not on the very edge: images that only touch share nothing."""
+    rows, columns = positions
+    inside = (rows > -0.5 + 1e-6) & (rows < grid.height - 0.5 - 1e-6) & (columns > -0.5 + 1e-6)
+    found: NDArray[np.bool_] = inside & (columns < grid.width - 0.5 - 1e-6)
+    return found
+
+
+def same_crs(one: CRS | None, other: CRS | None) -> bool:
+    """Also where one of them is unknown; and where tools have written the same system in different words."""
+    if one is None or other is None or one == other:
+        return True
+    return bool(pyproj.CRS.from_wkt(one.to_wkt()).equals(pyproj.CRS.from_wkt(other.to_wkt()), ignore_axis_order=True))
+
+
+def crs_name(crs: CRS | None) -> str:
+    if crs is None:
+        return "no CRS"
     code = crs.to_epsg()
     return f"EPSG:{code}" if code else crs.to_wkt()[:60]

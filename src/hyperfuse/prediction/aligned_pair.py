@@ -6,7 +6,6 @@ Shapes: C bands, M msi bands, h w coarse, H W fine.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
@@ -16,13 +15,14 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from hyperfuse.cubes.cube import iterate_windows, physical_values
-from hyperfuse.cubes.grid import Grid, fine_grid, grid_of, place, require_finer
+from hyperfuse.cubes.grid import Grid, fine_grid, grid_of, parallel_placement, place, require_finer, window_of_grid
 from hyperfuse.errors import GridError, ValueRangeError
+from hyperfuse.prediction.overlap import SMALLEST_HSI, WHOLE_HSI, Area, AxisOverlap, overlaps
+from hyperfuse.prediction.reprojection import parallel_to
+from hyperfuse.prediction.unusable_areas import without_masked
 
-SMALLEST_HSI = 2
-# An HSI pixel at the edge of the MSI that is covered less than this saw too much ground that the MSI does not show.
-SMALLEST_COVERAGE = 0.7
 EVERYTHING = slice(None)
+WHAT_BOTH_SHOW = Area()
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,18 @@ class CutImage:
         source = _source_slice(rows, self.rows, self.row_direction), _source_slice(columns, self.columns, self.column_direction)
         values: NDArray[np.float32] = physical_values(self.cube, *source, bands)
         return values[:, :: self.row_direction, :: self.column_direction]
+
+    def is_missing(self, rows: NDArray[np.int64], columns: NDArray[np.int64], bands: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """(rows, columns) Where none of these bands has a value. Pixels count within the cut but may lie beyond it."""
+        source_rows = _source_pixels(rows, self.rows, self.row_direction, self.cube.sizes["y"])
+        source_columns = _source_pixels(columns, self.columns, self.column_direction, self.cube.sizes["x"])
+        # Each pixel is read once, however many fine ones lie on it.
+        (needed_rows, row_of), (needed_columns, column_of) = (
+            np.unique(axis, return_inverse=True) for axis in (source_rows, source_columns)
+        )
+        values = physical_values(self.cube.isel(y=needed_rows, x=needed_columns), bands=bands)
+        missing: NDArray[np.bool_] = ~np.isfinite(values).any(axis=0)
+        return missing[row_of][:, column_of]
 
 
 @dataclass(frozen=True)
@@ -74,8 +86,25 @@ class AlignedPair:
         return self.hsi_source.values(rows, columns)
 
     def msi_values(self, rows: slice, columns: slice) -> NDArray[np.float32]:
-        """(M, ...) The same of the cut MSI."""
-        return self.msi_source.values(rows, columns)
+        """(M, ...) The same of the cut MSI, also NaN over HSI pixels that are missing and were left out at the edges of the cut."""
+        values = self.msi_source.values(rows, columns)
+        underneath = self._underneath(0, rows), self._underneath(1, columns)
+        beyond = [(pixels < 0) | (pixels >= size) for pixels, size in zip(underneath, self.coarse_shape[1:], strict=True)]
+        everywhere = [np.ones_like(axis) for axis in beyond]
+        for chosen in ((beyond[0], everywhere[1]), (everywhere[0], beyond[1])):
+            if all(axis.any() for axis in chosen):
+                pixels = [axis[part] for axis, part in zip(underneath, chosen, strict=True)]
+                missing = self.hsi_source.is_missing(pixels[0], pixels[1], np.flatnonzero(self.usable_bands))
+                unsupported = np.zeros(values.shape[1:], dtype=bool)
+                unsupported[np.ix_(*chosen)] = missing
+                values[:, unsupported] = np.nan
+        return values
+
+    def _underneath(self, axis: int, fine: slice) -> NDArray[np.int64]:
+        """The coarse pixel, counted within the cut, in which each fine pixel lies by georeference; some may lie beyond the cut."""
+        centres = np.arange(*fine.indices(self.fine_shape[1 + axis]), dtype=np.float64) + 0.5 - self.grid_shift[axis]
+        pixels: NDArray[np.int64] = np.floor(centres / self.scale[axis] + 1e-6).astype(np.int64)
+        return pixels
 
     @cached_property
     def hsi(self) -> NDArray[np.float32]:
@@ -92,22 +121,35 @@ class AlignedPair:
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
-def align_pair(hsi: xr.DataArray, msi: xr.DataArray) -> AlignedPair:
-    """Cut both images to their overlap, turn the HSI the MSI's way, and refuse what cannot be fused."""
-    hsi_grid, msi_grid = grid_of(hsi), grid_of(msi)
-    for name, grid in (("HSI", hsi_grid), ("MSI", msi_grid)):
-        if min(grid.height, grid.width) < SMALLEST_HSI:
-            raise GridError(
-                f"{name} of {grid.height}x{grid.width} pixels", "at least 2x2 pixels", "fuse a larger part of the scene"
-            )
-    placement = place(hsi_grid, msi_grid)
+def align_pair(
+    hsi: xr.DataArray,
+    msi: xr.DataArray,
+    area: Area = WHAT_BOTH_SHOW,
+    *,
+    mask: xr.DataArray | None = None,
+    hsi_mask: xr.DataArray | None = None,
+) -> AlignedPair:
+    """Cut both images to what they share, turn the HSI the MSI's way, and refuse what cannot be fused.
+
+    `area` says what the fused image covers; where a mask is not 0, its image (`mask` is the MSI's) is not used.
+    """
+    for name, cube in (("HSI", hsi), ("MSI", msi)):
+        if min(cube.sizes["y"], cube.sizes["x"]) < SMALLEST_HSI:
+            size = f"{cube.sizes['y']}x{cube.sizes['x']}"
+            raise GridError(f"{name} of {size} pixels", "at least 2x2 pixels", "fuse a larger part of the scene")
+    hsi, msi = (cube if given is None else without_masked(cube, given) for cube, given in ((hsi, hsi_mask), (msi, mask)))
+    msi_grid = grid_of(msi)
+    placement = parallel_placement(grid_of(hsi), msi_grid)
+    if placement is None:
+        hsi = parallel_to(msi_grid, hsi, keep_all=area.extent == WHOLE_HSI)
+        placement = place(grid_of(hsi), msi_grid)
+    hsi_grid = grid_of(hsi)
     require_finer(hsi_grid, msi_grid, placement)
-    rows = _overlap(placement.start_y, placement.step_y, hsi_grid.height, msi_grid.height)
-    columns = _overlap(placement.start_x, placement.step_x, hsi_grid.width, msi_grid.width)
+    rows, columns = overlaps(hsi_grid, msi_grid, placement, area)
     hsi_source = CutImage(hsi, rows.coarse, columns.coarse, rows.direction, columns.direction)
     msi_source = CutImage(msi, rows.fine, columns.fine)
-    _require_values(msi_source, "MSI")
-    usable_bands = hsi["good"].values & _require_values(hsi_source, "HSI")
+    require_values(msi_source, "MSI")
+    usable_bands = hsi["good"].values & require_values(hsi_source, "HSI")
     if not usable_bands.any():
         raise ValueRangeError("every HSI band is flagged bad or empty", "at least one good band", "mend the bad-band list")
     return AlignedPair(
@@ -116,10 +158,14 @@ def align_pair(hsi: xr.DataArray, msi: xr.DataArray) -> AlignedPair:
         usable_bands=usable_bands,
         scale=placement.scale,
         grid_shift=(rows.shift, columns.shift),
-        output_grid=fine_grid(hsi_grid, msi_grid),
-        fine_rows=rows.fine,
-        fine_columns=columns.fine,
+        output_grid=window_of_grid(fine_grid(hsi_grid, msi_grid), rows.output, columns.output),
+        fine_rows=_within(rows),
+        fine_columns=_within(columns),
     )
+
+
+def _within(axis: AxisOverlap) -> slice:
+    return slice(axis.fine.start - axis.output.start, axis.fine.stop - axis.output.start)
 
 
 def _source_slice(part: slice, cut: slice, direction: int) -> slice:
@@ -130,57 +176,12 @@ def _source_slice(part: slice, cut: slice, direction: int) -> slice:
     return slice(cut.start + start, cut.start + stop) if direction > 0 else slice(cut.stop - stop, cut.stop - start)
 
 
-@dataclass(frozen=True)
-class _AxisOverlap:
-    coarse: slice
-    fine: slice
-    direction: int
-    shift: float
+def _source_pixels(pixels: NDArray[np.int64], cut: slice, direction: int, size: int) -> NDArray[np.int64]:
+    source: NDArray[np.int64] = np.clip(cut.start + pixels if direction > 0 else cut.stop - 1 - pixels, 0, size - 1)
+    return source
 
 
-def _overlap(start: float, step: float, coarse_size: int, fine_size: int) -> _AxisOverlap:
-    """Along one axis: the fine pixels whose centres lie inside the coarse image, and the coarse pixels that they touch.
-
-    At the ends, coarse pixels that are only partly covered are left out where enough others remain: the methods would look for
-    their share of the ground beyond the edge in the fine pixels before it.
-    """
-    direction = 1 if step > 0 else -1
-    # Fine pixel i lies at coarse index start + i * step; inside means -0.5 <= index < coarse_size - 0.5.
-    edges = sorted(((-0.5 - start) / step, (coarse_size - 0.5 - start) / step))
-    first_fine = max(0, math.ceil(edges[0] - 1e-6))
-    stop_fine = min(fine_size, math.ceil(edges[1] - 1e-6))
-    reached = sorted((start + first_fine * step, start + (stop_fine - 1) * step))
-    first_coarse = max(0, math.floor(reached[0] + 0.5 + 1e-6))
-    stop_coarse = min(coarse_size, math.floor(reached[1] + 0.5 + 1e-6) + 1)
-    if stop_fine - first_fine < 1 or stop_coarse - first_coarse < SMALLEST_HSI:
-        raise GridError(
-            f"the two images share only {max(0, stop_coarse - first_coarse)} HSI pixels along an axis",
-            "at least 2x2 HSI pixels in common",
-            "check their coordinates with `hyperfuse info`",
-        )
-    covered = [index for index in range(first_coarse, stop_coarse) if _coverage(index, start, step, fine_size) > SMALLEST_COVERAGE]
-    if len(covered) >= SMALLEST_HSI:
-        first_coarse, stop_coarse = covered[0], covered[-1] + 1
-    scale = 1 / abs(step)
-    # Position of the first fine pixel of the overlap in the cut (and turned) coarse image.
-    index = start + first_fine * step
-    inner = index - first_coarse if direction > 0 else stop_coarse - 1 - index
-    shift = 0.5 - (inner + 0.5) * scale
-    return _AxisOverlap(slice(first_coarse, stop_coarse), slice(first_fine, stop_fine), direction, _rounded_to_zero(shift))
-
-
-def _coverage(index: int, start: float, step: float, fine_size: int) -> float:
-    """Which share of a coarse pixel's width lies in the fine image, whose pixel i reaches from i - 0.5 to i + 0.5."""
-    first, last = sorted(((index - 0.5 - start) / step, (index + 0.5 - start) / step))
-    return (min(last, fine_size - 0.5) - max(first, -0.5)) / (last - first)
-
-
-def _rounded_to_zero(shift: float) -> float:
-    """Transforms carry rounding errors; a millionth of a pixel is none."""
-    return 0.0 if abs(shift) < 1e-6 else shift
-
-
-def _require_values(image: CutImage, name: str) -> NDArray[np.bool_]:
+def require_values(image: CutImage, name: str) -> NDArray[np.bool_]:
     """Which bands hold any value; read by windows, and only the bands that were empty so far."""
     found = np.zeros(image.shape[0], dtype=bool)
     for rows, columns in iterate_windows(image.cube.isel(y=image.rows, x=image.columns)):
