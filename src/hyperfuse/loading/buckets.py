@@ -60,14 +60,14 @@ class Bucket:
 
 
 def make_buckets(scenes: Sequence[Scene], windows: Sequence[PatchWindow]) -> list[Bucket]:
-    """One bucket for each sensor, list of bands and patch size, in the order in which they occur."""
+    """One bucket for each data set or sensor, list of bands and patch size, in the order in which they occur."""
     if not windows:
         raise OptionError("no patch to train on", "scenes with room for at least one", "take larger scenes or smaller patches")
     groups: dict[tuple[object, ...], list[PatchWindow]] = {}
     for window in windows:
         scene = scenes[window.scene]
         _require_inside(window, scene)
-        groups.setdefault((scene.sensor, scene.bands, window.size, *_columns_as_keys(scene)), []).append(window)
+        groups.setdefault((_origin(scene), scene.bands, window.size, *_columns_as_keys(scene)), []).append(window)
     names = _distinct_names([(scenes[group[0].scene], group[0].size) for group in groups.values()])
     return [_bucket(name, scenes, group) for name, group in zip(names, groups.values(), strict=True)]
 
@@ -178,6 +178,10 @@ def _known(wavelength_nm: FloatArray | None) -> FloatArray | None:
     return wavelength_nm.astype(np.float64)
 
 
+def _origin(scene: Scene) -> str:
+    return scene.dataset or scene.sensor or scene.name
+
+
 def _columns_as_keys(scene: Scene) -> tuple[bytes | None, ...]:
     """To a tenth of a nanometre: files of one sensor round differently."""
     columns = (_known(scene.wavelength_nm), scene.fwhm_nm)
@@ -185,12 +189,12 @@ def _columns_as_keys(scene: Scene) -> tuple[bytes | None, ...]:
 
 
 def _distinct_names(firsts: Sequence[tuple[Scene, int]]) -> list[str]:
-    """The sensor's name, with as much beside it as tells its buckets apart."""
+    """The name of the data set or sensor, with as much beside it as tells its buckets apart."""
     candidates = [
-        [scene.sensor for scene, _ in firsts],
-        [f"{scene.sensor}, {scene.bands} bands" for scene, _ in firsts],
-        [f"{scene.sensor}, {scene.bands} bands, {size}x{size}" for scene, size in firsts],
-        [f"{scene.sensor}, {scene.bands} bands, {size}x{size}, {scene.name}" for scene, size in firsts],
+        [_origin(scene) for scene, _ in firsts],
+        [f"{_origin(scene)}, {scene.bands} bands" for scene, _ in firsts],
+        [f"{_origin(scene)}, {scene.bands} bands, {size}x{size}" for scene, size in firsts],
+        [f"{_origin(scene)}, {scene.bands} bands, {size}x{size}, {scene.name}" for scene, size in firsts],
     ]
     return [
         next((names[i] for names in candidates if names.count(names[i]) == 1), f"{candidates[-1][i]} ({i + 1})")

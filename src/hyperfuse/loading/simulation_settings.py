@@ -7,7 +7,6 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag
 
-from hyperfuse.degradation.simulation import NARROWEST_PSF
 from hyperfuse.loading.band_selection import BandVariation
 
 RANDOM_RESPONSE = "random"
@@ -40,7 +39,7 @@ def _within(low: float, high: float, unit: str) -> AfterValidator:
 
 Span = Annotated[tuple[float, float], AfterValidator(_ordered), BeforeValidator(_as_span)]
 ScaleSpan = Annotated[Span, _within(1.0, 1000.0, "fine pixels per coarse pixel")]
-FwhmSpan = Annotated[Span, _within(NARROWEST_PSF, 100.0, "coarse pixels")]
+FwhmSpan = Annotated[Span, _within(0.01, 100.0, "coarse pixels")]
 SnrSpan = Annotated[Span, _within(-LARGEST_SNR_DB, LARGEST_SNR_DB, "dB")]
 BandSpan = Annotated[tuple[int, int], AfterValidator(_ordered), _within(1, 1000, "msi bands"), BeforeValidator(_as_span)]
 
