@@ -23,9 +23,11 @@ from hyperfuse.methods.local_regression import (
     solve_small,
 )
 from hyperfuse.methods.nodata import fill_missing
+from hyperfuse.methods.over_scene import alone
 from hyperfuse.methods.pair_model import model_pair, principal_axes
 from hyperfuse.methods.selection import choose_method, degraded_once_more, scores_once_more
 from hyperfuse.methods.unmixing import pure_pixels
+from hyperfuse.methods.window import Window
 from methods.tiny_pairs import tiny_pair
 
 
@@ -33,7 +35,7 @@ def test_the_two_steps_are_the_exact_posterior_mean():
     """Against the normal equations of the whole problem, dense: every pixel, every component, both images at once."""
     pair = tiny_pair(8, 3, (3, 4), 2, snr_db=30.0)
     observation = replace(pair.observation, hsi_noise=torch.full((8,), 0.03).double(), msi_noise=torch.full((3,), 0.02).double())
-    model = model_pair(pair.hsi.double(), pair.msi.double(), observation, most_components=4)
+    model = alone(model_pair(Window(pair.hsi.double(), pair.msi.double(), observation), most_components=4))
     generator = torch.Generator().manual_seed(0)
     root = torch.randn(4, 4, generator=generator, dtype=torch.float64)
     prior = 0.01 * (root @ root.T + 0.1 * torch.eye(4))
@@ -110,7 +112,8 @@ def test_glp_is_interpolation_plus_regressed_detail_as_far_as_the_hsi_bears_it_o
     detail = pair.msi.double() - upsample(coarse, (32, 32), pair.observation)
     injected = torch.tensor(trust)[:, None, None] * torch.einsum("cm,myx->cyx", gains, detail)
     expected = upsample(pair.hsi.double(), (32, 32), pair.observation) + injected
-    torch.testing.assert_close(glp(pair.hsi.double(), pair.msi.double(), pair.observation), expected, atol=1e-3, rtol=0)
+    fused = alone(glp(Window(pair.hsi.double(), pair.msi.double(), pair.observation)))
+    torch.testing.assert_close(fused, expected, atol=1e-3, rtol=0)
 
 
 def slow_local_prediction(learned, fine_detail, fine_msi):
@@ -176,7 +179,7 @@ def test_principal_axes_of_a_rank_deficient_image():
     spectra = torch.randn(5, 2, generator=torch.Generator().manual_seed(4)) @ torch.randn(
         2, 30, generator=torch.Generator().manual_seed(5)
     )
-    mean, axes = principal_axes(spectra.reshape(5, 5, 6), most=4)
+    mean, axes = alone(principal_axes(spectra.reshape(5, 5, 6), most=4))
     assert axes.shape == (5, 2)
     centred = spectra.double() - mean[:, None]
     torch.testing.assert_close(axes @ (axes.T @ centred), centred, atol=1e-6, rtol=0)

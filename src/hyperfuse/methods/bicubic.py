@@ -14,11 +14,6 @@ from hyperfuse.estimation.observation import Observation
 KEYS_A = -0.5
 
 
-def bicubic(hsi: Tensor, msi: Tensor, observation: Observation) -> Tensor:
-    """The hsi interpolated where the msi's pixels truly lie; the msi's values are not used."""
-    return upsample(hsi, (msi.shape[1], msi.shape[2]), observation)
-
-
 def upsample(coarse: Tensor, fine_size: tuple[int, int], observation: Observation) -> Tensor:
     """(..., h, w) -> (..., H, W)."""
     axes = zip(coarse.shape[-2:], fine_size, observation.scale, observation.shift, strict=True)

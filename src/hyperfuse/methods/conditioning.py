@@ -9,11 +9,18 @@ with prior covariance P x I, and  P x AA' + S x I  is diagonal in the eigenvecto
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
 from hyperfuse.degradation.operators import SpatialOperator, mix_bands
-from hyperfuse.methods.pair_model import PairModel, covariance, lifted, positive_part, signal_covariance
+from hyperfuse.estimation.observation import Observation
+from hyperfuse.methods.over_scene import SceneWise, scene_count
+from hyperfuse.methods.pair_model import PairModel, lifted, positive_part, scene_covariance, signal_covariance
+
+BORDER = 5
+BEYOND_REACH = 1e-3
 
 
 def condition_on_msi(mean: Tensor, prior: Tensor, model: PairModel) -> tuple[Tensor, Tensor]:
@@ -40,8 +47,23 @@ def hsi_correction(innovation: Tensor, prior: Tensor, noise: Tensor, operator: S
     return mix_bands(root @ axes, correction)
 
 
-def prior_from_error(mean: Tensor, model: PairModel) -> Tensor:
+def prior_from_error(mean: Tensor, model: PairModel) -> SceneWise[Tensor]:
     """How far a prediction is off, (p, p) per fine pixel, read from what it leaves of the hsi beyond noise (empirical Bayes)."""
-    left = model.coefficients - model.operator.apply(mean)
-    error = signal_covariance(covariance(left), model.hsi_noise, left[0].numel())
-    return lifted(error / model.operator.mean_noise_gain(), 1e-8)
+
+    def left() -> Tensor:
+        return model.window.coarse(model.coefficients - model.operator.apply(mean))
+
+    pixels = yield from scene_count(model.window.coarse_pixels)
+    error = signal_covariance((yield from scene_covariance(left)), model.hsi_noise, pixels)
+    return lifted(error / model.noise_gain, 1e-8)
+
+
+def conditioning_reach(observation: Observation) -> int:
+    """Coarse pixels around a pixel beyond which the hsi's correction of it does not look, but for a thousandth.
+
+    Blurs of neighbouring coarse pixels overlap by q = exp(-(scale / 2 sigma)^2), and the inverse of such an overlap falls off by q
+    from pixel to pixel. The border that it must not see is itself a few pixels wide.
+    """
+    widest = max(sigma / scale for sigma, scale in zip(observation.sigma, observation.scale, strict=True))
+    overlap = math.exp(-1 / (4 * max(0.1, widest) ** 2))
+    return BORDER + math.ceil(math.log(BEYOND_REACH) / math.log(overlap))

@@ -8,21 +8,25 @@ from __future__ import annotations
 from torch import Tensor
 
 from hyperfuse.degradation.operators import mix_bands
-from hyperfuse.estimation.observation import Observation
 from hyperfuse.methods.conditioning import condition_on_hsi, condition_on_msi, prior_from_error
-from hyperfuse.methods.pair_model import NOISE_FLOOR, lifted, model_pair, root_mean_square, without_noise
+from hyperfuse.methods.over_scene import SceneWise
+from hyperfuse.methods.pair_model import NOISE_FLOOR, lifted, model_pair, scene_root_mean_square, without_noise
+from hyperfuse.methods.window import Window
 
 
-def make_consistent(fused: Tensor, hsi: Tensor, msi: Tensor, observation: Observation) -> Tensor:
-    """The fused image taken as a prior whose error is read from the hsi it fails to explain, conditioned on the msi and the hsi.
+def make_consistent(fused: Tensor, window: Window) -> SceneWise[Tensor]:
+    """The fused image (C, H, W) taken as a prior whose error is read from the hsi it fails to explain, conditioned on both images.
 
     With noise zero the result reproduces the hsi exactly; with the noise levels of the observation only what exceeds noise moves.
     """
-    model = model_pair(hsi, msi, observation)
+    model = yield from model_pair(window)
     before = model.components_of(fused)
-    mean, posterior = condition_on_msi(before, prior_from_error(before, model), model)
+    prior = yield from prior_from_error(before, model)
+    mean, posterior = condition_on_msi(before, prior, model)
     after = condition_on_hsi(mean, lifted(posterior, 1e-6), model)
     moved = fused + mix_bands(model.basis, after - before)
-    left = hsi - model.operator.apply(moved)
-    variance = observation.hsi_noise**2 + (NOISE_FLOOR * root_mean_square(hsi)) ** 2
-    return moved + model.operator.pseudo_inverse(without_noise(left, variance))
+    left = window.hsi - model.operator.apply(moved)
+    level = yield from scene_root_mean_square(window.coarse(window.hsi))
+    variance = window.observation.hsi_noise**2 + (NOISE_FLOOR * level) ** 2
+    signal = yield from without_noise(left, variance, window)
+    return window.fine(moved + model.operator.pseudo_inverse(signal))

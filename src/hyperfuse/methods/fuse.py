@@ -8,10 +8,13 @@ from __future__ import annotations
 from torch import Tensor
 
 from hyperfuse.estimation.observation import Observation
-from hyperfuse.methods.conditioning import condition_on_hsi, condition_on_msi, prior_from_error
+from hyperfuse.methods import denoising
+from hyperfuse.methods.conditioning import condition_on_hsi, condition_on_msi, conditioning_reach, prior_from_error
 from hyperfuse.methods.denoising import denoised_coefficients
 from hyperfuse.methods.local_regression import LocalRegression
-from hyperfuse.methods.pair_model import PairModel, covariance, lifted, model_pair
+from hyperfuse.methods.over_scene import SceneWise, scene_count, scene_moments
+from hyperfuse.methods.pair_model import PairModel, lifted, model_pair, scene_covariance
+from hyperfuse.methods.window import Cut, Window
 
 # The prior covariance of fine detail over that of the detail that the coarse grid's own interpolation misses.
 PRIOR_GAIN = 16.0
@@ -19,52 +22,63 @@ PRIOR_GAIN = 16.0
 FEWEST_PIXELS = 25
 
 
-def fuse(hsi: Tensor, msi: Tensor, observation: Observation) -> Tensor:
+def fuse_reach(observation: Observation) -> int:
+    """How many coarse pixels around itself a pixel of FUSE looks at."""
+    return denoising.REACH + conditioning_reach(observation)
+
+
+def fuse(window: Window) -> SceneWise[Tensor]:
     """Maximum a posteriori in the hsi's subspace, in closed form. Prior mean: the interpolated hsi."""
-    model = model_pair(hsi, msi, observation)
-    mean, posterior = scene_posterior(model)
+    model, mean, posterior = yield from scene_posterior((yield from model_pair(window)))
     return model.image(condition_on_hsi(mean, posterior, model))
 
 
-def scene_posterior(model: PairModel) -> tuple[Tensor, Tensor]:
-    """Mean (p, H, W) and covariance (p, p) after the msi, before the hsi, under one prior covariance for the whole scene."""
-    coefficients = denoised_coefficients(model.coefficients, coarse_msi(model), model.hsi_noise)
+def scene_posterior(model: PairModel) -> SceneWise[tuple[PairModel, Tensor, Tensor]]:
+    """Mean (p, H, W) and covariance (p, p) after the msi, before the hsi, under one prior covariance for the whole scene.
+
+    Also the model without the margin that only the denoising needs, to which they belong.
+    """
+    model, coefficients, _ = yield from _denoised(model)
     interpolated = model.upsample(coefficients)
     detail = coefficients - model.operator.apply(interpolated)
-    mean, posterior = condition_on_msi(interpolated, lifted(PRIOR_GAIN * covariance(detail), 1e-8), model)
-    return mean, lifted(posterior)
+    spread = yield from scene_covariance(lambda: model.window.coarse(detail))
+    mean, posterior = condition_on_msi(interpolated, lifted(PRIOR_GAIN * spread, 1e-8), model)
+    return model, mean, lifted(posterior)
 
 
-def local_fuse(hsi: Tensor, msi: Tensor, observation: Observation) -> Tensor:
+def local_fuse(window: Window) -> SceneWise[Tensor]:
     """FUSE with a prior of its own for every pixel: regressed on the msi over a coarse neighbourhood that follows the image.
 
     The prior's covariance is read from what its mean leaves of the hsi beyond noise; the hsi then corrects it, exactly.
     """
-    if hsi[0].numel() < FEWEST_PIXELS:
-        return fuse(hsi, msi, observation)
-    model = model_pair(hsi, msi, observation)
-    mean = local_prior(model)
-    return model.image(condition_on_hsi(mean, prior_from_error(mean, model), model))
+    if (yield from scene_count(window.coarse_pixels)) < FEWEST_PIXELS:
+        return (yield from fuse(window))
+    model, mean = yield from local_prior((yield from model_pair(window)))
+    prior = yield from prior_from_error(mean, model)
+    return model.image(condition_on_hsi(mean, prior, model))
 
 
-def local_prior(model: PairModel) -> Tensor:
-    """(p, H, W)."""
-    observation, operator = model.observation, model.operator
-    seen = operator.apply(model.msi)
-    coefficients = denoised_coefficients(model.coefficients, seen - seen.mean((1, 2), keepdim=True), model.hsi_noise)
+def local_prior(model: PairModel) -> SceneWise[tuple[PairModel, Tensor]]:
+    """(p, H, W), and the model to which it belongs: without the margin that only the denoising needs."""
+    model, coefficients, seen = yield from _denoised(model)
     interpolated, interpolated_msi = model.upsample(coefficients), model.upsample(seen)
     regression = LocalRegression(
-        detail=coefficients - operator.apply(interpolated),
-        msi_detail=seen - operator.apply(interpolated_msi),
+        detail=coefficients - model.operator.apply(interpolated),
+        msi_detail=seen - model.operator.apply(interpolated_msi),
         msi=seen,
         msi_noise=model.msi_noise,
-        scale=observation.scale,
-        shift=observation.shift,
+        scale=model.observation.scale,
+        shift=model.observation.shift,
     )
-    return interpolated.add_(regression.predict(model.msi - interpolated_msi, model.msi))
+    predicted = yield from regression.predict(model.msi - interpolated_msi, model.msi, model.window)
+    return model, interpolated.add_(predicted)
 
 
-def coarse_msi(model: PairModel) -> Tensor:
-    """The msi as the hsi's sensor would see it, mean removed: (M, h, w)."""
+def _denoised(model: PairModel) -> SceneWise[tuple[PairModel, Tensor, Tensor]]:
+    """The model near the core, its components (p, h, w) without noise, and the msi as the hsi's sensor would see it (M, h, w)."""
     seen = model.operator.apply(model.msi)
-    return seen - seen.mean((1, 2), keepdim=True)
+    level, _ = yield from scene_moments(model.window.coarse(seen))
+    centred = seen - level[:, None, None].to(seen)
+    coefficients = yield from denoised_coefficients(model.coefficients, centred, model.hsi_noise, model.window)
+    cut: Cut = model.window.near_core(conditioning_reach(model.observation))
+    return model.within(cut), cut.of_coarse(coefficients), cut.of_coarse(seen)

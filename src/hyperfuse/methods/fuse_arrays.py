@@ -5,7 +5,6 @@ Shapes: C bands, M msi bands, h w coarse, H W fine. NaN marks missing pixels in 
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass, replace
 
 import torch
@@ -17,8 +16,10 @@ from hyperfuse.estimation.observation import Observation, require_pair
 from hyperfuse.methods.catalogue import AUTO, find_method
 from hyperfuse.methods.consistency import make_consistent
 from hyperfuse.methods.nodata import fill_missing, mask_missing, require_values, usable_msi_bands
-from hyperfuse.methods.pair_model import root_mean_square
+from hyperfuse.methods.over_scene import SceneWise, alone
+from hyperfuse.methods.pair_model import scene_root_mean_square
 from hyperfuse.methods.selection import choose_method
+from hyperfuse.methods.window import Window
 
 
 def fuse_arrays(
@@ -39,41 +40,44 @@ def fuse_arrays(
     if not isinstance(observation, Observation):
         observation = estimate_observation(hsi, msi, known=observation or NOTHING_KNOWN)
     _require_fitting(hsi, msi, observation)
-    pair = _prepared(hsi, msi, observation)
-    if pair.msi_is_constant:
-        warnings.warn("the msi is constant and adds nothing: the hsi is interpolated", stacklevel=2)
-        method, consistency = "bicubic", False
-    name = choose_method(pair.hsi, pair.msi, pair.observation) if method == AUTO else method
-    fused = find_method(name).function(pair.hsi, pair.msi, pair.observation)
-    if consistency:
-        fused = make_consistent(fused, pair.hsi, pair.msi, pair.observation)
-    fused = fused.mul_(pair.hsi_unit)
-    return mask_missing(fused, hsi, msi[usable_msi_bands(msi)], observation)
+    window = Window(hsi, msi, observation)
+    return alone(fuse_window(window, suited_method(window) if method == AUTO else method, consistency))
 
 
-def suited_method(hsi: Tensor, msi: Tensor, observation: Observation) -> str:
+def suited_method(window: Window) -> str:
     """The method that `auto` stands for on this pair."""
-    pair = _prepared(hsi, msi, observation)
-    return "bicubic" if pair.msi_is_constant else choose_method(pair.hsi, pair.msi, pair.observation)
+    pair = alone(_prepared(window))
+    return choose_method(pair.window.hsi, pair.window.msi, pair.window.observation) if pair.msi_says_something else "bicubic"
+
+
+def fuse_window(window: Window, method: str, consistency: bool = False) -> SceneWise[Tensor]:
+    """The core of a window, fused by the method of this name: NaN marks missing pixels, units are the hsi's."""
+    pair = yield from _prepared(window)
+    if not pair.msi_says_something:
+        method, consistency = "bicubic", False
+    over_scene = find_method(method).over_scene
+    if consistency:
+        fused = yield from over_scene(pair.window.for_everything())
+        fused = yield from make_consistent(fused, pair.window)
+    else:
+        fused = yield from over_scene(pair.window)
+    return mask_missing(fused.mul_(pair.hsi_unit), replace(window, msi=window.msi[pair.msi_bands]))
 
 
 @dataclass(frozen=True)
 class _PreparedPair:
-    hsi: Tensor
-    msi: Tensor
-    observation: Observation
+    window: Window
     hsi_unit: float
-
-    @property
-    def msi_is_constant(self) -> bool:
-        return bool((self.msi.amax((1, 2)) == self.msi.amin((1, 2))).all())
+    msi_bands: Tensor
+    msi_says_something: bool
 
 
-def _prepared(hsi: Tensor, msi: Tensor, observation: Observation) -> _PreparedPair:
+def _prepared(window: Window) -> SceneWise[_PreparedPair]:
     """Without holes, without msi bands that hold nothing, as float32 numbers of about 1, the observation in the same units."""
-    kept = usable_msi_bands(msi)
-    whole_hsi, whole_msi = fill_missing(hsi.double()), fill_missing(msi[kept].double())
-    hsi_unit, msi_unit = root_mean_square(whole_hsi), root_mean_square(whole_msi)
+    kept, msi_says_something = yield from usable_msi_bands(window)
+    hsi, msi, observation = fill_missing(window.hsi.double()), fill_missing(window.msi[kept].double()), window.observation
+    hsi_unit = yield from scene_root_mean_square(window.coarse(hsi))
+    msi_unit = yield from scene_root_mean_square(window.fine(msi))
     in_units = replace(
         observation,
         response=observation.response[kept] * (hsi_unit / msi_unit),
@@ -81,7 +85,8 @@ def _prepared(hsi: Tensor, msi: Tensor, observation: Observation) -> _PreparedPa
         hsi_noise=observation.hsi_noise / hsi_unit,
         msi_noise=observation.msi_noise[kept] / msi_unit,
     )
-    return _PreparedPair((whole_hsi / hsi_unit).float(), (whole_msi / msi_unit).float(), in_units, hsi_unit)
+    prepared = replace(window, hsi=(hsi / hsi_unit).float(), msi=(msi / msi_unit).float(), observation=in_units)
+    return _PreparedPair(prepared, hsi_unit, kept, msi_says_something)
 
 
 def _require_fitting(hsi: Tensor, msi: Tensor, observation: Observation) -> None:

@@ -21,25 +21,35 @@ from torch import Tensor
 from hyperfuse.degradation.operators import mix_bands, separable
 from hyperfuse.estimation.observation import Observation
 from hyperfuse.methods.conditioning import condition_on_hsi, prior_from_error
-from hyperfuse.methods.fuse import scene_posterior
-from hyperfuse.methods.pair_model import PairModel, covariance, model_pair
+from hyperfuse.methods.fuse import fuse_reach, scene_posterior
+from hyperfuse.methods.over_scene import SceneWise
+from hyperfuse.methods.pair_model import PairModel, model_pair, scene_covariance
+from hyperfuse.methods.window import Window
 
 COMPONENTS = 10  # at least, and always some more than there are msi bands
 STEPS = 20
 WEIGHT = 5e-4  # of the prior, for components scaled to unit variance together
 PENALTY = 0.1
+CARRIED = 4  # coarse pixels
 QUIET = 1e-6  # noise of this variance, in the same units, halves the weight of what was measured
 
 
-def hysure(hsi: Tensor, msi: Tensor, observation: Observation) -> Tensor:
-    model = model_pair(hsi, msi, observation, max(COMPONENTS, msi.shape[0] + 6))
-    mean, posterior = scene_posterior(model)
-    mean = _least_variation(condition_on_hsi(mean, posterior, model), model)
-    return model.image(condition_on_hsi(mean, prior_from_error(mean, model), model))
+def hysure_reach(observation: Observation) -> int:
+    """FUSE's, and what the steps carry farther."""
+    return fuse_reach(observation) + CARRIED
 
 
-def _least_variation(start: Tensor, model: PairModel) -> Tensor:
-    unit = math.sqrt(max(1e-30, float(covariance(model.coefficients).trace())))
+def hysure(window: Window) -> SceneWise[Tensor]:
+    model = yield from model_pair(window, max(COMPONENTS, window.msi.shape[0] + 6))
+    model, mean, posterior = yield from scene_posterior(model)
+    variances = yield from scene_covariance(lambda: model.window.coarse(model.coefficients))
+    unit = math.sqrt(max(1e-30, float(variances.trace())))
+    mean = _least_variation(condition_on_hsi(mean, posterior, model), model, unit)
+    prior = yield from prior_from_error(mean, model)
+    return model.image(condition_on_hsi(mean, prior, model))
+
+
+def _least_variation(start: Tensor, model: PairModel, unit: float) -> Tensor:
     step = _DataStep.of(model, unit)
     cosines = [_cosine_basis(size) for size in model.fine_size]
     u = start / unit

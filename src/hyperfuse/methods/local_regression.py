@@ -17,7 +17,9 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from hyperfuse.degradation.operators import mix_bands
-from hyperfuse.methods.pair_model import covariance, lifted
+from hyperfuse.methods.over_scene import SceneWise, scene_count, scene_moments
+from hyperfuse.methods.pair_model import lifted, scene_covariance
+from hyperfuse.methods.window import Window
 
 REACH = 3  # neighbours to each side, in coarse pixels
 WIDTH = 1.5  # standard deviation of the spatial weight, in coarse pixels
@@ -46,16 +48,19 @@ class LocalRegression:
     scale: tuple[float, float]
     shift: tuple[float, float]
 
-    def predict(self, fine_detail: Tensor, fine_msi: Tensor) -> Tensor:
+    def predict(self, fine_detail: Tensor, fine_msi: Tensor, window: Window) -> SceneWise[Tensor]:
         """(M, H, W) twice -> (p, H, W)."""
-        spread = covariance(self.msi_detail)
+        bands = len(self.msi_detail)
         noise = self.msi_noise / FINE_DETAIL_GAIN
-        crossed = self.msi_detail.flatten(1).double() @ self.detail.flatten(1).double().T / self.msi_detail[0].numel()
+        moments = yield from scene_covariance(lambda: window.coarse(torch.cat([self.msi_detail, self.detail])))
+        spread, crossed = moments[:bands, :bands], moments[:bands, bands:]
+        _, msi_spread = yield from scene_moments(window.coarse(self.msi))
+        pixels = yield from scene_count(window.coarse_pixels)
         slopes = torch.linalg.solve(lifted(spread + noise, 1e-6), crossed).T.to(fine_detail)
         left = self.detail - mix_bands(slopes, self.msi_detail)
-        unit, msi_unit = _unit(spread), _unit(covariance(self.msi - self.msi.mean((1, 2), keepdim=True)))
-        shrinkage = RIDGE_OF_SCENE * (1 + (FEW_PIXELS / self.detail[0].numel()) ** 2)
-        ridge = lifted(unit**2 * (shrinkage * spread + noise), 1e-6).to(fine_detail) + 1e-8 * torch.eye(len(spread))
+        unit, msi_unit = _unit(spread), _unit(msi_spread)
+        shrinkage = RIDGE_OF_SCENE * (1 + (FEW_PIXELS / pixels) ** 2)
+        ridge = lifted(unit**2 * (shrinkage * spread + noise), 1e-6).to(fine_detail) + 1e-8 * torch.eye(bands)
         learned = _Neighbourhoods(left, self.msi_detail * unit, self.msi * msi_unit, ridge, self.scale, self.shift)
         return learned.predict(fine_detail * unit, fine_msi * msi_unit).add_(mix_bands(slopes, fine_detail))
 

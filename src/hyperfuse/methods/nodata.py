@@ -5,12 +5,15 @@ Shapes: C bands, M msi bands, h w coarse, H W fine.
 
 from __future__ import annotations
 
+import warnings
+
 import torch
 from torch import Tensor
 from torch.nn.functional import avg_pool2d, interpolate
 
 from hyperfuse.errors import ValueRangeError
-from hyperfuse.estimation.observation import Observation
+from hyperfuse.methods.over_scene import SceneWise, ask
+from hyperfuse.methods.window import Window
 
 
 def fill_missing(image: Tensor) -> Tensor:
@@ -34,33 +37,47 @@ def _filled(values: Tensor, weights: Tensor) -> Tensor:
     return torch.where(weights > 0, values, smooth)
 
 
-def mask_missing(fused: Tensor, hsi: Tensor, msi: Tensor, observation: Observation) -> Tensor:
-    """NaN back where the msi has none of its bands complete, and in each band where the hsi pixel underneath is missing."""
-    missing = ~torch.isfinite(hsi)
+def mask_missing(fused: Tensor, window: Window) -> Tensor:
+    """NaN back, in the core of a window with holes, where the msi has none of its bands complete, and in each band where the hsi
+    pixel underneath is missing.
+    """
+    missing = ~torch.isfinite(window.hsi)
     if bool(missing.any()):
-        axes = zip(fused.shape[1:], hsi.shape[1:], observation.scale, observation.shift, strict=True)
+        observation = window.observation
+        axes = zip(window.fine_core, window.fine_size, window.coarse_size, observation.scale, observation.shift, strict=True)
         rows, columns = (_pixel_underneath(*axis) for axis in axes)
         fused = fused.masked_fill(missing[:, rows][:, :, columns], torch.nan)
-    msi_missing = ~torch.isfinite(msi).all(0)
+    msi_missing = ~torch.isfinite(window.fine(window.msi)).all(0)
     return fused.masked_fill(msi_missing, torch.nan) if bool(msi_missing.any()) else fused
 
 
-def _pixel_underneath(fine: int, coarse: int, scale: float, shift: float) -> Tensor:
-    """The coarse index in which each fine pixel lies, (fine,)."""
-    positions = (torch.arange(fine, dtype=torch.float64) + 0.5 - shift) / scale - 0.5
+def _pixel_underneath(core: slice, fine: int, coarse: int, scale: float, shift: float) -> Tensor:
+    """The coarse index in which each fine pixel of the core lies."""
+    start, stop, _ = core.indices(fine)
+    positions = (torch.arange(start, stop, dtype=torch.float64) + 0.5 - shift) / scale - 0.5
     return positions.round().long().clamp(0, coarse - 1)
 
 
-def usable_msi_bands(msi: Tensor) -> Tensor:
-    """Indices of the msi bands that hold any value and, if there are such, more than one."""
-    known = torch.isfinite(msi)
-    filled = known.flatten(1).any(1)
+def usable_msi_bands(window: Window) -> SceneWise[tuple[Tensor, bool]]:
+    """Indices of the msi bands that hold any value and, if there are such, more than one; and whether there are such."""
+    msi = window.fine(window.msi)
+
+    def share() -> tuple[Tensor, Tensor]:
+        known = torch.isfinite(msi)
+        return msi.masked_fill(~known, torch.inf).amin((1, 2)), msi.masked_fill(~known, -torch.inf).amax((1, 2))
+
+    return ask(share, _varied_bands)
+
+
+def _varied_bands(shares: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, bool]:
+    lowest = torch.stack([low for low, _ in shares]).amin(0)
+    highest = torch.stack([high for _, high in shares]).amax(0)
+    filled, varied = highest >= lowest, highest > lowest
     if not bool(filled.any()):
         raise ValueRangeError("an msi without a single valid pixel", "some pixels with data", "check its nodata value")
-    highest = msi.masked_fill(~known, -torch.inf).amax((1, 2))
-    lowest = msi.masked_fill(~known, torch.inf).amin((1, 2))
-    varied = filled & (highest > lowest)
-    return (varied if bool(varied.any()) else filled).nonzero()[:, 0]
+    if not bool(varied.any()):
+        warnings.warn("the msi is constant and adds nothing: the hsi is interpolated", stacklevel=2)
+    return (varied if bool(varied.any()) else filled).nonzero()[:, 0], bool(varied.any())
 
 
 def require_values(hsi: Tensor) -> None:

@@ -15,10 +15,11 @@ import torch
 from torch import Tensor
 
 from hyperfuse.degradation.operators import mix_bands
-from hyperfuse.estimation.observation import Observation
 from hyperfuse.methods.conditioning import condition_on_hsi, prior_from_error
 from hyperfuse.methods.fuse import scene_posterior
+from hyperfuse.methods.over_scene import SceneWise, ask, scene_count, scene_moments, scene_range
 from hyperfuse.methods.pair_model import PairModel, model_pair
+from hyperfuse.methods.window import Window
 
 MOST_FEATURES = 240
 PIXELS_PER_FEATURE = 3  # coarse pixels that stand behind each feature
@@ -27,36 +28,47 @@ RIDGES = (1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 CHUNK = 24
 
 
-def nonlinear_lift(hsi: Tensor, msi: Tensor, observation: Observation) -> Tensor:
+def nonlinear_lift(window: Window) -> SceneWise[Tensor]:
     """Random cosine features of every msi pixel (Rahimi and Recht 2007), regressed on the hsi, then made consistent with it."""
-    model = model_pair(hsi, msi, observation)
-    mean = lifted_components(model)
-    return model.image(condition_on_hsi(mean, prior_from_error(mean, model), model))
+    model, mean = yield from lifted_components((yield from model_pair(window)))
+    prior = yield from prior_from_error(mean, model)
+    return model.image(condition_on_hsi(mean, prior, model))
 
 
-def lifted_components(model: PairModel) -> Tensor:
-    """(p, H, W)."""
-    mean, _ = scene_posterior(model)
-    target = model.coefficients - model.operator.apply(mean)
-    white = _within_what_was_seen(mix_bands(_whitening(model), model.msi), model)
-    directions, phases = _random_features(len(white), min(MOST_FEATURES, target[0].numel() // PIXELS_PER_FEATURE))
+def lifted_components(model: PairModel) -> SceneWise[tuple[PairModel, Tensor]]:
+    """(p, H, W), and the model near the core to which it belongs."""
+    model, mean, _ = yield from scene_posterior(model)
+    whitening = yield from _whitening(model)
+    white = yield from _within_what_was_seen(mix_bands(whitening, model.msi), model)
+    pixels = yield from scene_count(model.window.coarse_pixels)
+    directions, phases = _random_features(len(white), min(MOST_FEATURES, pixels // PIXELS_PER_FEATURE))
     if len(directions) == 0:
-        return mean
-    features = torch.cat([model.operator.apply(part) for part in _feature_maps(white, directions, phases)])
-    inputs = features.flatten(1).double()
-    level = inputs.mean(1, keepdim=True)
-    weights = _ridge_by_leaving_out(inputs - level, target.flatten(1).double())
-    mean = mean + (target.double().mean((1, 2)) - (weights @ level)[:, 0]).to(mean)[:, None, None]
+        return model, mean
+
+    def learning_pixels() -> tuple[Tensor, Tensor]:
+        target = model.window.coarse(model.coefficients - model.operator.apply(mean))
+        maps = [model.window.coarse(model.operator.apply(part)) for part in _feature_maps(white, directions, phases)]
+        return torch.cat(maps).flatten(1).double(), target.flatten(1).double()
+
+    weights, constant = yield from ask(learning_pixels, _weights)
+    mean = mean + constant.to(mean)[:, None, None]
     for index, part in enumerate(_feature_maps(white, directions, phases)):
         mean += mix_bands(weights[:, index * CHUNK : index * CHUNK + len(part)], part)
-    return mean
+    return model, mean
 
 
-def _whitening(model: PairModel) -> Tensor:
+def _weights(shares: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    """What features (D, n) must be multiplied by to give targets (p, n), and a constant: (p, D) and (p,)."""
+    inputs, targets = (torch.cat(parts, dim=1) for parts in zip(*shares, strict=True))
+    level = inputs.mean(1, keepdim=True)
+    weights = _ridge_by_leaving_out(inputs - level, targets)
+    return weights, targets.mean(1) - (weights @ level)[:, 0]
+
+
+def _whitening(model: PairModel) -> SceneWise[Tensor]:
     """(K, M): the msi's principal axes, each to unit variance, without axes that are noise."""
-    flat = model.msi.flatten(1).double()
-    centred = flat - flat.mean(1, keepdim=True)
-    variances, axes = torch.linalg.eigh(centred @ centred.T / flat.shape[1])
+    _, spread = yield from scene_moments(model.window.fine(model.msi))
+    variances, axes = torch.linalg.eigh(spread)
     noise = (axes.T @ model.msi_noise @ axes).diagonal()
     kept = variances > torch.maximum(4 * noise, 1e-8 * variances[-1])
     kept[-1] = True
@@ -64,10 +76,10 @@ def _whitening(model: PairModel) -> Tensor:
     return whitening
 
 
-def _within_what_was_seen(white: Tensor, model: PairModel) -> Tensor:
+def _within_what_was_seen(white: Tensor, model: PairModel) -> SceneWise[Tensor]:
     """Fine values beyond every coarse one are held at the border: a nonlinear fit says nothing about them."""
-    coarse = model.operator.apply(white)
-    return white.clamp(coarse.amin((1, 2), keepdim=True), coarse.amax((1, 2), keepdim=True))
+    lowest, highest = yield from scene_range(lambda: model.window.coarse(model.operator.apply(white)))
+    return white.clamp(lowest[:, None, None], highest[:, None, None])
 
 
 def _random_features(inputs: int, count: int) -> tuple[Tensor, Tensor]:

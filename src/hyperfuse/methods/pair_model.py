@@ -13,7 +13,8 @@ Big arrays stay in the precision of the images, small matrices are float64.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -21,16 +22,20 @@ from torch import Tensor
 from hyperfuse.degradation.operators import SpatialOperator, mix_bands
 from hyperfuse.estimation.observation import Observation
 from hyperfuse.methods.bicubic import upsample
+from hyperfuse.methods.over_scene import SceneWise, scene_mean, scene_moments
+from hyperfuse.methods.window import Cut, Window
 
 MOST_COMPONENTS = 24
 # No sensor is better than this; it also keeps every small matrix invertible. As a share of the image's root mean square.
 NOISE_FLOOR = 1e-4
+BANDS_AT_ONCE = 32
 
 
 @dataclass(frozen=True)
 class PairModel:
-    observation: Observation
+    window: Window
     operator: SpatialOperator
+    noise_gain: float  # the share of white fine noise that survives the blur
     mean: Tensor  # (C,)
     basis: Tensor  # (C, p)
     coefficients: Tensor  # (p, h, w) of the hsi
@@ -41,39 +46,60 @@ class PairModel:
     msi_noise: Tensor  # (M, M) covariance L
 
     @property
-    def fine_size(self) -> tuple[int, int]:
-        return self.operator.fine_size
+    def observation(self) -> Observation:
+        return self.window.observation
 
     @property
-    def components(self) -> int:
-        return self.basis.shape[1]
+    def fine_size(self) -> tuple[int, int]:
+        return self.operator.fine_size
 
     def upsample(self, coarse: Tensor) -> Tensor:
         return upsample(coarse, self.fine_size, self.observation)
 
     def image(self, components: Tensor) -> Tensor:
-        """Components (p, H, W) back to all bands, with the interpolated remainder."""
+        """Components (p, H, W) back to all bands, with the interpolated remainder, where the window is wanted."""
+        wanted = self.window.fine(components)
         smooth = self.mean[:, None, None].to(self.remainder) + self.remainder
-        return mix_bands(self.basis, components).add_(self.upsample(smooth))
+        image = wanted.new_empty(len(self.basis), *wanted.shape[1:])
+        for start in range(0, len(image), BANDS_AT_ONCE):
+            part = slice(start, start + BANDS_AT_ONCE)
+            image[part] = mix_bands(self.basis[part], wanted).add_(self.window.upsample_to_core(smooth[part]))
+        return image
 
     def components_of(self, image: Tensor) -> Tensor:
         """A (C, H, W) image in the subspace."""
         offset = self.basis.T @ self.mean
         return mix_bands(self.basis.T, image) - offset[:, None, None].to(image)
 
+    def within(self, cut: Cut) -> PairModel:
+        """The same model of a part of the window."""
+        window = cut.window(self.window)
+        return replace(
+            self,
+            window=window,
+            operator=window.observation.spatial_operator(window.fine_size, window.coarse_size),
+            coefficients=cut.of_coarse(self.coefficients),
+            remainder=cut.of_coarse(self.remainder),
+            msi=cut.of_fine(self.msi),
+        )
 
-def model_pair(hsi: Tensor, msi: Tensor, observation: Observation, most_components: int = MOST_COMPONENTS) -> PairModel:
-    operator = observation.spatial_operator((msi.shape[1], msi.shape[2]), (hsi.shape[1], hsi.shape[2]))
-    mean, basis = principal_axes(hsi, most_components)
+
+def model_pair(window: Window, most_components: int = MOST_COMPONENTS) -> SceneWise[PairModel]:
+    hsi, msi, observation = window.hsi, window.msi, window.observation
+    operator = observation.spatial_operator(window.fine_size, window.coarse_size)
+    mean, basis = yield from principal_axes(window.coarse(hsi), most_components)
     centred = hsi - mean[:, None, None].to(hsi)
     coefficients = mix_bands(basis.T, centred)
-    hsi_variance = observation.hsi_noise**2 + (NOISE_FLOOR * root_mean_square(hsi)) ** 2
-    msi_variance = observation.msi_noise**2 + (NOISE_FLOOR * root_mean_square(msi)) ** 2
+    hsi_variance = observation.hsi_noise**2 + (NOISE_FLOOR * (yield from scene_root_mean_square(window.coarse(hsi)))) ** 2
+    msi_variance = observation.msi_noise**2 + (NOISE_FLOOR * (yield from scene_root_mean_square(window.fine(msi)))) ** 2
     msi_mean = observation.response @ mean + observation.offset
-    outside = without_noise(centred - mix_bands(basis, coefficients), hsi_variance)
+    outside = yield from without_noise(centred - mix_bands(basis, coefficients), hsi_variance, window)
+    noise_gain = yield from scene_noise_gain(operator, window)
+    seen_outside = yield from seen_outside_subspace(window.coarse(outside), noise_gain, observation.response)
     return PairModel(
-        observation=observation,
+        window=window,
         operator=operator,
+        noise_gain=noise_gain,
         mean=mean,
         basis=basis,
         coefficients=coefficients,
@@ -81,33 +107,58 @@ def model_pair(hsi: Tensor, msi: Tensor, observation: Observation, most_componen
         hsi_noise=(basis.T * hsi_variance) @ basis,
         msi=msi - msi_mean[:, None, None].to(msi),
         msi_from_components=observation.response @ basis,
-        msi_noise=torch.diag(msi_variance) + seen_outside_subspace(outside, operator, observation.response),
+        msi_noise=torch.diag(msi_variance) + seen_outside,
     )
 
 
-def seen_outside_subspace(outside: Tensor, operator: SpatialOperator, response: Tensor) -> Tensor:
+def seen_outside_subspace(outside: Tensor, noise_gain: float, response: Tensor) -> SceneWise[Tensor]:
     """(M, M): the msi also sees what the components cannot express, and to them that is noise.
 
     On the coarse grid it can be read off. On the fine grid it is as strong if it is smooth and 1/gain times as strong if it is
     white; this is the geometric mean of the two. Narrow msi bands need it: 13 of them, and FUSE gains 2.4 dB on Indian Pines.
     """
-    return covariance(mix_bands(response, outside)) / math.sqrt(operator.mean_noise_gain())
+    seen = yield from scene_covariance(lambda: mix_bands(response, outside))
+    return seen / math.sqrt(noise_gain)
 
 
-def principal_axes(hsi: Tensor, most: int) -> tuple[Tensor, Tensor]:
+def principal_axes(hsi: Tensor, most: int) -> SceneWise[tuple[Tensor, Tensor]]:
     """Mean spectrum (C,) and the leading principal axes (C, p), by descending variance."""
-    spectra = hsi.flatten(1).double()
-    mean = spectra.mean(1)
-    centred = spectra - mean[:, None]
-    variances, axes = torch.linalg.eigh(centred @ centred.T / spectra.shape[1])
+    mean, spread = yield from scene_moments(hsi)
+    variances, axes = torch.linalg.eigh(spread)
     significant = int((variances > 1e-12 * variances[-1].clamp_min(1e-300)).sum())
     kept = max(1, min(most, significant, hsi.shape[0]))
     return mean, axes.flip(1)[:, :kept].contiguous()
 
 
-def without_noise(remainder: Tensor, variance: Tensor) -> Tensor:
-    """Each band of the remainder shrunk by the share of its energy that noise explains (Wiener's scalar)."""
-    energy = remainder.double().square().mean((1, 2))
+def scene_noise_gain(operator: SpatialOperator, window: Window) -> SceneWise[float]:
+    rows, columns = window.coarse_core
+
+    def share() -> tuple[Tensor, int]:
+        kept = SpatialOperator(operator.rows[rows], operator.columns[columns])
+        return torch.tensor(kept.mean_noise_gain(), dtype=torch.float64), window.coarse_pixels
+
+    return float((yield from scene_mean(share)))
+
+
+def scene_covariance(components: Callable[[], Tensor]) -> SceneWise[Tensor]:
+    """Second moments (p, p) over the scene, float64, of what the function gives on this window, (p, h, w)."""
+
+    def share() -> tuple[Tensor, int]:
+        image = components()
+        return covariance(image), image[0].numel()
+
+    return scene_mean(share)
+
+
+def scene_root_mean_square(image: Tensor) -> SceneWise[float]:
+    square = yield from scene_mean(lambda: (image.double().square().mean(), image.numel()))
+    return float(square.sqrt().clamp_min(1e-30))
+
+
+def without_noise(remainder: Tensor, variance: Tensor, window: Window) -> SceneWise[Tensor]:
+    """Each band of the remainder (C, h, w) shrunk by the share of its energy that noise explains (Wiener's scalar)."""
+    inner = window.coarse(remainder)
+    energy = yield from scene_mean(lambda: (inner.double().square().mean((1, 2)), inner[0].numel()))
     share = (1 - variance / energy.clamp_min(1e-300)).clamp_min(0)
     return remainder * share[:, None, None].to(remainder)
 
@@ -116,10 +167,6 @@ def covariance(components: Tensor) -> Tensor:
     """Second moments (p, p) of (p, h, w), float64."""
     flat = components.flatten(1).double()
     return flat @ flat.T / flat.shape[1]
-
-
-def root_mean_square(image: Tensor) -> float:
-    return float(image.double().square().mean().sqrt().clamp_min(1e-30))
 
 
 def positive_part(matrix: Tensor) -> Tensor:

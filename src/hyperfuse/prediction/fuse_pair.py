@@ -22,6 +22,7 @@ from hyperfuse.estimation.observation import Observation, default_sigma
 from hyperfuse.methods.catalogue import AUTO
 from hyperfuse.methods.fuse_arrays import fuse_arrays, suited_method
 from hyperfuse.methods.nodata import fill_missing, mask_missing
+from hyperfuse.methods.window import Window
 from hyperfuse.networks.fusion_network import FusionNetwork
 from hyperfuse.prediction.aligned_pair import AlignedPair
 from hyperfuse.prediction.network_fusion import fuse_with_network
@@ -71,7 +72,9 @@ def _require_possible_shift(shift: tuple[float, float] | None, pair: AlignedPair
 
 def resolved_method(pair: AlignedPair, observation: Observation, method: str) -> str:
     """The name itself, or the one that `auto` stands for on this pair."""
-    return suited_method(_tensor(pair.hsi[pair.usable_bands]), _tensor(pair.msi), observation) if method == AUTO else method
+    if method != AUTO:
+        return method
+    return suited_method(Window(_tensor(pair.hsi[pair.usable_bands]), _tensor(pair.msi), observation))
 
 
 def fuse_pair(
@@ -93,7 +96,7 @@ def fuse_pair(
 
 def _by_network(network: FusionNetwork, hsi: Tensor, msi: Tensor, observation: Observation, wavelength_nm: Tensor | None) -> Tensor:
     fused = fuse_with_network(network, fill_missing(hsi), fill_missing(msi), observation, wavelength_nm)
-    return mask_missing(fused, hsi, msi, observation)
+    return mask_missing(fused, Window(hsi, msi, observation))
 
 
 def _usable_wavelengths(pair: AlignedPair) -> Tensor | None:
