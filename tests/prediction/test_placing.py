@@ -33,7 +33,7 @@ def plane_cube(transform: Affine, height: int, width: int, crs: int | None = 326
 
 
 def interior_error(fused: xr.DataArray, hsi: xr.DataArray, msi: xr.DataArray) -> float:
-    """Largest deviation from the plane, at fine pixels two coarse pixels inside the HSI and 12 inside the MSI; there must be some."""
+    """Largest deviation from the plane, at fine pixels two coarse pixels inside the HSI and 12 inside the MSI."""
     transform = grid_of(fused).transform
     values = physical_values(fused)
     nodes = np.meshgrid(np.arange(fused.sizes["x"]) + 0.5, np.arange(fused.sizes["y"]) + 0.5)

@@ -41,6 +41,18 @@ def fuse(
     consistency: Annotated[
         bool, typer.Option("--consistency", help="Make the result agree once more with both images, as far as their noise allows.")
     ] = False,
+    extent: Annotated[
+        str, typer.Option(metavar="intersection|msi|hsi", help="What OUT covers: what both images show, or all of one of them.")
+    ] = "intersection",
+    bounds: Annotated[
+        tuple[float, float, float, float] | None,
+        typer.Option(metavar="XMIN YMIN XMAX YMAX", help="Fuse only this part, in the MSI's coordinates."),
+    ] = None,
+    bounds_crs: Annotated[str | None, typer.Option(metavar="CRS", help="Of --bounds, e.g. EPSG:4326.")] = None,
+    mask: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Clouds in the MSI: not used where this raster, on any grid, is not 0.")
+    ] = None,
+    hsi_mask: Annotated[Path | None, typer.Option(metavar="FILE", help="The same for the HSI.")] = None,
     hsi_variable: Annotated[str | None, typer.Option(help="Which array of an HSI file that holds several.")] = None,
     msi_variable: Annotated[str | None, typer.Option(help="Which array of an MSI file that holds several.")] = None,
     cog: Annotated[bool, typer.Option("--cog", help="Write a cloud-optimised GeoTIFF.")] = False,
@@ -67,6 +79,11 @@ def fuse(
         shift=shift,
         trust=trust,
         consistency=consistency,
+        extent=extent,
+        bounds=bounds,
+        bounds_crs=bounds_crs,
+        mask=mask,
+        hsi_mask=hsi_mask,
         hsi_variable=hsi_variable,
         msi_variable=msi_variable,
         options=parse_options(creation_options),

@@ -21,6 +21,7 @@ from hyperfuse.prediction.fuse_pair import ObservationHints, fuse_pair, observe,
 from hyperfuse.prediction.fused_cube import fused_cube
 from hyperfuse.prediction.moving import moved
 from hyperfuse.prediction.network_fusion import load_network, require_fitting_bands
+from hyperfuse.prediction.overlap import INTERSECTION, Area
 from hyperfuse.progress import progress
 
 PathLike = str | os.PathLike[str]
@@ -40,6 +41,11 @@ def fuse(
     shift: tuple[float, float] | None = None,
     trust: str = MSI,
     consistency: bool = False,
+    extent: str = INTERSECTION,
+    bounds: tuple[float, float, float, float] | None = None,
+    bounds_crs: str | None = None,
+    mask: Image | None = None,
+    hsi_mask: Image | None = None,
 ) -> xr.DataArray:
     """Fuse a coarse hyperspectral image with a fine multispectral one.
 
@@ -51,6 +57,10 @@ def fuse(
     `estimate` the georeference is trusted and the point spread taken to be as wide as a coarse pixel. Where the two images turn out
     to be shifted against each other, the result lies where the one named by `trust` ("msi" or "hsi") says.
     `consistency` makes a method's result agree once more with both images, as far as their noise allows.
+
+    The result covers what both images show, or with `extent` "msi" or "hsi" all that one of them shows, on the MSI's grid
+    continued; `bounds` (xmin, ymin, xmax, ymax, in the MSI's CRS or in `bounds_crs`) cut it further. Where `mask` is not 0 the MSI
+    is not used, where `hsi_mask` is not 0 the HSI; both may lie on any grid.
     """
     if method != AUTO:
         find_method(method)
@@ -58,10 +68,12 @@ def fuse(
         raise OptionError(f"method {method!r} and weights", "one of the two", "leave out --method or --weights")
     if trust not in (MSI, HSI):
         raise OptionError(f"trust {trust!r}", f"{MSI} or {HSI}", "name the image whose georeference is right")
+    area = Area(extent, bounds, bounds_crs)
     network = None if weights is None else load_network(str(weights))
     hsi_cube, msi_cube = as_image(hsi), as_image(msi)
+    masks = {name: None if image is None else as_image(image) for name, image in (("mask", mask), ("hsi_mask", hsi_mask))}
     with progress("Fusing", total=4) as advance:
-        pair = align_pair(hsi_cube, msi_cube)
+        pair = align_pair(hsi_cube, msi_cube, area, **masks)
         if network is not None:
             require_fitting_bands(network, int(pair.usable_bands.sum()), pair.msi.shape[0])
         advance(1)
@@ -89,6 +101,11 @@ def fuse_files(
     shift: tuple[float, float] | None = None,
     trust: str = MSI,
     consistency: bool = False,
+    extent: str = INTERSECTION,
+    bounds: tuple[float, float, float, float] | None = None,
+    bounds_crs: str | None = None,
+    mask: PathLike | None = None,
+    hsi_mask: PathLike | None = None,
     hsi_variable: str | None = None,
     msi_variable: str | None = None,
     options: Mapping[str, str] | None = None,
@@ -109,6 +126,11 @@ def fuse_files(
         shift=shift,
         trust=trust,
         consistency=consistency,
+        extent=extent,
+        bounds=bounds,
+        bounds_crs=bounds_crs,
+        mask=mask,
+        hsi_mask=hsi_mask,
     )
     fused.attrs |= {"hyperfuse_hsi": Path(hsi).name, "hyperfuse_msi": Path(msi).name}
     return write_cube(fused, output, options=options, cog=cog, overwrite=overwrite)

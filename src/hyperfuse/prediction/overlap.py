@@ -114,9 +114,10 @@ def _coarse_pixels(
     reached = sorted((start + fine[0] * step, start + (fine[1] - 1) * step))
     first = max(0, math.floor(reached[0] + 0.5 + ROUNDING))
     stop = min(coarse_size, math.floor(reached[1] + 0.5 + ROUNDING) + 1)
-    if fine[1] <= fine[0] or stop - first < SMALLEST_HSI:
+    shared = max(0, stop - first) if fine[1] > fine[0] else 0
+    if shared < SMALLEST_HSI:
         raise GridError(
-            f"the two images{' within the bounds' if bounded else ''} share only {max(0, stop - first)} HSI pixels along an axis",
+            f"the two images share only {shared} HSI pixels along an axis{' within the bounds' if bounded else ''}",
             "at least 2x2 HSI pixels in common",
             "check their coordinates with `hyperfuse info`",
         )
