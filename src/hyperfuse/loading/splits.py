@@ -1,8 +1,8 @@
 """Which parts of which scenes are trained on, and which are kept for testing.
 
 `disjoint`: no test pixel influences a training pixel.
-- Of five images or more of one data set (or of one sensor, with as many bands) a fifth is held out whole; of a whole CAVE or Harvard
-  those that the paper tests on.
+- Of five images or more of one data set (or of one sensor, with as many bands) a fifth is held out whole; of a whole CAVE or
+  Harvard those that the paper tests on.
 - Any other scene loses a strip at the far end of its longer side, a fifth of it but at least 16 pixels, to testing, and beside it
   as many pixels as the point spread reaches (the guard) to nobody.
 - Where the rest has no room for a patch, patches shrink to the next multiple of 8. Where they would shrink to less than half, the

@@ -1,0 +1,131 @@
+"""Synthetic scenes: dead-leaves layouts of mixed, textured random materials under uneven light, from a seed.
+
+All that happens in space happens to a handful of maps, one per material; one matrix product then makes the bands.
+Shapes: K materials, L leaves, C bands, H W rows and columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from scipy import fft
+from torch import Tensor
+
+from hyperfuse.loading.synthetic_layout import Layout, random_layout, random_style
+from hyperfuse.loading.synthetic_spectra import random_light, random_materials
+
+FloatArray = NDArray[np.float32]
+
+FINENESS = 2
+"""The layout is drawn so much finer than the image, which gives soft edges."""
+UNIT_QUANTILE = 0.9995
+LARGEST_SAMPLE = 60_000
+FEWEST_MATERIALS, MOST_MATERIALS = 10, 24
+
+
+def synthetic_scene(seed: int | Sequence[int], wavelength_nm: ArrayLike, rows: int, columns: int) -> Tensor:
+    """(C, H, W) float32 in [0, 1]; the same seed gives the same place at other wavelengths."""
+    in_space, in_spectrum = (np.random.default_rng(child) for child in np.random.SeedSequence(seed).spawn(2))
+    nm = np.asarray(wavelength_nm, dtype=np.float64)
+    materials = int(in_space.integers(FEWEST_MATERIALS, MOST_MATERIALS + 1))
+    maps = _maps(in_space, materials, rows, columns)
+    reflectance = random_materials(in_spectrum, nm, materials)
+    light, sky = random_light(in_spectrum, nm)
+    mixing = np.concatenate([reflectance * light, reflectance * light * sky]).T.astype(np.float32)
+    cube = torch.from_numpy(mixing) @ torch.from_numpy(maps.reshape(2 * materials, -1))
+    # Patches of a real scene seldom hold its brightest pixels.
+    cube *= float(in_spectrum.uniform(0.5, 1.0)) / _unit(cube)
+    return cube.clamp_(0, 1).reshape(len(nm), rows, columns)
+
+
+def _maps(generator: np.random.Generator, materials: int, rows: int, columns: int) -> FloatArray:
+    """(2 K, H, W): how much of each material a pixel shows in the sun's light, and how much in the light of the sky alone."""
+    style = random_style(generator)
+    layout = random_layout(generator, style, rows, columns, FINENESS)
+    mixtures_of_leaves = _leaf_mixtures(generator, len(layout.radius), materials)
+    table = np.concatenate([mixtures_of_leaves, _leaf_light(generator, layout, style.relief)], axis=1)
+    pixels = _per_pixel(table, layout.labels, rows, columns)
+    mixtures, wavering = pixels[:materials], pixels[materials : 2 * materials]
+    level, down, right, grain, sky = pixels[2 * materials :]
+    grains, mixes, shades = (_fractal(generator, rows, columns, steepness) for steepness in (*generator.uniform(0.6, 1.6, 2), 2.0))
+    y, x = np.arange(rows, dtype=np.float32)[:, None] + 0.5, np.arange(columns, dtype=np.float32)[None, :] + 0.5
+    slope = generator.normal(0, 0.12, 2).astype(np.float32)
+    ramp = 1 + slope[0] * (2 * y / rows - 1) + slope[1] * (2 * x / columns - 1) + np.float32(0.06) * shades
+    brightness = np.maximum((level + down * y + right * x) * (1 + grain * grains) * ramp, 0.01)
+    lit = np.maximum(mixtures + wavering * mixes, 0) * brightness
+    maps = np.concatenate([lit * (1 - sky), lit * sky])
+    return _blurred(maps, generator.uniform(*style.softness))
+
+
+def _leaf_mixtures(generator: np.random.Generator, leaves: int, materials: int) -> FloatArray:
+    """(L, 2 K): what each leaf is made of, and how that changes along its texture."""
+    common = generator.dirichlet(np.full(materials, 1.0))
+    first, second = generator.choice(materials, (2, leaves), p=common)
+    share = generator.beta(0.5, 3.0, leaves)
+    waver = generator.beta(0.6, 4.0, leaves) * 0.5
+    table = np.zeros((leaves, 2 * materials))
+    every = np.arange(leaves)
+    table[every, first] = 1 - share
+    table[every, second] += share
+    table[every, materials + first] -= waver
+    table[every, materials + second] += waver
+    return table.astype(np.float32)
+
+
+def _leaf_light(generator: np.random.Generator, layout: Layout, relief: float) -> FloatArray:
+    """(L, 5): brightness at the image's corner, its slopes down and right, strength of the grain, share of skylight."""
+    leaves = len(layout.radius)
+    level = np.exp(generator.normal(0, 0.22, leaves))
+    glint, shadow = generator.random((2, leaves))
+    level = np.where(glint < 0.02, level * generator.uniform(1.5, 4, leaves), level)
+    sky = np.where(shadow < 0.06, generator.uniform(0.5, 0.9, leaves), 0.0)
+    level = np.where(sky > 0, level * 0.35, level)
+    slopes = level[:, None] * generator.normal(0, relief, (leaves, 2)) / layout.radius[:, None]
+    corner = level - np.sum(slopes * layout.centre, axis=1)
+    grain = np.exp(generator.normal(np.log(0.08), 0.7, leaves))
+    return np.column_stack([corner, slopes, grain, sky]).astype(np.float32)
+
+
+def _per_pixel(table: FloatArray, labels: NDArray[np.int32], rows: int, columns: int) -> FloatArray:
+    """(L, N) by the leaf of every point of the finer grid -> (N, H, W), means over pixels."""
+    points = table[labels.reshape(rows, FINENESS, columns, FINENESS).transpose(1, 3, 0, 2).reshape(FINENESS**2, -1)]
+    total = points[0]
+    for part in points[1:]:
+        total += part
+    total /= FINENESS**2
+    return np.ascontiguousarray(total.T).reshape(-1, rows, columns)
+
+
+def _fractal(generator: np.random.Generator, rows: int, columns: int, steepness: float) -> FloatArray:
+    """(H, W), mean 0, variance 1: noise whose amplitude falls with frequency to the power of -steepness."""
+    down, right = fft.fftfreq(rows)[:, None], fft.rfftfreq(columns)[None, :]
+    squared = (down**2 + right**2).astype(np.float32)
+    squared[0, 0] = np.inf
+    noise = generator.standard_normal((2, *squared.shape), dtype=np.float32)
+    field: FloatArray = fft.irfft2((noise[0] + 1j * noise[1]) * squared ** np.float32(-steepness / 2), s=(rows, columns))
+    return field / max(float(field.std()), 1e-12)
+
+
+def _blurred(maps: FloatArray, sigma: float) -> FloatArray:
+    """Three-tap filters along both axes, as often as it takes to reach the width, with the edge pixel repeated."""
+    times = int(np.ceil(sigma**2 / 0.5))
+    side = np.float32(sigma**2 / (2 * times))
+    for _ in range(times):
+        for axis in (1, 2):
+            ahead, behind = (np.take(maps, positions, axis=axis) for positions in _neighbours(maps.shape[axis]))
+            maps = maps + side * (ahead + behind - 2 * maps)
+    return maps
+
+
+def _neighbours(length: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    places = np.arange(length)
+    return np.minimum(places + 1, length - 1), np.maximum(places - 1, 0)
+
+
+def _unit(cube: Tensor) -> float:
+    """What makes the brightest values 1, but for a few highlights; of an evenly spread sample."""
+    sample = cube.flatten()[:: max(1, cube.numel() // LARGEST_SAMPLE)].numpy()
+    return max(float(np.quantile(sample, UNIT_QUANTILE)), 1e-6)
