@@ -6,6 +6,7 @@ Shapes: C bands, M msi bands, h w coarse, H W fine. NaN marks missing pixels in 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,10 +16,10 @@ from torch import Tensor
 
 from hyperfuse.degradation.operators import SpatialOperator
 from hyperfuse.errors import BandError, ValueRangeError
-from hyperfuse.estimation.noise import estimate_noise, weakest_components
+from hyperfuse.estimation.noise import weakest_components
 from hyperfuse.estimation.observation import Observation, as_pair, default_sigma, require_pair
 from hyperfuse.estimation.registration import SIGMA_LIMITS, Block, Registration, register
-from hyperfuse.estimation.sampling import PairSamples
+from hyperfuse.estimation.sampling import PairSamples, Samples
 from hyperfuse.estimation.spectral_response import ResponseFit, fit_response
 
 FEWEST_PIXELS = 36  # a scene of 8x8
@@ -60,12 +61,18 @@ def estimate_observation(
     """
     require_pair(hsi, msi)
     pair_scale = (msi.shape[1] / hsi.shape[1], msi.shape[2] / hsi.shape[2]) if scale is None else as_pair(scale)
-    samples = _samples(hsi, msi, pair_scale, grid_shift)
+    return estimate_from_samples(_samples(hsi, msi, pair_scale, grid_shift), wavelength_nm, known)
+
+
+def estimate_from_samples(
+    samples: Samples, wavelength_nm: NDArray[np.float64] | None = None, known: KnownParts = NOTHING_KNOWN
+) -> Observation:
+    """The same from parts of a pair, whose `shift` is what the georeference says."""
     registration, notes = _registered(samples, known)
-    blocks = replace(samples, shift=registration.shift).blocks(registration.sigma)
+    blocks = samples.at_shift(registration.shift).blocks(registration.sigma)
     spectra, seen, noise_gain = _coarse_spectra(blocks, samples.scale, registration.sigma)
-    hsi_noise = _noise(samples.hsi, samples.hsi_known, known.hsi_noise)
-    msi_noise = _noise(samples.msi, samples.msi_known, known.msi_noise)
+    hsi_noise = _stated_or(known.hsi_noise, samples.hsi_noise, spectra.shape[0])
+    msi_noise = _stated_or(known.msi_noise, samples.msi_noise, seen.shape[0])
     fit = _response(spectra, seen, wavelength_nm, known.response)
     if known.hsi_noise is None:
         hsi_noise = hsi_noise * weakest_components(spectra, hsi_noise)
@@ -74,15 +81,15 @@ def estimate_observation(
     for note in notes:
         warnings.warn(note, stacklevel=2)
     return Observation(
-        scale=pair_scale,
+        scale=samples.scale,
         sigma=registration.sigma,
         shift=registration.shift,
         response=fit.response,
         offset=fit.offset,
         hsi_noise=hsi_noise,
         msi_noise=msi_noise,
-        grid_shift=grid_shift,
-        confidence=_confidence(registration, pair_scale),
+        grid_shift=samples.shift,
+        confidence=_confidence(registration, samples.scale),
         notes=tuple(notes),
     )
 
@@ -102,12 +109,12 @@ def _samples(hsi: Tensor, msi: Tensor, scale: tuple[float, float], shift: tuple[
     )
 
 
-def _registered(samples: PairSamples, known: KnownParts) -> tuple[Registration, list[str]]:
+def _registered(samples: Samples, known: KnownParts) -> tuple[Registration, list[str]]:
     """The best point spread and shift, or what is expected of any pair where the evidence for another is weak."""
     start = known.sigma or default_sigma(samples.scale)
     if known.misregistration is not None:
         moved = (samples.shift[0] + known.misregistration[0], samples.shift[1] + known.misregistration[1])
-        samples = replace(samples, shift=moved)
+        samples = samples.at_shift(moved)
     expected = Registration(start, samples.shift, (0.0, 0.0), (0.0, 0.0), 0.0, 0.0, 0.0)
     if known.sigma is not None and known.misregistration is not None:
         return replace(expected, explained=1.0), []
@@ -166,10 +173,8 @@ def _response(spectra: Tensor, seen: Tensor, wavelength_nm: NDArray[np.float64] 
     return ResponseFit(response, torch.zeros(seen.shape[0], dtype=torch.float64), misfit, spectra.shape[1])
 
 
-def _noise(image: Tensor, known: Tensor, stated: float | Tensor | None) -> Tensor:
-    if stated is None:
-        return estimate_noise(image, None if bool(known.all()) else known)
-    return torch.as_tensor(stated, dtype=torch.float64).expand(image.shape[0])
+def _stated_or(stated: float | Tensor | None, estimate: Callable[[], Tensor], bands: int) -> Tensor:
+    return estimate() if stated is None else torch.as_tensor(stated, dtype=torch.float64).expand(bands)
 
 
 def _believable_msi_noise(msi_noise: Tensor, hsi_noise: Tensor, fit: ResponseFit, noise_gain: float) -> Tensor:
