@@ -14,15 +14,16 @@ from numpy.typing import NDArray
 
 from hyperfuse.cubes.chosen_array import LAST, cube_from_arrays
 from hyperfuse.cubes.cube import as_cube, iterate_windows, place_cube
-from hyperfuse.cubes.envi import check_header, find_data, find_header, old_data
+from hyperfuse.cubes.envi import old_data
 from hyperfuse.cubes.found_arrays import FoundArray
 from hyperfuse.cubes.hdf5 import arrays_in_hdf5
 from hyperfuse.cubes.matlab import arrays_in_mat, created_mat
 from hyperfuse.cubes.netcdf import arrays_in_netcdf, created_netcdf
 from hyperfuse.cubes.nodata import fitting_nodata, nodata_of
 from hyperfuse.cubes.numpy_files import arrays_in_npy, arrays_in_npz, created_npy, created_npz, side_file
+from hyperfuse.cubes.products.catalogue import open_product
 from hyperfuse.cubes.publishing import published, refuse_unwritable
-from hyperfuse.cubes.raster import read_raster
+from hyperfuse.cubes.raster import open_raster_file
 from hyperfuse.cubes.raster_writing import created_envi, created_geotiff
 from hyperfuse.cubes.undisturbed import CubeWriter, undisturbed
 from hyperfuse.cubes.zarr_store import arrays_in_zarr, created_zarr
@@ -77,41 +78,42 @@ LARGEST_WINDOW_BYTES = 256 * 2**20
 def open_cube(path: PathLike, variable: str | None = None, band_axis: int | None = None) -> xr.DataArray:
     """Open a cube lazily: metadata now, values when a window of them is asked for.
 
-    `variable` names the array in a file that holds several; `band_axis` (0, 1, 2) is where an unlabelled array has its bands.
+    A folder or an archive (.zip, .tar) is an agency's product, as is a file that belongs to one. `variable` names the array in a
+    file that holds several, or a part of a product; `band_axis` (0, 1, 2) is where an unlabelled array has its bands.
     """
+    return open_explained(path, variable, band_axis)[0]
+
+
+def open_explained(
+    path: PathLike, variable: str | None = None, band_axis: int | None = None
+) -> tuple[xr.DataArray, Mapping[str, str]]:
+    """A cube, and where it is an agency's product, what was found there: label -> sentence."""
     path = Path(path)
     suffix = path.suffix.lower()
-    _refuse_unreadable(path, is_store=suffix == ".zarr")
+    _refuse_unreadable(path)
     # A lazy cube reads later, perhaps when the working directory is another one.
     path = path.absolute()
+    product = open_product(path, variable) if suffix != ".zarr" else None
+    if product is not None and band_axis is not None:
+        raise OptionError(f"a band axis for {path.name}", "none: a product knows its axes", "leave it out")
+    if product is not None:
+        return product.cube, product.notes
     if suffix in CONTAINERS:
         list_arrays, default_band_axis = CONTAINERS[suffix]
-        return cube_from_arrays(path, list_arrays(path), variable, band_axis, default_band_axis)
+        return cube_from_arrays(path, list_arrays(path), variable, band_axis, default_band_axis), {}
     if variable is not None or band_axis is not None:
         raise OptionError(f"a variable or band axis for {path.name}", f"these only with {', '.join(CONTAINERS)}", "leave them out")
-    if suffix == ".hdr":
-        data = find_data(path)
-        check_header(path, data)
-        return read_raster(path, data, "ENVI")
-    if suffix in (".tif", ".tiff"):
-        return read_raster(path, driver="GTiff")
-    header = find_header(path)
-    if header is None:
-        return read_raster(path)
-    check_header(header, path)
-    return read_raster(path, driver="ENVI")
+    return open_raster_file(path), {}
 
 
-def _refuse_unreadable(path: Path, *, is_store: bool) -> None:
+def _refuse_unreadable(path: Path) -> None:
     try:
         if not path.exists():
-            raise CubeFileError(f"{path} does not exist", "a file or a .zarr folder", "check the name")
+            raise CubeFileError(f"{path} does not exist", "a file, a .zarr folder or the folder of a product", "check the name")
         if path.is_dir():
-            if not is_store:
-                raise CubeFileError(f"{path} is a folder", "a file or a .zarr folder", "name the file in it")
             return
         if not path.is_file():
-            raise CubeFileError(f"{path} is no regular file", "a file or a .zarr folder", "save it to a file first")
+            raise CubeFileError(f"{path} is no regular file", "a file or a folder", "save it to a file first")
         with path.open("rb") as stream:
             if not stream.read(1):
                 raise CubeFileError(f"{path} is empty", "a whole file", "fetch it again")

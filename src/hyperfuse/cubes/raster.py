@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ from rasterio.windows import Window
 
 from hyperfuse.cubes.cube import make_cube
 from hyperfuse.cubes.damaged_files import promises_too_much
+from hyperfuse.cubes.envi import check_header, find_data, find_header
 from hyperfuse.cubes.exact_record import with_exact_values
 from hyperfuse.cubes.lazy import lazy_variable
 from hyperfuse.cubes.raster_tags import band_tags, good_bands, lengths, natively_described, record_of
@@ -62,13 +64,29 @@ def reason(error: BaseException, path: Path) -> str:
     return text.replace(str(path), path.name)[:200]
 
 
+def open_raster_file(path: Path) -> xr.DataArray:
+    """A raster by its name: ENVI by its header or its data, GeoTIFF, and whatever else GDAL opens."""
+    suffix = path.suffix.lower()
+    if suffix == ".hdr":
+        data = find_data(path)
+        check_header(path, data)
+        return read_raster(path, data, "ENVI")
+    if suffix in (".tif", ".tiff"):
+        return read_raster(path, driver="GTiff")
+    header = find_header(path)
+    if header is None:
+        return read_raster(path)
+    check_header(header, path)
+    return read_raster(path, driver="ENVI")
+
+
 def read_raster(path: Path, data_path: Path | None = None, driver: str | None = None) -> xr.DataArray:
     """A lazy cube of `path`; `data_path` is where the pixels are when that is another file (ENVI's header named by the user)."""
     data_path = data_path or path
     with opened_raster(data_path, driver) as source:
         dtype = _common_dtype(source, path)
         _refuse_huge_blocks(source, data_path)
-        _refuse_truncated(source, data_path)
+        refuse_truncated(source, data_path)
         tags = band_tags(source)
         wavelength, fwhm = lengths(source, tags, path)
         described = with_exact_values(natively_described(source, dtype, wavelength), record_of(source))
@@ -88,9 +106,15 @@ def read_raster(path: Path, data_path: Path | None = None, driver: str | None = 
         )
 
 
+def held_bytes(path: Path) -> int:
+    """The size of a file, or of the stretch of a file that GDAL is to read: /vsisubfile/OFFSET_SIZE,FILE."""
+    stretch = re.match(r"/vsisubfile/\d+_(\d+),", str(path))
+    return int(stretch[1]) if stretch else path.stat().st_size
+
+
 def missing_blocks(source: Any, path: Path, *, all_rows: bool) -> int:
     """How many blocks of a TIFF lie beyond the end of the file, of all or of the last row; blocks never written do not count."""
-    size = path.stat().st_size
+    size = held_bytes(path)
     height, width = source.block_shapes[0]
     rows, columns = -(-source.height // height), -(-source.width // width)
     looked_at = range(rows) if all_rows else range(rows - 1, rows)
@@ -116,12 +140,12 @@ def _refuse_huge_blocks(source: Any, path: Path) -> None:
     """GDAL allocates a whole block, of all bands if they are stored together, however long the file is."""
     height, width = source.block_shapes[0]
     together = source.count if str(source.profile.get("interleave")) == "pixel" else 1
-    if promises_too_much(height * width * together * np.dtype(source.dtypes[0]).itemsize, path.stat().st_size):
+    if promises_too_much(height * width * together * np.dtype(source.dtypes[0]).itemsize, held_bytes(path)):
         raise CubeFileError(
             f"{path} promises blocks of {height} x {width} pixels, {together} bands together", "a whole file", "fetch it again"
         )
 
 
-def _refuse_truncated(source: Any, path: Path) -> None:
+def refuse_truncated(source: Any, path: Path) -> None:
     if source.driver == "GTiff" and missing_blocks(source, path, all_rows=False):
         raise CubeFileError(f"{path} is truncated: its last pixels lie beyond its end", "a whole file", "fetch it again")

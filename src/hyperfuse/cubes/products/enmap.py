@@ -1,0 +1,102 @@
+"""EnMAP: L2A and L1C (one image of 224 bands on a map), L1B (an image of each detector, in its own geometry).
+
+In L2A the bands come in the order of their wavelengths, so where the two detectors overlap they alternate.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hyperfuse.cubes.products.delivery import DeliveredFile, Delivery
+from hyperfuse.cubes.products.dlr_images import FILL, BandWords, find_image, image_cube, read_band_table, scaling_note
+from hyperfuse.cubes.products.metadata import XmlMetadata
+from hyperfuse.cubes.products.product import Product, detector_note, flag_note, identity, selection_note
+from hyperfuse.cubes.products.rasters import layer, layer_names
+from hyperfuse.errors import CubeFileError, OptionError
+
+KEY = re.compile(r"ENMAP\d\d-.*-METADATA\.XML(\.XML)?", re.IGNORECASE)
+IMAGE = re.compile(r"(ENMAP\d\d-.*)-SPECTRAL_IMAGE(_VNIR|_SWIR)?(_COG)?\.\w+", re.IGNORECASE)
+WORDS = BandWords("bandID", "FWHMOfBand", "GainOfBand", "OffsetOfBand")
+DETECTORS = ("VNIR", "SWIR")
+QUANTITIES = {"L2A": "surface reflectance", "L1C": "radiance at the sensor, W m-2 sr-1 nm-1"}
+
+
+def open_enmap(delivery: Delivery, key: DeliveredFile, variable: str | None) -> Product:
+    xml = XmlMetadata(key)
+    level = _level(xml)
+    chosen = (variable or "").upper()
+    if variable is not None and chosen not in DETECTORS:
+        return Product(layer(delivery, variable, DETECTORS))
+    if level == "L1B" and not chosen:
+        raise OptionError(
+            f"{delivery.path} is EnMAP L1B, whose two detectors do not look at the same ground",
+            "one of them",
+            "add --variable VNIR or --variable SWIR",
+        )
+    table = read_band_table(xml, WORDS)
+    detectors = _detectors(xml, table.gain.size)
+    good = _good_bands(xml, table.gain.size)
+    quantity = QUANTITIES.get(level, QUANTITIES["L1C"])
+    facts = identity(f"EnMAP {level}", "EnMAP", xml.text("specific/datatakeStart", "base/temporalCoverage/startTime"), quantity)
+    bands = np.flatnonzero(detectors == chosen) if chosen else np.arange(detectors.size)
+    names = [f"B{number:03d} {detector}" for number, detector in enumerate(detectors, start=1)]
+    if level == "L1B":
+        image = find_image(delivery, key, f"SPECTRAL_IMAGE_{chosen}")
+        # L1B images carry numbers where a transform would be, but lie on no map.
+        cube = image_cube(image, table.part(bands), xml, good[bands], [names[band] for band in bands], facts, on_map=False)
+    else:
+        image = find_image(delivery, key, "SPECTRAL_IMAGE")
+        cube = image_cube(image, table, xml, good, names, facts)
+        cube = cube.isel(band=bands) if chosen else cube
+    notes = {
+        "product": f"EnMAP {level}, {key.base_name.partition('-METADATA')[0]}",
+        "detectors": detector_note(list(detectors), table.wavelength_nm),
+        "scaling": scaling_note(table.part(bands), quantity),
+        "flags": flag_note(good[bands], "the product holds nothing but nodata in them (water vapour), or does not expect them"),
+        "geometry": "that of the sensor, without a place on the map" if level == "L1B" else "on a map",
+        "also in it": selection_note([*DETECTORS, *layer_names(delivery, [image])]),
+    }
+    return Product(cube, notes)
+
+
+def _level(xml: XmlMetadata) -> str:
+    named = re.search(r"_(L\d[ABC])-", xml.file.base_name)
+    level = named[1] if named else (xml.text("base/level") or "")
+    if level not in ("L1B", "L1C", "L2A"):
+        raise CubeFileError(f"{xml.file.shown} is EnMAP of level {level or 'unknown'}", "L1B, L1C or L2A")
+    return level
+
+
+def _detectors(xml: XmlMetadata, bands: int) -> NDArray[np.str_]:
+    """Which detector saw each band: from the lists of channels, or where they are missing, by their number."""
+    detectors = np.full(bands, "", dtype="<U4")
+    for name in DETECTORS:
+        for number in _channels(xml, name):
+            if 1 <= number <= bands:
+                detectors[number - 1] = name
+    if (detectors == "").any():
+        vnir = int(float(xml.text("specific/numberOfVNIRBands") or bands))
+        fallback = np.where(np.arange(bands) < vnir, "VNIR", "SWIR")
+        detectors = np.where(detectors == "", fallback, detectors)
+    return detectors
+
+
+def _channels(xml: XmlMetadata, detector: str) -> list[int]:
+    path = f"specific/{detector.lower()}ProductQuality/expectedChannelsList"
+    return [int(xml.to_number(entry, path)) for entry in (xml.text(path) or "").split(",") if entry.strip()]
+
+
+def _good_bands(xml: XmlMetadata, bands: int) -> NDArray[np.bool_]:
+    """False for bands that the processor left empty: their statistics are those of the fill value."""
+    good = np.ones(bands, dtype=bool)
+    expected = {number for name in DETECTORS for number in _channels(xml, name)}
+    if expected:
+        good &= np.isin(np.arange(1, bands + 1), list(expected))
+    statistics = xml.all("product/bandStatistics/bandID")
+    for index, band in enumerate(statistics if len(statistics) == bands else ()):
+        if xml.child_number(band, "stdDeviation") == 0 and xml.child_number(band, "mean") <= FILL:
+            good[index] = False
+    return good

@@ -1,0 +1,166 @@
+"""Images in the geometry of the sensor, placed on the ground: each pixel of a map takes the sensor's pixel that saw it, unchanged.
+
+The table that says which one is delivered with the image (EMIT's geometry lookup table), or made from the latitude and
+longitude of its pixels (PRISMA before level 2D): the nearest one, if it is near enough.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Protocol
+
+import numpy as np
+from affine import Affine
+from numpy.typing import NDArray
+from pyproj import Transformer
+from rasterio.crs import CRS
+from scipy.spatial import cKDTree
+
+from hyperfuse.cubes.lazy import WindowReader
+from hyperfuse.cubes.products.containers import LoadDelivered
+from hyperfuse.errors import CubeFileError
+
+Indices = NDArray[np.int64]
+
+# Half the diagonal of a pixel and a little more: what no pixel of the sensor saw stays empty.
+FARTHEST_PIXELS = 0.75
+LARGEST_MAP = 2**27
+
+
+class Lookup(Protocol):
+    @property
+    def shape(self) -> tuple[int, int]: ...
+
+    def window(self, rows: slice, columns: slice) -> tuple[Indices, Indices]:
+        """Row and column of the sensor's image for each pixel of a window of the map, -1 where it saw nothing."""
+
+
+@dataclass(frozen=True)
+class LookedUpReader:
+    source: WindowReader
+    lookup: Lookup
+    nodata: float
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        return (self.source.shape[0], *self.lookup.shape)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self.source.dtype
+
+    def read(self, bands: NDArray[np.int64], rows: slice, columns: slice) -> NDArray[Any]:
+        from_rows, from_columns = self.lookup.window(rows, columns)
+        block = np.full((bands.size, *from_rows.shape), self.nodata, self.dtype)
+        _, height, width = self.source.shape
+        seen = (from_rows >= 0) & (from_columns >= 0) & (from_rows < height) & (from_columns < width)
+        if seen.any():
+            from_rows, from_columns = from_rows[seen], from_columns[seen]
+            top, left = int(from_rows.min()), int(from_columns.min())
+            values = self.source.read(bands, slice(top, int(from_rows.max()) + 1), slice(left, int(from_columns.max()) + 1))
+            block[:, seen] = values[:, from_rows - top, from_columns - left]
+        return block
+
+
+@dataclass(frozen=True)
+class StoredLookup:
+    """Two tables of numbers counted from 1, 0 where nothing was seen; negative ones were filled in from a neighbour."""
+
+    rows: LoadDelivered
+    columns: LoadDelivered
+    shape: tuple[int, int]
+
+    def window(self, rows: slice, columns: slice) -> tuple[Indices, Indices]:
+        from_rows, from_columns = (np.abs(table((rows, columns)).astype(np.int64)) - 1 for table in (self.rows, self.columns))
+        return from_rows, from_columns
+
+
+@dataclass(frozen=True)
+class NearestLookup:
+    """The nearest of the sensor's pixels, by their latitude and longitude, on a map of a UTM zone."""
+
+    latitude: LoadDelivered
+    longitude: LoadDelivered
+    epsg: int
+    left: float
+    top: float
+    pixel: float
+    shape: tuple[int, int]
+
+    @property
+    def transform(self) -> Affine:
+        return Affine(self.pixel, 0.0, self.left, 0.0, -self.pixel, self.top)
+
+    @property
+    def crs(self) -> CRS:
+        return CRS.from_epsg(self.epsg)
+
+    def window(self, rows: slice, columns: slice) -> tuple[Indices, Indices]:
+        from_rows, from_columns = _nearest_table(self)
+        return from_rows[rows, columns].astype(np.int64), from_columns[rows, columns].astype(np.int64)
+
+
+def nearest_lookup(latitude: LoadDelivered, longitude: LoadDelivered, pixel: float) -> NearestLookup:
+    """A map that covers all pixels, with pixels of this many metres, its edges at multiples of them."""
+    latitudes, longitudes = _coordinates(latitude, longitude)
+    known = _known(latitudes, longitudes)
+    if known.sum() < 2:
+        raise CubeFileError(f"{latitude.file.shown}: {latitude.name} holds no latitudes", "those of its pixels", "fetch it again")
+    zone = int((float(np.median(longitudes[known])) + 180) // 6) % 60 + 1
+    epsg = (32600 if np.median(latitudes[known]) >= 0 else 32700) + zone
+    x, y = _projected(latitudes[known], longitudes[known], epsg)
+    left, right = (math.floor(x.min() / pixel - 0.5) * pixel, math.ceil(x.max() / pixel + 0.5) * pixel)
+    bottom, top = (math.floor(y.min() / pixel - 0.5) * pixel, math.ceil(y.max() / pixel + 0.5) * pixel)
+    shape = round((top - bottom) / pixel), round((right - left) / pixel)
+    if math.prod(shape) > LARGEST_MAP:
+        raise CubeFileError(
+            f"{latitude.file.shown}: its latitudes and longitudes span {shape[1]}x{shape[0]} pixels", "one scene", "fetch it again"
+        )
+    return NearestLookup(latitude, longitude, epsg, left, top, pixel, shape)
+
+
+@lru_cache(maxsize=4)
+def _nearest_table(lookup: NearestLookup) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Made once in each process, when the first pixels are read."""
+    latitudes, longitudes = _coordinates(lookup.latitude, lookup.longitude)
+    rows, columns = np.nonzero(_known(latitudes, longitudes))
+    x, y = _projected(latitudes[rows, columns], longitudes[rows, columns], lookup.epsg)
+    height, width = lookup.shape
+    centres_x = lookup.left + lookup.pixel * (np.arange(width) + 0.5)
+    centres_y = lookup.top - lookup.pixel * (np.arange(height) + 0.5)
+    spacing = max(lookup.pixel, _spacing(x, y, rows, columns))
+    centres = np.stack(np.meshgrid(centres_x, centres_y), axis=-1).reshape(-1, 2)
+    _, nearest = cKDTree(np.column_stack([x, y])).query(centres, distance_upper_bound=FARTHEST_PIXELS * spacing)
+    # The tree answers with its size where nothing is near.
+    from_rows, from_columns = (np.append(axis, -1).astype(np.int32)[nearest].reshape(height, width) for axis in (rows, columns))
+    return from_rows, from_columns
+
+
+def _coordinates(latitude: LoadDelivered, longitude: LoadDelivered) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    everything = (slice(None), slice(None))
+    return latitude(everything).astype(np.float64), longitude(everything).astype(np.float64)
+
+
+def _known(latitudes: NDArray[np.float64], longitudes: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Fill values are far outside, or both zero."""
+    possible = (np.abs(latitudes) <= 84) & (np.abs(longitudes) <= 180)
+    known: NDArray[np.bool_] = possible & ((latitudes != 0) | (longitudes != 0))
+    return known
+
+
+def _projected(
+    latitudes: NDArray[np.float64], longitudes: NDArray[np.float64], epsg: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    x, y = Transformer.from_crs(4326, epsg, always_xy=True).transform(longitudes, latitudes)
+    return x, y
+
+
+def _spacing(x: NDArray[np.float64], y: NDArray[np.float64], rows: Indices, columns: Indices) -> float:
+    """How far neighbours are apart, along a row or from row to row, whichever is more."""
+    distance = np.hypot(np.diff(x), np.diff(y))
+    along = distance[(np.diff(rows) == 0) & (np.diff(columns) == 1)]
+    first = columns == np.median(columns).round()
+    across = np.hypot(np.diff(x[first]), np.diff(y[first]))[np.diff(rows[first]) == 1]
+    return max((float(np.median(part)) for part in (along, across) if part.size), default=0.0)
