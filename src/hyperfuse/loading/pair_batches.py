@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import signal
+import threading
 from collections.abc import Callable, Sequence
+from multiprocessing.context import BaseContext
 
 import torch
 from torch.utils.data import DataLoader, Dataset
@@ -61,7 +65,7 @@ def batch_loader(
 ) -> DataLoader[PairBatch]:
     """Batches `start` .. `end` - 1 in this order, drawn here or by worker processes, with the same bits.
 
-    Workers are new interpreters, not forks: a fork of a process whose threads compute may hang. So `finish` and the functions of
+    Workers are not forks of this process: a fork of a process whose threads compute may hang. So `finish` and the functions of
     synthetic buckets must be picklable, and a script that calls this needs `if __name__ == "__main__"`.
     """
     shared = SharedBuckets(buckets) if workers else buckets
@@ -71,7 +75,7 @@ def batch_loader(
         batch_size=None,
         sampler=range(start, end),
         num_workers=workers,
-        multiprocessing_context="spawn" if workers else None,
+        multiprocessing_context=_start_method() if workers else None,
         persistent_workers=workers > 0,
         prefetch_factor=prefetch if workers else None,
         worker_init_fn=_calm_worker,
@@ -79,6 +83,18 @@ def batch_loader(
         # The loader draws a seed for its workers; not from the generator that the training's own random numbers come from.
         generator=torch.Generator(),
     )
+
+
+def _start_method() -> BaseContext:
+    """Workers fork from a server that has read the libraries and computed nothing; where there is no fork, from nothing.
+
+    Spawned workers end by tearing down their interpreter, which aborts when a batch is just being sent; those of a server do not.
+    """
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    return context
 
 
 def process_slots(batch_size: int, process: int, processes: int) -> range:
@@ -97,3 +113,12 @@ def _calm_worker(worker: int) -> None:
     """An interrupt from the keyboard reaches every process; only the training itself decides what becomes of it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
+    threading.Thread(target=_end_with_the_training, daemon=True).start()
+
+
+def _end_with_the_training() -> None:
+    """A training that was killed cannot tell its workers, and the server from which they forked outlives it with them."""
+    training = multiprocessing.parent_process()
+    if training is not None:
+        training.join()
+        os._exit(1)
