@@ -11,16 +11,23 @@ from hyperfuse.cli.networks import describe_network, print_network
 from hyperfuse.errors import OptionError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from hyperfuse.cubes.summary import CubeSummary
 
 Variable = Annotated[
-    str | None, typer.Option(help="The array to read, in a file that holds several (.mat, HDF5, NetCDF, Zarr, .npz).")
+    str | None, typer.Option(help="The array to read in a file that holds several, or the part of a product: `info` lists them.")
 ]
 BandAxis = Annotated[int | None, typer.Option(help="Which axis of an unlabelled array holds the bands: 0, 1 or 2.")]
 
 
 def info(
-    file: Annotated[Path | None, typer.Argument(help="A cube: ENVI, GeoTIFF, NetCDF, HDF5, Zarr, .mat, .npz, .npy.")] = None,
+    file: Annotated[
+        Path | None,
+        typer.Argument(
+            help="A cube (ENVI, GeoTIFF, NetCDF, HDF5, Zarr, .mat, .npz, .npy) or an agency's product (a folder, .zip, .tar)."
+        ),
+    ] = None,
     variable: Variable = None,
     band_axis: BandAxis = None,
     network: Annotated[
@@ -35,12 +42,13 @@ def info(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
-    """Show what is in a file: size, bands, wavelengths, grid, values; or what a network costs.
+    """Show what is in a file or product: size, bands, wavelengths, grid, values; or what a network costs.
 
     [dim]hyperfuse info scene.hdr[/dim]
+    [dim]hyperfuse info S2A_MSIL2A_20220724T101601.SAFE.zip --variable 20m[/dim]
     [dim]hyperfuse info --network ssa-6-6 --bands 191[/dim]
     """
-    from hyperfuse.cubes.files import open_cube
+    from hyperfuse.cubes.files import open_explained
     from hyperfuse.cubes.summary import summarise
 
     if (file is None) == (network is None):
@@ -51,11 +59,12 @@ def info(
         print_network(describe_network(network, bands, msi_bands, size, scale, fixed_bands=fixed_bands), as_json=as_json)
         return
     assert file is not None
-    summary = summarise(open_cube(file, variable, band_axis))
+    cube, notes = open_explained(file, variable, band_axis)
+    summary = summarise(cube)
     if as_json:
-        print_json({"file": printable(file)} | summary.as_dict())
+        print_json({"file": printable(file)} | summary.as_dict() | ({"notes": dict(notes)} if notes else {}))
     else:
-        _print_summary(file, summary)
+        _print_summary(file, summary, notes)
 
 
 def convert(
@@ -103,7 +112,7 @@ def print_json(record: dict[str, Any]) -> None:
     typer.echo(json.dumps(record, indent=2, allow_nan=False))
 
 
-def _print_summary(file: Path, summary: CubeSummary) -> None:
+def _print_summary(file: Path, summary: CubeSummary, notes: Mapping[str, str]) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -111,7 +120,8 @@ def _print_summary(file: Path, summary: CubeSummary) -> None:
     table = Table(show_header=False, box=None, pad_edge=False)
     table.add_column(style="bold")
     table.add_column(overflow="fold")
-    for label, text in _summary_rows(summary):
+    # An attribute that a note has said already is not said again.
+    for label, text in [*notes.items(), *(row for row in _summary_rows(summary) if row[0] not in notes)]:
         # As Text, because square brackets in a file's own words are no markup.
         table.add_row(Text(label), Text(text))
     console = Console(highlight=False)

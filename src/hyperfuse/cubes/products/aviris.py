@@ -20,7 +20,7 @@ from hyperfuse.cubes.cube import nodata_of, place_cube
 from hyperfuse.cubes.grid import grid_of
 from hyperfuse.cubes.nodata import fitting_nodata
 from hyperfuse.cubes.products.delivery import DeliveredFile, Delivery
-from hyperfuse.cubes.products.product import Product, flag_note, identity, selection_note
+from hyperfuse.cubes.products.product import Product, flag_note, formula, identity, selection_note
 from hyperfuse.cubes.products.rasters import with_reader
 from hyperfuse.cubes.products.unpacking import unpacked
 from hyperfuse.cubes.raster import RasterReader, open_raster_file
@@ -77,10 +77,12 @@ def completed(cube: xr.DataArray, delivery: Delivery, name: str) -> Product:
         cube = cube.assign_coords(scale=("band", 1 / gains))
     level, quantity = LEVELS[bool(REFLECTANCE.search(name))]
     cube.attrs = identity(f"{sensor} {level}", sensor, acquired, quantity) | cube.attrs
-    divided = f"stored * {cube['scale'].values[0]:g}" if gains is None else "stored / gain, which differs by band"
+    scaling = (
+        formula(cube["scale"].values[0], cube["offset"].values[0]) if gains is None else "stored / gain, which differs by band"
+    )
     notes = {
         "product": f"{cube.attrs['product']}, {name.rpartition('.')[0] or name}",
-        "scaling": f"{cube.attrs['quantity']} = {divided}",
+        "scaling": scaling,
         "flags": flag_note(cube["good"].values, "the header's bbl says so"),
         "geometry": _geometry(cube),
         "also in it": selection_note(_others(delivery, name)),

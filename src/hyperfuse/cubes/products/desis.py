@@ -40,7 +40,7 @@ def open_desis(delivery: Delivery, key: DeliveredFile, variable: str | None) -> 
     notes = {
         "product": f"DESIS {level}, {key.base_name.partition('-METADATA')[0]}",
         "detectors": f"one of {table.gain.size} bands",
-        "scaling": scaling_note(table, quantity),
+        "scaling": scaling_note(table),
         "flags": flag_note(good, ""),
         "also in it": selection_note(layer_names(delivery, [image])),
     }

@@ -14,6 +14,7 @@ from hyperfuse.cubes.lazy import lazy_variable
 from hyperfuse.cubes.nodata import fitting_nodata
 from hyperfuse.cubes.products.delivery import DeliveredFile, Delivery
 from hyperfuse.cubes.products.metadata import XmlMetadata
+from hyperfuse.cubes.products.product import formula
 from hyperfuse.cubes.products.rasters import facts_of, stacked
 from hyperfuse.errors import CubeFileError
 
@@ -102,8 +103,7 @@ def image_cube(
     )
 
 
-def scaling_note(table: BandTable, quantity: str) -> str:
+def scaling_note(table: BandTable) -> str:
     if len({*table.gain}) == 1 and len({*table.offset}) == 1:
-        offset = f" + {table.offset[0]:g}" if table.offset[0] else ""
-        return f"{quantity} = stored * {table.gain[0]:g}{offset}"
-    return f"{quantity} = stored * gain + offset, which differ by band"
+        return formula(table.gain[0], table.offset[0])
+    return "stored * gain + offset, which differ by band"

@@ -79,11 +79,11 @@ def _opened(arrays: dict[str, FoundArray], name: str, attributes: Attributes, *,
 
 
 def _notes(cube: xr.DataArray, attributes: Attributes, name: str, *, on_map: bool) -> dict[str, str]:
-    level, quantity = CUBES[name]
+    level, _ = CUBES[name]
     return {
         "product": f"EMIT {level}, {attributes.text('granule_id') or attributes.file.base_name}",
         "detectors": f"one of {cube.sizes['band']} bands",
-        "scaling": f"{quantity}, stored as it is",
+        "scaling": "stored as it is",
         "flags": flag_note(cube["good"].values, "good_wavelengths says so (water vapour)"),
         "geometry": "placed on a map by the table that is in it" if on_map else "that of the sensor, without a place on the map",
         "also in it": selection_note(["swath", "or the name of any array"]),

@@ -54,7 +54,7 @@ def open_enmap(delivery: Delivery, key: DeliveredFile, variable: str | None) -> 
     notes = {
         "product": f"EnMAP {level}, {key.base_name.partition('-METADATA')[0]}",
         "detectors": detector_note(list(detectors), table.wavelength_nm),
-        "scaling": scaling_note(table.part(bands), quantity),
+        "scaling": scaling_note(table.part(bands)),
         "flags": flag_note(good[bands], "the product holds nothing but nodata in them (water vapour), or does not expect them"),
         "geometry": "that of the sensor, without a place on the map" if level == "L1B" else "on a map",
         "also in it": selection_note([*DETECTORS, *layer_names(delivery, [image])]),

@@ -64,7 +64,7 @@ def open_hyperion(delivery: Delivery, key: DeliveredFile, variable: str | None) 
     notes = {
         "product": f"Hyperion {level}, {key.base_name.partition('_')[0]}",
         "detectors": detector_note(detectors, cube["wavelength"].values),
-        "scaling": f"{QUANTITY} = stored / {factors['VNIR']:g} (VNIR), stored / {factors['SWIR']:g} (SWIR)",
+        "scaling": f"stored / {factors['VNIR']:g} (VNIR), stored / {factors['SWIR']:g} (SWIR)",
         "flags": flag_note(cube["good"].values, WHY_BAD),
         "also in it": selection_note([*SETS, "a list such as B8,B9,B10"]),
     }

@@ -8,7 +8,7 @@ import re
 from hyperfuse.cubes.products.band_files import BandFile, band_cube, chosen_bands
 from hyperfuse.cubes.products.delivery import DeliveredFile, Delivery
 from hyperfuse.cubes.products.metadata import Groups, entry, number_of, read_groups
-from hyperfuse.cubes.products.product import Product, flag_note, identity, selection_note
+from hyperfuse.cubes.products.product import Product, flag_note, formula, identity, selection_note
 from hyperfuse.cubes.products.rasters import layer, layer_names
 from hyperfuse.errors import CubeFileError, OptionError
 
@@ -78,7 +78,7 @@ def open_landsat(delivery: Delivery, key: DeliveredFile, variable: str | None) -
     notes = {
         "product": f"Landsat Collection 2 {level}, {groups['PRODUCT_CONTENTS'].get('LANDSAT_PRODUCT_ID', key.base_name)}",
         "bands": ", ".join(chosen),
-        "scaling": f"{quantity} = stored * {bands[0].scale:g} {bands[0].offset:+g}{sun}",
+        "scaling": f"{formula(bands[0].scale, bands[0].offset)}{sun}",
         "flags": flag_note(cube["good"].values, "B9 sees clouds, not the ground"),
         "also in it": selection_note([*others, *sets, LIST, *_quality_layers(delivery)]),
     }

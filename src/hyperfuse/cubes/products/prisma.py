@@ -22,7 +22,7 @@ from hyperfuse.cubes.lazy import WindowReader, lazy_variable
 from hyperfuse.cubes.products.containers import Attributes, JoinedReader, LoadDelivered, arrays_of, opened_attributes
 from hyperfuse.cubes.products.delivery import DeliveredFile, Delivery
 from hyperfuse.cubes.products.lookup import LookedUpReader, nearest_lookup
-from hyperfuse.cubes.products.product import Product, detector_note, flag_note, identity, selection_note
+from hyperfuse.cubes.products.product import Product, detector_note, flag_note, formula, identity, selection_note
 from hyperfuse.errors import CubeFileError
 
 KEY = re.compile(r"PRS_L\w+\.he5", re.IGNORECASE)
@@ -134,7 +134,7 @@ def _joined(detectors: list[Detector], attributes: Attributes, level: str, *, on
     notes = {
         "product": f"PRISMA {level}, {_name(attributes)}",
         "detectors": detector_note([d.name for d in detectors for _ in d.slots], wavelength) + f"; {unused} unused slots left out",
-        "scaling": "; ".join(f"{d.name}: {quantity} = stored * {d.scale:g} + {d.offset:g}" for d in detectors),
+        "scaling": "; ".join(f"{d.name} {formula(d.scale, d.offset)}" for d in detectors),
         "flags": flag_note(good, "List_Cw_..._Flags say so"),
         "geometry": geometry,
         "also in it": selection_note([*SELECTIONS, *([] if level == "L2D" else ["swath"]), "or the name of any array"]),
@@ -186,7 +186,7 @@ def _panchromatic(arrays: dict[str, FoundArray], attributes: Attributes, level: 
     )
     notes = {
         "product": f"PRISMA {level}, {_name(attributes)}, the panchromatic image (400-700 nm)",
-        "scaling": f"{quantity} = stored * {scale:g} + {offset:g}",
+        "scaling": formula(scale, offset),
         "geometry": "on a map" if on_map else "that of the sensor, without a place on the map",
     }
     return Product(cube, notes)

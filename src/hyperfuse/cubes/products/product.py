@@ -9,7 +9,7 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
-MOST_NAMED = 12
+MOST_NAMED = 16
 
 
 @dataclass(frozen=True)
@@ -44,9 +44,15 @@ def flag_note(good: NDArray[np.bool_], why: str) -> str:
     return f"{bad} of {good.size} bands are flagged bad: {why}" if bad else "no band is flagged bad"
 
 
+def formula(scale: float, offset: float) -> str:
+    """ "stored * 0.0001 - 0.1" """
+    added = f" {'-' if offset < 0 else '+'} {abs(offset):g}" if offset else ""
+    return f"stored * {scale:g}{added}"
+
+
 def listed(names: Iterable[str]) -> str:
     names = list(names)
-    return ", ".join(names[:MOST_NAMED]) + (f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else "")
+    return " | ".join(names[:MOST_NAMED]) + (f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else "")
 
 
 def selection_note(others: Iterable[str]) -> str:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from hyperfuse.cubes.products.band_files import FILL, BandFile, band_cube, chosen_bands, plain_band
 from hyperfuse.cubes.products.delivery import DeliveredFile, Delivery
 from hyperfuse.cubes.products.metadata import XmlMetadata
-from hyperfuse.cubes.products.product import Product, flag_note, identity, selection_note
+from hyperfuse.cubes.products.product import Product, flag_note, formula, identity, selection_note
 from hyperfuse.cubes.products.rasters import layer
 from hyperfuse.errors import CubeFileError, OptionError
 
@@ -57,7 +57,7 @@ def open_sentinel2(delivery: Delivery, key: DeliveredFile, variable: str | None)
     notes = {
         "product": f"Sentinel-2 {level}, {xml.text('.//PRODUCT_URI') or delivery.path.name}",
         "bands": _grid_note(chosen),
-        "scaling": f"{quantity} = (stored {bands[0].offset / bands[0].scale:+g}) / {1 / bands[0].scale:g}",
+        "scaling": formula(bands[0].scale, bands[0].offset),
         "flags": flag_note(cube["good"].values, "B10 sees clouds, not the ground"),
         "also in it": selection_note([*(name for name, held in sets.items() if held), LIST, *_layers(product)]),
     }
