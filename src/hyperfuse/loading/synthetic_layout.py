@@ -5,6 +5,7 @@ Shapes of arrays: H W rows and columns of the label map.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -25,7 +26,10 @@ FARTHEST_OUTLINE = 1.5
 class LayoutStyle:
     """What kind of place it is. Lengths are in pixels of the image."""
 
-    leaves_per_pixel: float
+    grounds: float
+    """How many leaves of the largest kind lie below all others, per 128 x 128 pixels."""
+    leaves: float
+    """How many leaves lie on them."""
     smallest: float
     largest: float
     exponent: float
@@ -35,7 +39,7 @@ class LayoutStyle:
     turned: float
     """How far, in radians, leaves are turned against the common direction of fields and streets."""
     threads: float
-    """Thin structures (roads, wires, hairs) per 128 pixels of side."""
+    """How many thin structures (roads, wires, hairs), per 128 pixels of side."""
     striped: float
     """The share of rectangles in stripes of two materials."""
     relief: float
@@ -46,10 +50,10 @@ class LayoutStyle:
 
 def random_style(generator: np.random.Generator) -> LayoutStyle:
     """Fields, town, nature or things on a table."""
-    fields = LayoutStyle(0.008, 1.0, 60.0, 2.2, (0.1, 0.75, 0.05, 0.1), 0.1, 3.0, 0.25, 0.05, (0.3, 0.8))
-    town = LayoutStyle(0.016, 0.7, 22.0, 2.5, (0.2, 0.65, 0.1, 0.05), 0.15, 5.0, 0.1, 0.15, (0.3, 0.8))
-    nature = LayoutStyle(0.016, 0.7, 45.0, 2.6, (0.3, 0.0, 0.15, 0.55), np.pi, 1.0, 0.0, 0.2, (0.3, 0.9))
-    table = LayoutStyle(0.002, 2.0, 60.0, 1.8, (0.5, 0.2, 0.2, 0.1), np.pi, 1.5, 0.1, 0.5, (0.6, 1.8))
+    fields = LayoutStyle(16, 90, 1.0, 45.0, 2.0, (0.1, 0.75, 0.05, 0.1), 0.1, 1.5, 0.2, 0.05, (0.2, 0.6))
+    town = LayoutStyle(16, 240, 0.7, 26.0, 2.2, (0.2, 0.65, 0.1, 0.05), 0.15, 3.0, 0.1, 0.15, (0.2, 0.6))
+    nature = LayoutStyle(12, 240, 0.7, 40.0, 2.3, (0.3, 0.0, 0.1, 0.6), np.pi, 0.7, 0.0, 0.2, (0.2, 0.7))
+    table = LayoutStyle(6, 22, 2.5, 55.0, 1.4, (0.5, 0.2, 0.2, 0.1), np.pi, 1.0, 0.1, 0.5, (0.6, 1.8))
     return (fields, town, nature, table)[int(generator.choice(4, p=(0.25, 0.3, 0.25, 0.2)))]
 
 
@@ -107,15 +111,18 @@ class _Leaf:
 def _random_leaves(generator: np.random.Generator, style: LayoutStyle, rows: int, columns: int) -> list[_Leaf]:
     """From the lowest to the topmost."""
     side = max(rows, columns)
-    count = max(4, round(style.leaves_per_pixel * rows * columns))
-    threads = round(style.threads * side / USUAL_SIDE)
+    images = rows * columns / USUAL_SIDE**2
+    grounds = math.ceil(style.grounds * images)
+    count = grounds + math.ceil(style.leaves * images)
+    threads = generator.poisson(style.threads * side / USUAL_SIDE)
     every = count + threads
-    radius = _power_law(generator, count, style)
+    radius = _power_law(generator, count - grounds, style)
     # Small leaves would mostly be hidden: the larger ones tend to lie below.
-    radius = radius[np.argsort(-radius * np.exp(generator.normal(0, 0.5, count)))]
+    radius = radius[np.argsort(-radius * np.exp(generator.normal(0, 0.6, count - grounds)))]
+    below, thin = style.largest * generator.uniform(0.6, 1.2, grounds), side * generator.uniform(0.1, 0.8, threads)
+    radius = np.concatenate([below, radius, thin])
     row, column = generator.uniform(-0.1, 1.1, (2, every)) * [[rows], [columns]]
-    radius = np.concatenate([radius, np.full(threads, float(side))])
-    narrow = np.concatenate([generator.uniform(0.3, 1.0, count), generator.uniform(0.35, 1.6, threads) / side])
+    narrow = np.concatenate([generator.uniform(0.3, 1.0, count), generator.uniform(0.35, 1.6, threads) / radius[count:]])
     angle = generator.uniform(0, np.pi) + generator.normal(0, style.turned, every) + np.pi / 2 * generator.integers(0, 2, every)
     shape = [*generator.choice(len(INSIDE), count, p=style.shapes).tolist(), *[RECTANGLE] * threads]
     outline = generator.standard_normal((every, 6))

@@ -25,10 +25,10 @@ ATMOSPHERE = ((687, 5, 0.15), (761, 6, 0.5), (822, 12, 0.15), (940, 22, 0.6), (1
 def random_materials(generator: np.random.Generator, wavelength_nm: FloatArray, count: int) -> FloatArray:
     """(K, C) reflectances between 0 and 1."""
     # No two places have the same mixture of kinds: there are deserts, meadows and toy shops.
-    shares = generator.dirichlet([6 * share for _, share in MATERIALS])
+    shares = generator.dirichlet([4 * share for _, share in MATERIALS])
     kinds = generator.choice(len(MATERIALS), size=count, p=shares)
     spectra = np.stack([MATERIALS[kind][0](generator, wavelength_nm) for kind in kinds])
-    shapes = 0.35 * _smooth_curves(generator, wavelength_nm, count) + 0.02 * _fine_curves(generator, wavelength_nm, count)
+    shapes = 0.22 * _smooth_curves(generator, wavelength_nm, count) + 0.035 * _fine_curves(generator, wavelength_nm, count)
     return np.asarray(np.clip(spectra * np.exp(shapes), 0.002, 1.0))
 
 
@@ -39,7 +39,7 @@ def random_light(generator: np.random.Generator, wavelength_nm: FloatArray) -> t
     """
     sky = np.clip((wavelength_nm / 450) ** -generator.uniform(1.0, 3.0), 0.02, 1.2)
     if generator.random() < 0.4:
-        return np.ones_like(wavelength_nm), sky
+        return np.ones(wavelength_nm.shape), sky
     sun = wavelength_nm**-5 / np.expm1(14388e3 / 5800 / wavelength_nm)
     ripples = generator.uniform(0, 0.08) * _fine_curves(generator, wavelength_nm, 1)[0]
     detector = np.exp(0.4 * _smooth_curves(generator, wavelength_nm, 1)[0] + ripples)
@@ -96,17 +96,17 @@ def _water(generator: np.random.Generator, nm: FloatArray) -> FloatArray:
 def _anything(generator: np.random.Generator, nm: FloatArray) -> FloatArray:
     """Any smooth curve: what no list of materials foresees."""
     curve = _smooth_curves(generator, nm, 1)[0]
-    return 1 / (1 + np.exp(-1.2 * curve - generator.uniform(-2.5, 0.5)))
+    return np.asarray(1 / (1 + np.exp(-1.2 * curve - generator.uniform(-2.5, 0.5))))
 
 
 MATERIALS: tuple[tuple[Callable[[np.random.Generator, FloatArray], FloatArray], float], ...] = (
     (_leaf, 0.22),
     (_straw, 0.08),
     (_soil, 0.17),
-    (_dye, 0.22),
-    (_grey, 0.14),
+    (_dye, 0.24),
+    (_grey, 0.16),
     (_water, 0.07),
-    (_anything, 0.1),
+    (_anything, 0.06),
 )
 
 
