@@ -1,0 +1,132 @@
+"""The folder that the page may see: what lies in it, and never anything outside, whatever the name or link says."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from hyperfuse.cubes.envi import DATA_SUFFIXES, find_data
+from hyperfuse.cubes.files import CONTAINERS, CREATORS
+from hyperfuse.cubes.publishing import refuse_unwritable
+from hyperfuse.errors import CubeFileError, CubeWriteError, HyperfuseError, OptionError
+from hyperfuse.viewer.foreign_storage import refuse_foreign_storage
+
+# Suffixes that name their format. GDAL would guess others by their content, and some formats point at other files or hosts.
+CUBE_SUFFIXES = (".tif", ".tiff", ".hdr", *CONTAINERS)
+UPLOAD_SUFFIXES = tuple(sorted({*CUBE_SUFFIXES, *DATA_SUFFIXES} - {"", ".zarr"}))
+MOST_FILES = 1000
+DEEPEST = 4
+
+
+class OutsideFolderError(HyperfuseError):
+    """A path that leads out of the folder."""
+
+
+@dataclass(frozen=True)
+class FoundFile:
+    path: str
+    """Below the folder, with forward slashes."""
+    bytes: int
+    modified: float
+
+
+@dataclass(frozen=True)
+class Folder:
+    root: Path
+    """Absolute, without links."""
+
+    @classmethod
+    def at(cls, path: Path) -> Folder:
+        if not path.is_dir():
+            raise OptionError(f"{path} is no folder", "a folder with the files to work on", "check the name")
+        return cls(path.resolve())
+
+    def files(self) -> list[FoundFile]:
+        """The cubes in it, not too many and not too deep."""
+        found = []
+        for path in self._walk(self.root, DEEPEST):
+            try:
+                size = path.stat()
+            except OSError:
+                continue
+            found.append(FoundFile(path.relative_to(self.root).as_posix(), size.st_size, size.st_mtime))
+            if len(found) == MOST_FILES:
+                break
+        return sorted(found, key=lambda file: (file.path.count("/"), file.path.lower()))
+
+    def _walk(self, folder: Path, depth: int) -> Iterator[Path]:
+        try:
+            entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+        except OSError:
+            return
+        for entry in entries:
+            path = Path(entry.path)
+            suffix = path.suffix.lower()
+            if entry.name.startswith(".") or not self._holds(path):
+                continue
+            if suffix in CUBE_SUFFIXES and (entry.is_file() or suffix == ".zarr"):
+                yield path
+            elif entry.is_dir(follow_symlinks=False) and depth > 1:
+                yield from self._walk(path, depth - 1)
+
+    def cube(self, name: str) -> Path:
+        """A file of the folder that may be opened as a cube."""
+        path = self.existing(name)
+        if path.suffix.lower() not in CUBE_SUFFIXES:
+            raise CubeFileError(f"{path.name}", f"a file of {', '.join(CUBE_SUFFIXES)}", "for ENVI name the .hdr")
+        if path.suffix.lower() == ".hdr" and not self._holds(find_data(path)):
+            raise _outside()
+        refuse_foreign_storage(path)
+        return path
+
+    def existing(self, name: str) -> Path:
+        path = self._below(name)
+        if not path.exists():
+            raise CubeFileError(f"{PurePosixPath(name).name} is not in the folder", "one of its files", "look at the list again")
+        return path
+
+    def output(self, name: str, *, overwrite: bool) -> Path:
+        """Where a result may be written."""
+        path = self._below(name)
+        if path.suffix.lower() not in CREATORS or path.name.startswith("."):
+            raise CubeWriteError(f"{path.name}", f"a name ending with {', '.join(CREATORS)}", "for example fused.tif")
+        refuse_unwritable(path, overwrite=overwrite)
+        return path
+
+    def upload(self, name: str) -> Path:
+        """Where a file that was dropped onto the page is stored: straight in the folder, never in place of another."""
+        if name != PurePosixPath(name).name or "\\" in name or name.startswith(".") or not name.isprintable() or len(name) > 200:
+            raise OptionError(f"file name {name[:80]!r}", "a plain name", "rename the file")
+        if PurePosixPath(name).suffix.lower() not in UPLOAD_SUFFIXES:
+            raise OptionError(f"{name}", f"a file of {', '.join(UPLOAD_SUFFIXES)}", "convert it first")
+        path = self._below(name)
+        if path.exists():
+            raise CubeWriteError(f"{name} is in the folder already", remedy="choose it from the list, or rename the file")
+        if not os.access(self.root, os.W_OK):
+            raise CubeWriteError("no permission to write into the folder", remedy="start hyperfuse view with another --folder")
+        return path
+
+    def name_of(self, path: Path) -> str | None:
+        """By which name the page may open this file again; None where it lies outside."""
+        return path.resolve().relative_to(self.root).as_posix() if self._holds(path) else None
+
+    def _below(self, name: str) -> Path:
+        try:
+            path = (self.root / name).resolve()
+        except (OSError, ValueError, RuntimeError) as error:
+            raise OptionError("a name that no file can have", "the name of a file in the folder") from error
+        if not path.is_relative_to(self.root) or path == self.root:
+            raise _outside()
+        return path
+
+    def _holds(self, path: Path) -> bool:
+        try:
+            return path.resolve().is_relative_to(self.root)
+        except (OSError, RuntimeError):
+            return False
+
+
+def _outside() -> OutsideFolderError:
+    return OutsideFolderError("a path outside of the folder", "a file below it", "start hyperfuse view with another --folder")

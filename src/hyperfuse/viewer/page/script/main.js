@@ -1,0 +1,76 @@
+// Everything together.
+import { get } from "./api.js";
+import { setStyle, startColours } from "./colours.js";
+import { glance, layerByNumber, moveSplit, setCompare, startCompare, swap } from "./compare.js";
+import { find } from "./dom.js";
+import { startFiles } from "./files.js";
+import { startFusing } from "./fuse.js";
+import { startGestures } from "./gestures.js";
+import { startHelp } from "./help.js";
+import { startLegend } from "./legend.js";
+import { redraw, savePicture, startMap, view } from "./map.js";
+import { complain, say } from "./messages.js";
+import { startScores } from "./scores.js";
+import { clearPins, pinLast, setDrawing, startSpectra } from "./spectra.js";
+import { on, state, tell } from "./store.js";
+import { showTab, startTabs } from "./tabs.js";
+import { startTheme, toggleTheme } from "./theme.js";
+
+const zoom = (factor) => () => { view.zoomAt(factor); redraw(); };
+
+const KEYS = [
+  { keys: ["+", "="], words: "Zoom in", run: zoom(1.4) },
+  { keys: ["-"], words: "Zoom out", run: zoom(1 / 1.4) },
+  { keys: ["0"], words: "Show the whole scene", run: () => { view.fit(); redraw(); } },
+  { keys: ["1", "2", "3", "4", "5"], words: "Show the first, second, … layer as A", run: (key) => layerByNumber(Number(key) - 1) },
+  { keys: ["X"], words: "Exchange A and B", run: swap },
+  { keys: ["O"], words: "Only A", run: () => setCompare("one") },
+  { keys: ["S"], words: "Swipe between A and B", run: () => setCompare("swipe") },
+  { keys: ["B"], words: "Blink between A and B", run: () => setCompare("blink") },
+  { keys: [" "], words: "Hold: a glance at B", run: () => glance(true), release: () => glance(false) },
+  { keys: ["[", "]"], words: "Move the line of the swipe", run: (key) => moveSplit(state.split + (key === "[" ? -0.05 : 0.05)) },
+  { keys: ["C"], words: "True colour", run: () => setStyle("true") },
+  { keys: ["I"], words: "Colour infrared", run: () => setStyle("infrared") },
+  { keys: ["R"], words: "Draw a region", run: () => setDrawing(!state.drawing) },
+  { keys: ["P"], words: "Keep the last spectrum", run: pinLast },
+  { keys: ["Delete"], words: "Remove all spectra", run: clearPins },
+  { keys: ["T"], words: "Dark or light", run: toggleTheme },
+  { keys: ["Escape"], words: "Stop drawing", run: () => state.drawing && setDrawing(false) },
+];
+
+function show(scene) {
+  const jobs = scene.jobs ?? [];
+  state.scene = { maps: [], notes: [], levels: 0, tile: 256, jobs, ...scene };
+  find("empty").hidden = Boolean(scene.number);
+  document.title = scene.number ? `${scene.images.find((one) => one.role === scene.lead).file} – hyperfuse` : "hyperfuse";
+  tell("scene");
+}
+
+async function load() {
+  try { show(await get("api/scene")); } catch (error) { complain(error); }
+}
+
+startTheme();
+startTabs();
+startMap();
+startCompare();
+startGestures();
+startColours();
+startLegend();
+startSpectra();
+startScores();
+startFiles();
+startFusing();
+startHelp(KEYS);
+on("opened", show);
+on("reload", load);
+on("stale", load);
+find("save-picture").addEventListener("click", savePicture);
+find("empty-fuse").addEventListener("click", () => showTab("fuse", true));
+find("empty-open").addEventListener("click", () => showTab("files", true));
+window.addEventListener("dragover", (event) => event.preventDefault());
+window.addEventListener("drop", (event) => { event.preventDefault(); if (event.dataTransfer.files.length && find("panel-fuse").hidden) { showTab("fuse"); say("Drop the files into the panel Fuse"); } });
+await load();
+if (!state.scene.number) showTab("fuse");
+else if (state.scene.jobs.some((job) => job.kind === "fuse")) showTab("fuse");
+document.documentElement.dataset.ready = "yes";

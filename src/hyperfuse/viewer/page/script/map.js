@@ -1,0 +1,94 @@
+// The map: what is on the canvas, and when it is drawn again.
+import { find, save } from "./dom.js";
+import { complain } from "./messages.js";
+import { addresses, forgetSources, paintLayer } from "./painter.js";
+import { paintMarks } from "./marks.js";
+import { on, state, tell } from "./store.js";
+import { forgetFailures, isBusy, listen, showing, want } from "./tiles.js";
+import { Viewport } from "./viewport.js";
+
+export const view = new Viewport();
+const canvas = find("canvas");
+let asked = false;
+
+export function redraw() {
+  if (asked) return;
+  asked = true;
+  requestAnimationFrame(draw);
+}
+
+export const visibleLayers = () => {
+  const { a, b } = state.layers;
+  if (!state.scene.number || !a) return [];
+  if (state.compare === "one" || !b) return [state.showsB && b ? b : a];
+  return [a, b];
+};
+
+function draw() {
+  asked = false;
+  const context = canvas.getContext("2d");
+  const whole = paint(context);
+  const needed = visibleLayers().flatMap((layer) => addresses(view, layer));
+  showing(needed);
+  want(needed);
+  find("loading").hidden = !isBusy();
+  canvas.dataset.whole = whole && !isBusy();
+  tell("drawn", view);
+}
+
+function paint(context) {
+  context.clearRect(0, 0, canvas.width, canvas.height);
+  const { a, b } = state.layers;
+  const layers = visibleLayers();
+  if (!layers.length) return true;
+  let whole = true;
+  if (layers.length === 1) whole = paintLayer(context, view, layers[0]);
+  else if (state.compare === "blink") whole = paintLayer(context, view, state.showsB ? b : a);
+  else {
+    const middle = Math.round(state.split * canvas.width);
+    whole = clipped(context, 0, middle, a) & clipped(context, middle, canvas.width, b);
+  }
+  paintMarks(context, view);
+  return Boolean(whole);
+}
+
+function clipped(context, left, right, layer) {
+  context.save();
+  context.beginPath();
+  context.rect(left, 0, right - left, canvas.height);
+  context.clip();
+  const whole = paintLayer(context, view, layer);
+  context.restore();
+  return whole;
+}
+
+function resize() {
+  const { width, height } = canvas.getBoundingClientRect();
+  view.resize(width, height);
+  canvas.width = Math.round(width * devicePixelRatio);
+  canvas.height = Math.round(height * devicePixelRatio);
+  redraw();
+}
+
+export function savePicture() {
+  draw();
+  canvas.toBlob((blob) => save(blob, `hyperfuse_${state.layers.a ?? "map"}.png`), "image/png");
+}
+
+export function startMap() {
+  let lastTrouble = "";
+  listen(redraw, (error) => {
+    if (error.status === 410) return tell("stale");
+    if (error.message !== lastTrouble) complain(error);
+    lastTrouble = error.message;
+  });
+  new ResizeObserver(resize).observe(canvas);
+  on("scene", () => {
+    forgetSources();
+    forgetFailures();
+    view.setGrid(state.scene.width ?? 1, state.scene.height ?? 1);
+    resize();
+  });
+  for (const event of ["look", "layers", "compare", "pins"]) on(event, () => { lastTrouble = ""; redraw(); });
+  resize();
+}

@@ -1,0 +1,183 @@
+"""What the page asks when somebody works: files of the folder, uploads, estimating, fusing, scores, overviews, downloads."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any, Literal
+
+import anyio.to_thread
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import FileResponse
+from pydantic import BaseModel, ConfigDict, Field
+
+from hyperfuse.cubes.files import open_cube
+from hyperfuse.cubes.publishing import published
+from hyperfuse.errors import OptionError
+from hyperfuse.viewer.description import describe_file, offers_overviews
+from hyperfuse.viewer.jobs import Job
+from hyperfuse.viewer.overview_building import build_overviews
+from hyperfuse.viewer.scores import consistency_scores, reference_scores
+from hyperfuse.viewer.session import Session
+from hyperfuse.viewer.workers import SessionHere, WorkersHere
+
+router = APIRouter(prefix="/api")
+Name = str
+
+
+class Pair(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    hsi: Name = Field(min_length=1, max_length=1000)
+    msi: Name = Field(min_length=1, max_length=1000)
+
+
+class FuseRequest(Pair):
+    """The choices of `hyperfuse fuse`."""
+
+    output: Name = Field(min_length=1, max_length=1000)
+    method: str = Field(default="auto", max_length=40)
+    estimate: bool = True
+    consistency: bool = False
+    trust: Literal["msi", "hsi"] = "msi"
+    overwrite: bool = False
+
+
+class OverviewRequest(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    role: str = Field(max_length=40)
+
+
+@router.get("/files")
+async def list_files(session: SessionHere, workers: WorkersHere) -> dict[str, Any]:
+    files = await workers.run(session.folder.files)
+    return {"folder": session.folder.root.name, "files": [vars(file) for file in files]}
+
+
+@router.get("/files/summary")
+async def summarise_file(path: str, session: SessionHere, workers: WorkersHere) -> dict[str, Any]:
+    return await workers.run(lambda: describe_file(open_cube(session.folder.cube(path))))
+
+
+@router.get("/files/picture")
+async def picture_of_file(path: str, session: SessionHere, workers: WorkersHere) -> Response:
+    png = await workers.run(lambda: session.quick_look(session.folder.cube(path)))
+    return Response(png, media_type="image/png")
+
+
+@router.put("/uploads/{name}", status_code=201)
+async def upload_file(name: str, request: Request, session: SessionHere) -> dict[str, Any]:
+    path = session.folder.upload(name)
+    with published(path) as temporary, temporary.open("wb") as target:
+        async for chunk in request.stream():
+            await anyio.to_thread.run_sync(target.write, chunk)
+    return {"path": path.relative_to(session.folder.root).as_posix()}
+
+
+@router.get("/download")
+async def download_file(path: str, session: SessionHere) -> FileResponse:
+    file = session.folder.existing(path)
+    if not file.is_file():
+        raise OptionError(f"{file.name} is a folder", "a single file", "find it in the folder that the page was started in")
+    return FileResponse(file, filename=file.name, media_type="application/octet-stream")
+
+
+@router.get("/methods")
+async def list_methods(workers: WorkersHere) -> list[dict[str, str]]:
+    return await workers.run(_methods)
+
+
+@router.post("/estimate")
+async def estimate(pair: Pair, session: SessionHere) -> dict[str, Any]:
+    hsi, msi = session.folder.cube(pair.hsi), session.folder.cube(pair.msi)
+    return session.jobs.start("estimate", lambda cancel: _estimated(hsi, msi)).as_dict()
+
+
+@router.post("/fuse")
+async def fuse(wanted: FuseRequest, session: SessionHere) -> dict[str, Any]:
+    hsi, msi = session.folder.cube(wanted.hsi), session.folder.cube(wanted.msi)
+    output = session.folder.output(wanted.output, overwrite=wanted.overwrite)
+    return session.jobs.start("fuse", lambda cancel: _fused(session, hsi, msi, output, wanted)).as_dict()
+
+
+@router.post("/scores")
+async def score(session: SessionHere) -> dict[str, Any]:
+    scene = session.require_scene()
+    if "reference" in scene.images:
+        return session.jobs.start("scores", lambda cancel: {"reference": reference_scores(scene)}).as_dict()
+    return session.jobs.start(
+        "scores", lambda cancel: {"consistency": consistency_scores(scene, session.observed_pair(scene))}
+    ).as_dict()
+
+
+@router.post("/overviews")
+async def overviews(wanted: OverviewRequest, session: SessionHere) -> dict[str, Any]:
+    scene = session.require_scene()
+    image = scene.images.get(wanted.role)
+    if image is None or not offers_overviews(image):
+        raise OptionError(f"overviews of {wanted.role!r}", "a large GeoTIFF without them", "")
+
+    def work(cancel: threading.Event) -> dict[str, Any]:
+        build_overviews(image.path, cancel)
+        if session.scene is scene:
+            session.open({role: other.path for role, other in scene.images.items()})
+        return {"role": image.role}
+
+    return session.jobs.start("overviews", work).as_dict()
+
+
+@router.get("/jobs/{name}")
+async def get_job(name: str, session: SessionHere) -> dict[str, Any]:
+    return _job(session, name).as_dict()
+
+
+@router.post("/jobs/{name}/cancel")
+async def cancel_job(name: str, session: SessionHere) -> dict[str, Any]:
+    job = _job(session, name)
+    job.cancel.set()
+    return job.as_dict()
+
+
+def _job(session: Session, name: str) -> Job:
+    job = session.jobs.find(name)
+    if job is None:
+        raise OptionError("an unknown job", "one that was started on this page")
+    return job
+
+
+def _methods() -> list[dict[str, str]]:
+    from hyperfuse.methods.catalogue import AUTO, METHODS
+
+    automatic = {"name": AUTO, "line": "the one that gives the HSI back best when the pair is degraded once more", "reference": ""}
+    return [automatic, *({"name": name, "line": method.line, "reference": method.reference} for name, method in METHODS.items())]
+
+
+def _estimated(hsi: Path, msi: Path) -> dict[str, Any]:
+    from hyperfuse.prediction.aligned_pair import align_pair
+    from hyperfuse.prediction.fuse_pair import ObservationHints, observe
+
+    hsi_cube = open_cube(hsi)
+    return observe(align_pair(hsi_cube, open_cube(msi)), hsi_cube, ObservationHints()).summary()
+
+
+def _fused(session: Session, hsi: Path, msi: Path, output: Path, wanted: FuseRequest) -> dict[str, Any]:
+    from hyperfuse.prediction.fuse_scene import fuse_files
+
+    written = fuse_files(
+        hsi,
+        msi,
+        output,
+        method=wanted.method,
+        estimate=wanted.estimate,
+        consistency=wanted.consistency,
+        trust=wanted.trust,
+        overwrite=wanted.overwrite,
+    )
+    method = str(open_cube(written).attrs.get("hyperfuse_method", wanted.method))
+    return {
+        "output": written.relative_to(session.folder.root).as_posix(),
+        "bytes": written.stat().st_size,
+        "method": method,
+        "downloadable": written.is_file(),
+    }

@@ -1,0 +1,94 @@
+"""The images that are open together, and where each of them lies on the one grid that the page shows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import xarray as xr
+
+from hyperfuse.cubes.cube import wavelengths_nm
+from hyperfuse.cubes.files import open_cube
+from hyperfuse.cubes.grid import Grid, Placement, Positions, grid_of, parallel_placement, positions_in
+from hyperfuse.errors import OptionError
+from hyperfuse.viewer.raster_source import RasterSource, raster_behind
+
+# What a file may be opened as, and under which name a person sees it.
+ROLES = {"fused": "Fused", "hsi": "HSI", "msi": "MSI", "reference": "Reference", "uncertainty": "Uncertainty"}
+# The page's pixels are those of the first of these that is open; its bands are the ones that a person chooses from.
+LEADING = ("fused", "reference", "msi", "hsi")
+ON_ITSELF = Placement(0.0, 1.0, 0.0, 1.0)
+
+
+@dataclass(frozen=True, eq=False)
+class OpenImage:
+    role: str
+    path: Path
+    cube: xr.DataArray
+    raster: RasterSource | None
+    page: Grid
+    placement: Placement | None
+    """Where the centres of the page's pixels lie in this image; None where the two grids are not parallel."""
+
+    def positions(self, rows: Positions, columns: Positions) -> tuple[Positions, Positions]:
+        """Rows (n, 1) and columns (1, m) of pixels of the page as rows and columns of this image, that broadcast to (n, m)."""
+        if self.placement is not None:
+            return self.placement.coarse_rows(rows), self.placement.coarse_columns(columns)
+        shape = np.broadcast_shapes(rows.shape, columns.shape)
+        return positions_in(grid_of(self.cube), self.page, np.broadcast_to(rows, shape), np.broadcast_to(columns, shape))
+
+    @property
+    def height(self) -> int:
+        return int(self.cube.sizes["y"])
+
+    @property
+    def width(self) -> int:
+        return int(self.cube.sizes["x"])
+
+    @property
+    def bands(self) -> int:
+        return int(self.cube.sizes["band"])
+
+
+@dataclass(frozen=True, eq=False)
+class Scene:
+    number: int
+    images: Mapping[str, OpenImage]
+    lead: OpenImage
+    grid: Grid
+    notes: tuple[str, ...]
+
+    @property
+    def longer_side(self) -> int:
+        return max(self.grid.height, self.grid.width)
+
+
+def open_scene(paths: Mapping[str, Path], number: int = 0) -> Scene:
+    """Open every file and place it; a file that cannot be read, or lies elsewhere, is refused."""
+    unknown = sorted(set(paths) - set(ROLES))
+    if unknown:
+        raise OptionError(f"an image opened as {unknown[0]!r}", f"one of {', '.join(ROLES)}")
+    cubes = {role: open_cube(paths[role]) for role in ROLES if role in paths}
+    leading = next((role for role in LEADING if role in cubes), None)
+    if leading is None:
+        raise OptionError("no image to show", "a fused image, an HSI, an MSI or a reference", "choose a file")
+    grid = grid_of(cubes[leading])
+    images, notes = {}, []
+    for role, cube in cubes.items():
+        placement, complaints = (ON_ITSELF, []) if role == leading else _lying(grid_of(cube), grid)
+        images[role] = OpenImage(role, paths[role], cube, raster_behind(paths[role], cube), grid, placement)
+        notes += [f"{ROLES[role]}: {complaint}" for complaint in complaints]
+        if wavelengths_nm(cube) is None and role != "uncertainty":
+            notes.append(f"{ROLES[role]}: wavelengths unknown, bands are matched by their number")
+    return Scene(number, images, images[leading], grid, tuple(notes))
+
+
+def _lying(own: Grid, page: Grid) -> tuple[Placement | None, list[str]]:
+    """Where an image lies; None where its grid is turned or bent against the page's."""
+    if (own.transform is None) == (page.transform is None):
+        return parallel_placement(own, page), []
+    return parallel_placement(replace(own, transform=None), replace(page, transform=None)), [
+        "only one of the images is georeferenced, they are taken to cover the same extent"
+    ]

@@ -1,0 +1,85 @@
+"""Serve the page on this machine alone, until interrupted."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+import threading
+import webbrowser
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import uvicorn
+
+from hyperfuse.errors import OptionError
+from hyperfuse.viewer.app import create_app
+
+LOOPBACK = "127.0.0.1"
+MOST_CONNECTIONS = 200
+SECONDS_IDLE = 30
+LARGEST_HEADER = 16 * 2**10
+
+
+def serve(
+    images: Mapping[str, Path],
+    folder: Path,
+    *,
+    port: int = 0,
+    open_browser: bool = True,
+    announce: Callable[[str], None] = lambda url: None,
+) -> None:
+    """Port 0 takes any that is free. `announce` gets the URL, token included, when the page can be opened."""
+    listener = _listen(port)
+    port = listener.getsockname()[1]
+    token = secrets.token_urlsafe(24)
+    url = f"http://{LOOPBACK}:{port}/{token}/"
+    app = create_app(images, folder, token, hosts=(f"{LOOPBACK}:{port}", f"localhost:{port}"))
+    config = uvicorn.Config(
+        app,
+        log_level="error",
+        access_log=False,
+        server_header=False,
+        ws="none",
+        http="h11",
+        timeout_keep_alive=SECONDS_IDLE,
+        timeout_graceful_shutdown=2,
+        limit_concurrency=MOST_CONNECTIONS,
+        h11_max_incomplete_event_size=LARGEST_HEADER,
+    )
+
+    def tell() -> None:
+        announce(url)
+        if open_browser:
+            # Starting a browser may take seconds, and must not hold up the server that it will ask.
+            threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
+
+    server = _Server(config, tell)
+    try:
+        server.run(sockets=[listener])
+    except KeyboardInterrupt:
+        # Control-C is the ordinary way to end it.
+        pass
+    finally:
+        listener.close()
+
+
+class _Server(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config, started: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._tell = started
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._tell()
+
+
+def _listen(port: int) -> socket.socket:
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((LOOPBACK, port))
+    except (OSError, OverflowError) as error:
+        listener.close()
+        text = error.strerror if isinstance(error, OSError) else str(error)
+        raise OptionError(f"port {port}: {text}", "a free port", "leave --port out to take any") from error
+    return listener
