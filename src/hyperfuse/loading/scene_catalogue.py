@@ -244,7 +244,7 @@ def files_below(folder: Path) -> list[Path]:
 
 def find_dataset(dataset: SceneDataset, folder: Path, files: Iterable[Path]) -> FoundDataset | None:
     """The data set among some files below a folder."""
-    within = {path: f"{folder.absolute().name}/{path.relative_to(folder).as_posix()}".casefold() for path in files}
+    within = {path: f"/{folder.absolute().name}/{path.relative_to(folder).as_posix()}".casefold() for path in files}
     for kind in dataset.files:
         pattern = f"*/{kind.pattern}".casefold()
         by_name: dict[str, Path] = {}
