@@ -13,7 +13,7 @@ from typing import Annotated, TextIO
 import typer
 from rich.console import Console
 
-from hyperfuse.cli import cubes, evaluation, fusing, methods, networks, pairs, training, viewing
+from hyperfuse.cli import cubes, evaluation, fusing, methods, networks, pairs, scenes, training, viewing
 from hyperfuse.errors import HyperfuseError
 from hyperfuse.progress import show_progress
 
@@ -37,6 +37,7 @@ app.command()(evaluation.evaluate)
 app.command()(viewing.view)
 app.command()(networks.export)
 app.command()(networks.kernels)
+app.command()(scenes.scenes)
 app.command()(training.train)
 app.command()(training.finetune)
 
