@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import fft
 from torch import Tensor
 
+from hyperfuse.errors import BandError, OptionError
 from hyperfuse.loading.synthetic_layout import Layout, random_layout, random_style
 from hyperfuse.loading.synthetic_spectra import random_light, random_materials
 
@@ -24,12 +25,13 @@ FINENESS = 2
 UNIT_QUANTILE = 0.9995
 LARGEST_SAMPLE = 60_000
 FEWEST_MATERIALS, MOST_MATERIALS = 8, 18
+KNOWN_RANGE_NM = (350.0, 2550.0)
 
 
 def synthetic_scene(seed: int | Sequence[int], wavelength_nm: ArrayLike, rows: int, columns: int) -> Tensor:
     """(C, H, W) float32 in [0, 1]; the same seed gives the same place at other wavelengths."""
+    nm = _checked(wavelength_nm, rows, columns)
     in_space, in_spectrum = (np.random.default_rng(child) for child in np.random.SeedSequence(seed).spawn(2))
-    nm = np.asarray(wavelength_nm, dtype=np.float64)
     materials = int(in_space.integers(FEWEST_MATERIALS, MOST_MATERIALS + 1))
     maps = _maps(in_space, materials, rows, columns)
     reflectance = random_materials(in_spectrum, nm, materials)
@@ -39,6 +41,16 @@ def synthetic_scene(seed: int | Sequence[int], wavelength_nm: ArrayLike, rows: i
     # Patches of a real scene seldom hold its brightest pixels.
     cube *= float(in_spectrum.uniform(0.5, 1.0)) / _unit(cube)
     return cube.clamp_(0, 1).reshape(len(nm), rows, columns)
+
+
+def _checked(wavelength_nm: ArrayLike, rows: int, columns: int) -> NDArray[np.float64]:
+    nm = np.atleast_1d(np.asarray(wavelength_nm, dtype=np.float64))
+    low, high = KNOWN_RANGE_NM
+    if nm.ndim != 1 or not nm.size or not (low <= nm.min() and nm.max() <= high):
+        raise BandError("wavelengths of a synthetic scene", f"one or more from {low:g} to {high:g} nm", "choose others")
+    if min(rows, columns) < 1:
+        raise OptionError(f"a synthetic scene of {rows}x{columns} pixels", "at least one pixel")
+    return nm
 
 
 def _maps(generator: np.random.Generator, materials: int, rows: int, columns: int) -> FloatArray:

@@ -15,7 +15,7 @@ from hyperfuse.loading.synthetic_scene import synthetic_scene
 
 SYNTHETIC = "synthetic"
 USUAL_BANDS = (31, 64, 102, 145, 191)
-SCENE_SIDE = 256
+SCENE_SIDE = 192
 SCENES_PER_SENSOR = 2
 # Which part of the spectrum sensors with so many bands look at, in nm, the bands in water vapour left out.
 VISIBLE = ((400.0, 700.0),)
