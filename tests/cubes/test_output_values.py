@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import xarray as xr
+from affine import Affine
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -190,9 +191,13 @@ def test_lazy_and_by_band() -> None:
 
 
 def test_templates_take_no_memory() -> None:
-    template = output_template(make_cube(np.broadcast_to(np.float32(0), (200, 5000, 5000))), OutputOptions(dtype="float64"))
+    place = {"crs": "EPSG:32633", "transform": Affine(10, 0, 0, 0, -10, 0), "nodata": -1}
+    source = make_cube(np.broadcast_to(np.float32(0), (200, 5000, 5000)), **place)
+    template = output_template(source, OutputOptions(dtype="float64", nodata=-2, scale_factor=0.5))
     assert template.dtype == np.float64 and template.shape == (200, 5000, 5000)
-    assert template.values.strides == (0, 0, 0)
+    assert source.values.strides == template.values.strides == (0, 0, 0)
+    assert (nodata_of(source), nodata_of(template)) == (-1, -2)
+    assert (source["scale"].values[0], template["scale"].values[0]) == (1, 0.5)
 
 
 @st.composite

@@ -87,16 +87,20 @@ def make_cube(
 
 def place_cube(cube: xr.DataArray, crs: CRS | str | int | None, transform: Affine | None, nodata: float | None) -> xr.DataArray:
     """Write CRS, transform (with pixel-centre x and y where the grid is not turned) and nodata into a cube."""
+    # In place on a shallow copy: rioxarray's own copy is a deep one, of all values, even of those that take no memory yet.
+    cube = cube.copy(deep=False)
     if transform is not None and is_usable(transform):
-        moved = cube.drop_vars(["x", "y", "pixel_row", "pixel_column"], errors="ignore").rio.write_transform(transform)
+        moved = cube.drop_vars(["x", "y", "pixel_row", "pixel_column"], errors="ignore").rio.write_transform(
+            transform, inplace=True
+        )
         cube = moved.assign_coords(placed_coordinates(transform, cube.sizes["y"], cube.sizes["x"]))
     if crs is not None:
-        cube = cube.rio.write_crs(crs)
+        cube = cube.rio.write_crs(crs, inplace=True)
     if nodata is not None:
         fitting = fitting_nodata(nodata, cube.dtype)
         if fitting is None:
             raise OptionError(f"nodata {nodata} for {cube.dtype} values", "a number that this type can hold", "choose another")
-        cube = cube.rio.write_nodata(fitting)
+        cube = cube.rio.write_nodata(fitting, inplace=True)
     return cube
 
 
