@@ -12,8 +12,11 @@ from hyperfuse.prediction.network_fusion import RANGE_QUANTILE, fuse_with_networ
 from networks.network_fixtures import TINY, random_pair, tiny_network
 
 
-def fuse(hsi: torch.Tensor, msi: torch.Tensor, config: NetworkConfig = TINY, known_nm: bool = True) -> torch.Tensor:
-    response = torch.ones(msi.shape[0], hsi.shape[0]) / hsi.shape[0]
+def fuse(
+    hsi: torch.Tensor, msi: torch.Tensor, config: NetworkConfig = TINY, known_nm: bool = True, gain: float = 1.0
+) -> torch.Tensor:
+    """`gain` is how much larger the numbers of the msi are for the same light; the response knows it."""
+    response = gain * torch.ones(msi.shape[0], hsi.shape[0]) / hsi.shape[0]
     wavelength_nm = torch.linspace(450, 900, hsi.shape[0], dtype=torch.float64) if known_nm else None
     return fuse_with_network(tiny_network(config=config), hsi, msi, known_observation(response, 3.0), wavelength_nm)
 
@@ -38,7 +41,7 @@ def test_channels_and_bases_of_every_kind(pair: tuple[torch.Tensor, torch.Tensor
     config = TINY.model_copy(update={"channels": channels, "msi_kernel": "own", "base": base})
     fused = fuse(*pair, config)
     assert fused.shape == (5, 18, 21)
-    torch.testing.assert_close(fuse(1e-3 * pair[0], 50 * pair[1], config), 1e-3 * fused, rtol=1e-3, atol=1e-6)
+    torch.testing.assert_close(fuse(1e-3 * pair[0], 50 * pair[1], config, gain=5e4), 1e-3 * fused, rtol=1e-3, atol=1e-6)
 
 
 def test_wavelength_channels_without_wavelengths_are_refused(pair: tuple[torch.Tensor, torch.Tensor]) -> None:
@@ -50,7 +53,8 @@ def test_wavelength_channels_without_wavelengths_are_refused(pair: tuple[torch.T
 def test_the_unit_of_either_image_does_not_matter(pair: tuple[torch.Tensor, torch.Tensor]) -> None:
     """Digital numbers and radiances above the network's range are scaled into it, and the result comes back in the hsi's unit."""
     hsi, msi = pair
-    torch.testing.assert_close(fuse(1e4 * hsi, 255 * msi), 10 * fuse(1e3 * hsi, 1e5 * msi), rtol=1e-4, atol=0.1)
+    first, second = fuse(1e4 * hsi, 255 * msi, gain=255 / 1e4), fuse(1e3 * hsi, 1e5 * msi, gain=100.0)
+    torch.testing.assert_close(first, 10 * second, rtol=1e-4, atol=0.1)
 
 
 def test_a_highlight_does_not_change_the_unit_of_the_rest() -> None:

@@ -24,6 +24,8 @@ from hyperfuse.networks.tiling import fuse_by_tiles
 # Pixels above this share of all are highlights: they may leave the network's range of values.
 RANGE_QUANTILE = 0.9995
 LARGEST_SAMPLE = 1_000_000
+# A response that explains less than this share of an msi band's brightness does not say its unit.
+SMALLEST_GAIN = 0.2
 
 OUR_ERRORS: dict[type[NetworkError], type[HyperfuseError]] = {
     ChannelCountError: BandError,
@@ -57,7 +59,8 @@ def fuse_with_network(
     network: FusionNetwork, hsi: Tensor, msi: Tensor, observation: Observation, wavelength_nm: Tensor | None = None
 ) -> Tensor:
     """hsi (C, h, w), msi (M, H, W) -> (C, H, W) in the hsi's unit. The closed form that the network adds to is run first."""
-    hsi_unit, msi_unit = (unit_of(image, network.config.value_range[1]) for image in (hsi, msi))
+    hsi_unit = unit_of(hsi, network.config.value_range[1])
+    msi_unit = msi_units(msi, observation, hsi_unit, network.config.value_range[1])
     placement = Placement(*(axis_placement(*axis) for axis in zip(observation.scale, observation.shift, strict=True)))
     base = None if network.config.base == BICUBIC else fuse_arrays(hsi, msi, observation, network.config.base)
     whole_hsi, whole_msi = (hsi / hsi_unit)[None], (msi / msi_unit)[None]
@@ -82,6 +85,18 @@ def msi_centres_nm(response: Tensor, wavelength_nm: Tensor | None) -> Tensor | N
         return None
     weights = response.double().clamp(min=0) + 1e-9
     return (weights * wavelength_nm.double()).sum(dim=-1) / weights.sum(dim=-1)
+
+
+def msi_units(msi: Tensor, observation: Observation, hsi_unit: float, high: float) -> Tensor:
+    """(M, 1, 1): what to divide the msi's bands by, so that a grey pixel has the same value in both images, as in training.
+
+    The response says it: its rows, which sum to 1 where both images are in one unit. A band that the response leaves dark is
+    scaled by its own values.
+    """
+    gains = observation.response.sum(dim=1)
+    own = torch.tensor([unit_of(band, high) for band in msi], dtype=torch.float64)
+    units = torch.where(gains > SMALLEST_GAIN * own / hsi_unit, gains * hsi_unit, own)
+    return units[:, None, None].to(msi.dtype)
 
 
 def axis_placement(scale: float, shift: float) -> AxisPlacement:

@@ -26,10 +26,8 @@ from hyperfuse.training.interruption import interruption_noticed
 from hyperfuse.training.objective import fusion_loss
 from hyperfuse.training.run_folder import BEST, CHECKPOINT, WEIGHTS, RunFolder
 from hyperfuse.training.scene_sets import GatheredScenes
-from hyperfuse.training.training_batch import BaseMaker, TrainingBatch, run_network
+from hyperfuse.training.training_batch import BaseMaker, NetworkOnBatch, TrainingBatch, run_network
 from hyperfuse.training.validation import Score, validate
-
-PRECISIONS: dict[str, Any] = {"float32": "32-true", "bfloat16": "bf16-mixed"}
 
 
 @dataclass
@@ -72,7 +70,8 @@ class Trainer:
             parameters, lr=settings.learning_rate, betas=settings.betas, weight_decay=settings.weight_decay
         )
         self.plain_network = network
-        self.network, self.optimiser = self.fabric.setup(network, optimiser)
+        module = NetworkOnBatch(network, bfloat16=experiment.loop.precision == "bfloat16")
+        self.module, self.optimiser = self.fabric.setup(module, optimiser)
         self.averaged = {name: tensor.detach().clone() for name, tensor in network.state_dict().items()} if self._averages else {}
         self.progress = Progress()
         self.steps = total_steps(experiment, scenes.patches)
@@ -92,6 +91,9 @@ class Trainer:
         if self.progress.step == self.steps and self.fabric.is_global_zero:
             self._save_weights(WEIGHTS)
         return self.progress
+
+    def told_by_first_process(self, answer: bool) -> bool:
+        return bool(self.fabric.broadcast(answer)) if self.fabric.world_size > 1 else answer
 
     def _run(self, log: Any, interrupted: Any, advance: Any) -> None:
         loop, timer = self.experiment.loop, StepTimer()
@@ -128,8 +130,8 @@ class Trainer:
             before = time.perf_counter()
             batch = next(batches)
             timer.waiting += time.perf_counter() - before
-            with self.fabric.no_backward_sync(self.network, enabled=part < loop.accumulate - 1):
-                loss = fusion_loss(run_network(self.network, batch), batch.reference, loop.ssim_weight) / loop.accumulate
+            with self.fabric.no_backward_sync(self.module, enabled=part < loop.accumulate - 1):
+                loss = fusion_loss(run_network(self.module, batch), batch.reference, loop.ssim_weight) / loop.accumulate
                 self.fabric.backward(loss)
             total += float(loss.detach())
         # A rank that sees NaN must not leave the others waiting, nor one that was interrupted: all learn of it together.
@@ -139,7 +141,7 @@ class Trainer:
             raise self._diverged(mean_loss)
         if self.experiment.optimiser.clip_norm is not None:
             norm = self.fabric.clip_gradients(
-                self.network, optimiser, max_norm=self.experiment.optimiser.clip_norm, error_if_nonfinite=False
+                self.module, optimiser, max_norm=self.experiment.optimiser.clip_norm, error_if_nonfinite=False
             )
             if norm is not None and not bool(torch.isfinite(norm)):
                 raise self._diverged(float(norm))
@@ -275,5 +277,4 @@ def _make_fabric(experiment: Experiment) -> Any:
         devices=devices,
         num_nodes=nodes,
         strategy="ddp" if devices * nodes > 1 else "auto",
-        precision=PRECISIONS[loop.precision],
     )

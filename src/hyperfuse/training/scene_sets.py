@@ -12,8 +12,10 @@ import numpy as np
 from hyperfuse.errors import OptionError
 from hyperfuse.loading.buckets import Bucket, check_settings, make_buckets
 from hyperfuse.loading.scene import Scene
-from hyperfuse.loading.scene_sources import SYNTHETIC, load_scenes
-from hyperfuse.loading.splits import PatchWindow, Split, TestBlock
+from hyperfuse.loading.scene_sources import load_scenes
+from hyperfuse.loading.simulation_settings import ScaleChoices
+from hyperfuse.loading.splits import PatchWindow, Split, TestBlock, guard_width, split_scenes
+from hyperfuse.loading.synthetic_source import SYNTHETIC
 from hyperfuse.training.experiment import Experiment, SceneSet, SplitSettings
 from hyperfuse.training.validation import ValidationCase, make_cases
 
@@ -74,14 +76,20 @@ def _with_assumed_wavelengths(scene: Scene, assumed_nm: tuple[float, float] | No
 def _divide(scenes: Sequence[Scene], scene_set: SceneSet, experiment: Experiment) -> Split:
     settings = experiment.split
     if scene_set.use == "split":
-        from hyperfuse.loading.splits import split_scenes
-
-        return split_scenes(scenes, settings.kind, settings.patch_size, settings.stride)
+        guard = guard_width(largest_scale(experiment), experiment.simulation.shift)
+        return split_scenes(scenes, settings.kind, settings.patch_size, settings.stride, guard)
     if scene_set.use == "train":
         windows = [window for place, scene in enumerate(scenes) for window in _covering(place, scene.size, settings)]
         return Split(windows, [], overlapping=False, label="whole scenes for training")
     blocks = [TestBlock(place, 0, 0, *scene.size) for place, scene in enumerate(scenes)]
     return Split([], blocks, overlapping=False, label="other scenes for testing")
+
+
+def largest_scale(experiment: Experiment) -> float:
+    """Of all that the training and its validation simulate: it decides how far a test pixel can look."""
+    scale = experiment.simulation.scale
+    trained = max(scale.choices) if isinstance(scale, ScaleChoices) else scale[1]
+    return max(trained, *experiment.validation.scales)
 
 
 def _covering(place: int, size: tuple[int, int], settings: SplitSettings) -> list[PatchWindow]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,13 +47,14 @@ def train(
     require_extra()
     run = RunFolder(Path(folder))
     gathered = scenes or gather_scenes(experiment, scenes_folder)
-    continues = run.begin(experiment, resume=resume)
+    # One process makes the folder, before others that are started from here can look into it.
+    continues = run.begin(experiment, resume=resume) if is_first_process() else False
     if network is None:
         # A generator of its own would not reach the layers' initialisation.
         torch.manual_seed(experiment.seed)
         network = FusionNetwork(experiment.network)
     trainer = Trainer(experiment, gathered, run, network.train())
-    progress = trainer.train(resume=continues)
+    progress = trainer.train(resume=trainer.told_by_first_process(continues))
     return TrainingOutcome(run.path, progress.step, trainer.steps, progress.best_psnr_db, trainer.fabric.is_global_zero)
 
 
@@ -76,6 +78,11 @@ def describe(experiment: Experiment, scenes_folder: Path | None = None) -> str:
 def _content(bucket: Bucket) -> str:
     patches = f"{len(bucket.windows)} patches" if bucket.windows else "patches without end"
     return f"{bucket.bands.count} bands, {patches} of {bucket.size}x{bucket.size}"
+
+
+def is_first_process() -> bool:
+    """Whether this process was started by hand, or is the first of those that a launcher started."""
+    return int(os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0"))) == 0 and int(os.environ.get("NODE_RANK", "0")) == 0
 
 
 def require_extra() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from hyperfuse.estimation.observation import known_observation
 from hyperfuse.loading.observing import PairBatch
@@ -51,9 +51,24 @@ def closed_form(batch: PairBatch, method: str) -> Tensor:
     return torch.stack(results)
 
 
-def run_network(network: FusionNetwork, batch: TrainingBatch) -> Tensor:
-    """(B, C, H, W). Coarse pixels lie where their grid says: a simulated shift is an error that the network has to bear."""
-    msi_centres = msi_centres_nm(batch.response, batch.wavelength_nm)
-    channels = find_channels(network.config, batch.hsi, batch.msi, batch.wavelength_nm, msi_centres)
-    fused: Tensor = network(batch.hsi, batch.msi, None, batch.base, channels)
+class NetworkOnBatch(nn.Module):
+    """The network with its channels found from the pair itself. Takes tensors only, which every engine can move and convert."""
+
+    def __init__(self, network: FusionNetwork, *, bfloat16: bool = False) -> None:
+        super().__init__()
+        self.network, self.in_bfloat16 = network, bfloat16
+
+    def forward(
+        self, hsi: Tensor, msi: Tensor, base: Tensor | None, wavelength_nm: Tensor | None, msi_centres_nm: Tensor | None
+    ) -> Tensor:
+        """(B, C, H, W). Coarse pixels lie where their grid says: a simulated shift is an error that the network has to bear."""
+        channels = find_channels(self.network.config, hsi, msi, wavelength_nm, msi_centres_nm)
+        with torch.autocast(hsi.device.type, dtype=torch.bfloat16, enabled=self.in_bfloat16):
+            fused: Tensor = self.network(hsi, msi, None, base, channels)
+        return fused
+
+
+def run_network(module: nn.Module, batch: TrainingBatch) -> Tensor:
+    centres = msi_centres_nm(batch.response, batch.wavelength_nm)
+    fused: Tensor = module(batch.hsi, batch.msi, batch.base, batch.wavelength_nm, centres)
     return fused

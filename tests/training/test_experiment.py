@@ -1,0 +1,91 @@
+"""Experiment files: strict, and with a word about what was meant."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hyperfuse.errors import OptionError
+from hyperfuse.networks.network_config import FixedBands, MatryoshkaBands, preset
+from hyperfuse.training.experiment import read_experiment
+from training.tiny_experiments import write_experiment
+
+EXPERIMENTS = Path(__file__).parents[2] / "experiments"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return write_experiment(tmp_path)
+
+
+@pytest.mark.parametrize("file", sorted(EXPERIMENTS.glob("*.toml")), ids=lambda file: file.stem)
+def test_every_experiment_of_the_house_is_valid(file: Path) -> None:
+    assert read_experiment(file).name == file.stem
+
+
+def test_the_paper_s_run_is_the_paper_s() -> None:
+    paper = read_experiment(EXPERIMENTS / "paper_joint.toml")
+    assert paper.network == preset("ssa-6-6")
+    assert paper.network.channels == MatryoshkaBands(max_channels=194)
+    assert [each.source for each in paper.scenes] == ["CAVE", "Harvard", "PaviaC", "PaviaU", "Chikusei", "Botswana", "WDC"]
+    assert (paper.optimiser.learning_rate, paper.optimiser.final_learning_rate, paper.optimiser.weight_decay) == (2e-4, 1e-5, 0.0)
+    assert (paper.loop.batch_size, paper.length.epochs, paper.loop.ssim_weight) == (4, 2000, 0.1)
+    assert (paper.split.kind, paper.split.patch_size, paper.simulation.scale) == ("paper", 128, (4.0, 4.0))
+    assert isinstance(read_experiment(EXPERIMENTS / "without_mk.toml").network.channels, FixedBands)
+    for depth in (1, 2, 4, 6):
+        scaled = read_experiment(EXPERIMENTS / f"scaling_{depth}.toml")
+        assert scaled == paper.model_copy(update={"name": f"scaling_{depth}", "network": preset(f"ssa-{depth}-{depth}")})
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ("loop.batchsize=4", r'unknown key "loop.batchsize"; .*did you mean "batch_size"'),
+        ("optimizer={}", 'unknown key "optimizer".*did you mean "optimiser"'),
+        ("network.widht=4", 'unknown key "network.widht".*did you mean "width"'),
+        (
+            'network.channels={kind="components", counts=3}',
+            'channels.components.counts".*did you mean "count"',
+        ),
+        ("simulation.psf=1", 'unknown key "simulation.psf".*did you mean "psf_fwhm"'),
+        ("network.base=magic", 'got base "magic", expected one of bicubic'),
+        ("network.preset=ssa-9", 'no network is called "ssa-9"'),
+        ("length.epochs=3", "expected one of steps and epochs"),
+        ("loop.batch_size=0", '"loop.batch_size".*greater than or equal to 1'),
+        ("loop.precision=float64", '"loop.precision".*float32'),
+        ("scenes=[]", '"scenes"'),
+        ("loop", "--set loop"),
+        ("loop.batch_size.x=3", "batch_size to be a table"),
+    ],
+)
+def test_what_is_wrong_is_said(path: Path, change: str, complaint: str) -> None:
+    with pytest.raises(OptionError, match=complaint):
+        read_experiment(path, [change])
+
+
+def test_an_unknown_key_in_a_list_of_tables_is_found(path: Path) -> None:
+    path.write_text(path.read_text().replace('use = "test"', 'sue = "test"'))
+    with pytest.raises(OptionError, match=r'unknown key "scenes.1.sue".*did you mean "use"'):
+        read_experiment(path)
+
+
+def test_values_are_set_as_toml_or_as_bare_words(path: Path) -> None:
+    changes = ["loop.batch_size=8", "name=other", "validation.scales=[4, 5.7]", 'network.channels={kind="bands", max_channels=20}']
+    experiment = read_experiment(path, changes)
+    assert (experiment.loop.batch_size, experiment.name, experiment.validation.scales) == (8, "other", (4.0, 5.7))
+    assert experiment.network.channels == MatryoshkaBands(max_channels=20)
+
+
+def test_a_preset_can_be_changed_in_part(path: Path) -> None:
+    network = read_experiment(path, ['network={preset="ssa-small", width=32}']).network
+    assert network == preset("ssa-small").model_copy(update={"width": 32})
+
+
+@pytest.mark.parametrize("contents", [None, "name = ", b"\xff\xfe"])
+def test_files_that_are_none(tmp_path: Path, contents: str | bytes | None) -> None:
+    path = tmp_path / "experiment.toml"
+    if contents is not None:
+        path.write_bytes(contents if isinstance(contents, bytes) else contents.encode())
+    with pytest.raises(OptionError, match="expected"):
+        read_experiment(path)

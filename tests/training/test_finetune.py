@@ -1,0 +1,99 @@
+"""Adaptation of weights to another sensor."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from hyperfuse.cli.app import run
+from hyperfuse.errors import BandError, OptionError
+from hyperfuse.networks.fusion_network import FusionNetwork
+from hyperfuse.training.experiment import read_experiment
+from hyperfuse.training.finetune import PARTS, finetune, freeze_parts
+from hyperfuse.training.train import train
+from networks.network_fixtures import TINY, tiny_network
+from training.tiny_experiments import write_experiment
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("finetune")
+    train(read_experiment(write_experiment(folder), ["length.steps=4"]), folder / "run")
+    return folder
+
+
+def test_what_is_frozen_stays(trained: Path, tmp_path: Path) -> None:
+    outcome = finetune(
+        trained / "run/weights",
+        [str(trained / "scenes/train_b.npz")],
+        tmp_path / "adapted",
+        test_scenes=[str(trained / "scenes/test_a.npz")],
+        iterations=3,
+        freeze=["kernels", "decoder"],
+        patch_size=16,
+        workers=0,
+    )
+    before = FusionNetwork.from_pretrained(trained / "run/weights").state_dict()
+    after = FusionNetwork.from_pretrained(tmp_path / "adapted/weights").state_dict()
+    for name, tensor in before.items():
+        frozen = name.partition(".")[0] in (*PARTS["kernels"], *PARTS["decoder"])
+        assert torch.equal(tensor, after[name]) == frozen, name
+    assert [each.case for each in outcome.comparisons] == ["test_a x4"]
+    assert outcome.comparisons[0].after != outcome.comparisons[0].before
+
+
+def test_the_command_shows_before_and_after(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["finetune", str(trained / "run/weights"), "--scenes", str(trained / "scenes/train_b.npz")]
+    arguments += ["--test-scenes", str(trained / "scenes/test_a.npz"), "--iterations", "2", "--patch-size", "16"]
+    assert run([*arguments, "-o", str(tmp_path / "run")]) == 0
+    shown = capsys.readouterr().out
+    assert "test_a x4" in shown
+    assert run([*arguments, "-o", str(tmp_path / "run"), "--resume", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["cases"][0]["before_psnr_db"] > 5
+    assert "before" in shown
+    assert "gain dB" in shown
+
+
+def test_what_cannot_be_is_refused(trained: Path, tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="no part is called 'head'; expected one of kernels"):
+        freeze_parts(tiny_network(), ["head"])
+    with pytest.raises(OptionError, match="every part is frozen"):
+        freeze_parts(tiny_network(), list(PARTS))
+    tiny_network(config=TINY.with_max_channels(8)).save_pretrained(tmp_path / "narrow")
+    with pytest.raises(BandError, match="expected at most 8 together"):
+        finetune(
+            tmp_path / "narrow",
+            [str(trained / "scenes/train_b.npz")],
+            tmp_path / "adapted",
+            test_scenes=[str(trained / "scenes/test_a.npz")],
+            patch_size=16,
+        )
+    assert not (tmp_path / "adapted").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["train", "nowhere.toml"], "cannot be read"),
+        (["train", "{toml}", "--set", "loop.batch=3"], "did you mean"),
+        (["train", "{toml}", "--set", 'scenes=[{source="nowhere/*.npz"}]'], "nowhere"),
+        (["finetune", "nowhere", "--scenes", "x.npz", "-o", "out"], "does not exist"),
+    ],
+)
+def test_mistakes_are_one_line(
+    trained: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    complaint: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run([each.replace("{toml}", str(trained / "tiny.toml")) for each in arguments]) == 2
+    said = capsys.readouterr().err
+    assert complaint in said
+    assert said.count("\n") == 1
+    assert not list(tmp_path.iterdir())

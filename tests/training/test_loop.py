@@ -1,0 +1,249 @@
+"""The loop: it learns, loses nothing when it is killed, and computes the same in several processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from hyperfuse.errors import CubeWriteError, OptionError, TrainingError, WeightsError
+from hyperfuse.networks.fusion_network import FusionNetwork
+from hyperfuse.training import checkpoint as checkpoints
+from hyperfuse.training.experiment import Experiment, read_experiment
+from hyperfuse.training.loop import learning_rate
+from hyperfuse.training.run_folder import CHECKPOINT
+from hyperfuse.training.run_log import read_log
+from hyperfuse.training.train import describe, train
+from training.tiny_experiments import write_experiment
+
+COMMAND = [sys.executable, "-c", "from hyperfuse.cli.app import main; main()"]
+QUIET = os.environ | {"OMP_WAIT_POLICY": "PASSIVE", "OMP_NUM_THREADS": "1"}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return write_experiment(tmp_path)
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Any:
+    """Results of one number of threads are compared with each other."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def tensors(folder: Path) -> dict[str, torch.Tensor]:
+    return load_file(folder / CHECKPOINT)
+
+
+def assert_same_state(found: Path, expected: Path) -> None:
+    first, second = tensors(found), tensors(expected)
+    assert first.keys() == second.keys()
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_it_learns_and_writes_everything_down(path: Path, tmp_path: Path) -> None:
+    outcome = train(read_experiment(path, ["length.steps=60"]), tmp_path / "run")
+    assert outcome.finished
+    log = read_log(tmp_path / "run")
+    losses = [line["loss"] for line in log if line["event"] == "train"]
+    assert sum(losses[-5:]) < 0.9 * sum(losses[:5])
+    scores = [line for line in log if line["event"] == "validation"]
+    assert len(scores) == 10
+    assert outcome.best_psnr_db == max(line["mean_psnr_db"] for line in scores)
+    assert (tmp_path / "run/samples/step-0000060.png").exists()
+    assert list((tmp_path / "run/tensorboard").iterdir())
+    for name in ("weights", "best"):
+        assert FusionNetwork.from_pretrained(tmp_path / "run" / name).config.width == 6
+    provenance = json.loads((tmp_path / "run/weights/config.json").read_text())["provenance"]
+    assert provenance["steps"] == 60
+    assert provenance["scenes"] == ["train_a", "train_b", "test_a"]
+    assert provenance["experiment"]["seed"] == 3
+
+
+def test_a_run_is_determined_by_its_seed(path: Path, tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        train(read_experiment(path), tmp_path / name)
+    train(read_experiment(path, ["seed=4"]), tmp_path / "other")
+    assert_same_state(tmp_path / "one", tmp_path / "two")
+    one, other = tensors(tmp_path / "one"), tensors(tmp_path / "other")
+    assert any(not torch.equal(one[name], other[name]) for name in one)
+
+
+def test_workers_change_nothing(path: Path, tmp_path: Path) -> None:
+    train(read_experiment(path), tmp_path / "none")
+    train(read_experiment(path, ["loop.workers=1"]), tmp_path / "one")
+    assert_same_state(tmp_path / "one", tmp_path / "none")
+
+
+@pytest.mark.parametrize("killed_at", [5, 8])
+def test_killed_and_resumed_it_ends_with_the_same_bits(path: Path, tmp_path: Path, killed_at: int) -> None:
+    """A process that ends itself with SIGKILL in the middle of a step, with checkpoints every fourth step."""
+    script = (
+        "import os, signal, sys\n"
+        "from hyperfuse.training import loop\n"
+        "from hyperfuse.training.experiment import read_experiment\n"
+        "from hyperfuse.training.train import train\n"
+        "import torch; torch.set_num_threads(1)\n"
+        "whole = loop.Trainer._average\n"
+        "def dying(self):\n"
+        f"    if self.progress.step == {killed_at}: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "    whole(self)\n"
+        "loop.Trainer._average = dying\n"
+        "train(read_experiment(sys.argv[1]), sys.argv[2])\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", script, str(path), str(tmp_path / "killed")], env=QUIET, check=False)
+    assert ended.returncode == -signal.SIGKILL
+    assert checkpoints.read_checkpoint(tmp_path / "killed" / CHECKPOINT).progress["step"] == killed_at // 4 * 4
+    experiment = read_experiment(path)
+    assert train(experiment, tmp_path / "killed", resume=True).finished
+    train(experiment, tmp_path / "whole")
+    assert_same_state(tmp_path / "killed", tmp_path / "whole")
+    kept = [{k: line[k] for k in ("event", "step", "loss")} for line in read_log(tmp_path / "killed") if line["event"] == "train"]
+    whole = [{k: line[k] for k in ("event", "step", "loss")} for line in read_log(tmp_path / "whole") if line["event"] == "train"]
+    assert kept == whole
+
+
+def test_ctrl_c_saves_and_resume_goes_on(path: Path, tmp_path: Path) -> None:
+    arguments = ["train", str(path), "-o", str(tmp_path / "run"), "--set", "length.steps=4000", "--set", "validation.every=4000"]
+    running = subprocess.Popen([*COMMAND, *arguments], env=QUIET, stderr=subprocess.PIPE, text=True, preexec_fn=_hear_interrupts)
+    _wait_for(tmp_path / "run" / CHECKPOINT)
+    running.send_signal(signal.SIGINT)
+    _, said = running.communicate(timeout=60)
+    assert running.returncode == 130
+    assert "go on with --resume" in said
+    assert "Traceback" not in said
+    step = checkpoints.read_checkpoint(tmp_path / "run" / CHECKPOINT).progress["step"]
+    assert 4 <= step < 4000
+
+
+def test_two_processes_reach_the_loss_of_one(path: Path, tmp_path: Path) -> None:
+    changes = ["loop.ema=0", "loop.log_every=1", "loop.accelerator=cpu"]
+    script = tmp_path / "run.py"  # processes are started by running the same script again
+    script.write_text("from hyperfuse.cli.app import main\nif __name__ == '__main__':\n    main()\n")
+    for name, devices in (("one", 1), ("two", 2)):
+        arguments = ["train", str(path), "-o", str(tmp_path / name), "--set", f"loop.devices={devices}"]
+        arguments += [each for change in changes for each in ("--set", change)]
+        subprocess.run([sys.executable, str(script), *arguments], env=QUIET, check=True, capture_output=True, timeout=180)
+    one, two = ([line["loss"] for line in read_log(tmp_path / name) if line["event"] == "train"] for name in ("one", "two"))
+    assert len(one) == 12
+    assert one == pytest.approx(two, rel=1e-4)
+
+
+def test_a_loss_that_is_no_number_stops_and_keeps_the_last_checkpoint(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hyperfuse.training import loop
+
+    def poisoned(fused: torch.Tensor, reference: torch.Tensor, weight: float) -> torch.Tensor:
+        calls.append(1)
+        return (fused - reference).abs().mean() * (float("nan") if len(calls) == 7 else 1.0)
+
+    calls: list[int] = []
+    monkeypatch.setattr(loop, "fusion_loss", poisoned)
+    with pytest.raises(TrainingError, match=r"became nan at step 7; expected a finite loss; .*the last good checkpoint is kept"):
+        train(read_experiment(path), tmp_path / "run")
+    kept = checkpoints.read_checkpoint(tmp_path / "run" / CHECKPOINT)
+    assert kept.progress["step"] == 4
+    assert all(bool(torch.isfinite(tensor).all()) for tensor in kept.network.values())
+
+
+def test_a_full_disk_stops_with_a_word_and_keeps_the_last_checkpoint(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, calls = checkpoints.save_file, []
+
+    def full(*arguments: Any, **options: Any) -> None:
+        calls.append(1)
+        if len(calls) == 2:
+            raise OSError(28, "No space left on device")
+        whole(*arguments, **options)
+
+    monkeypatch.setattr(checkpoints, "save_file", full)
+    with pytest.raises(CubeWriteError, match=r"no space left .*the checkpoint before it is kept"):
+        train(read_experiment(path), tmp_path / "run")
+    assert checkpoints.read_checkpoint(tmp_path / "run" / CHECKPOINT).progress["step"] == 4
+    assert not list((tmp_path / "run").glob(".checkpoint*"))
+
+
+def test_a_folder_holds_one_experiment(path: Path, tmp_path: Path) -> None:
+    experiment = read_experiment(path, ["length.steps=2"])
+    train(experiment, tmp_path / "run")
+    with pytest.raises(CubeWriteError, match="holds a run already; go on with --resume"):
+        train(experiment, tmp_path / "run")
+    with pytest.raises(TrainingError, match=r"another experiment: optimiser\.learning_rate differ"):
+        train(read_experiment(path, ["length.steps=2", "optimiser.learning_rate=0.1"]), tmp_path / "run", resume=True)
+    assert train(read_experiment(path, ["length.steps=2", "loop.log_every=1"]), tmp_path / "run", resume=True).finished
+    (tmp_path / "run" / CHECKPOINT).write_bytes(b"torn")
+    with pytest.raises(WeightsError, match="cannot be read as a checkpoint"):
+        train(experiment, tmp_path / "run", resume=True)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        ["network.base=gsa"],
+        ['network.channels={kind="bands", max_channels=20}', "network.msi_kernel=joined"],
+        ['network.channels={kind="wavelength", knots=10}'],
+        ["loop.accumulate=3"],
+        ["loop.precision=bfloat16"],
+        ["simulation.scale=[2.0, 5.0]", "simulation.shift=1.0", "simulation.snr_hsi_db=[20, 40]", "simulation.msi_bands=[1, 6]"],
+    ],
+    ids=lambda changes: changes[0].partition("=")[0] + changes[0][-8:],
+)
+def test_every_choice_trains(path: Path, tmp_path: Path, changes: list[str]) -> None:
+    short = ["length.steps=3", "validation.every=3", "validation.scales=[4, 3.2]"]
+    assert train(read_experiment(path, changes + short), tmp_path / "run").finished
+    assert {line["event"] for line in read_log(tmp_path / "run")} == {"train", "validation"}
+
+
+def test_accumulated_batches_are_one_large_step(path: Path, tmp_path: Path) -> None:
+    """Four patches from one bucket at once, or two times two, give one step of the same length and different draws."""
+    train(read_experiment(path, ["loop.accumulate=2"]), tmp_path / "run")
+    assert checkpoints.read_checkpoint(tmp_path / "run" / CHECKPOINT).progress["step"] == 12
+
+
+def test_the_rate_falls_as_a_cosine_after_the_warm_up(path: Path) -> None:
+    experiment: Experiment = read_experiment(path, ["optimiser.warmup_steps=10", "optimiser.final_learning_rate=1e-3"])
+    rates = [learning_rate(experiment, step, 110) for step in range(111)]
+    assert rates[0] == pytest.approx(3e-4)
+    assert rates[10] == pytest.approx(3e-3)
+    assert rates[60] == pytest.approx(2e-3)
+    assert rates[110] == pytest.approx(1e-3)
+
+
+def test_a_batch_that_cannot_be_shared_out_is_refused() -> None:
+    from hyperfuse.loading.pair_batches import process_slots
+
+    with pytest.raises(OptionError, match="batches of 3 for 2 processes"):
+        process_slots(3, 0, 2)
+
+
+def test_a_description_says_what_would_be_done(path: Path) -> None:
+    said = describe(read_experiment(path))
+    assert "12 steps of 2 patches" in said
+    assert "sensor of 14 bands: 14 bands, 9 patches of 16x16" in said
+    assert "validation  test_a x4" in said
+
+
+def _hear_interrupts() -> None:
+    """Processes of a background job ignore SIGINT; this one shall not."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _wait_for(path: Path, seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not path.exists():
+        assert time.monotonic() < deadline, f"{path} did not appear"
+        time.sleep(0.05)
