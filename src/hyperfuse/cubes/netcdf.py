@@ -6,6 +6,7 @@ import io
 import json
 import math
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,21 +16,24 @@ from typing import Any
 import h5netcdf
 import h5py
 import numpy as np
+import pyproj
 import scipy.io
 import xarray as xr
-from affine import Affine
 from numpy.typing import NDArray
+from pyproj.exceptions import CRSError as ProjectionError
+from rasterio.crs import CRS
 
 from hyperfuse.cubes.damaged_files import reading
 from hyperfuse.cubes.exact_record import text_attributes
 from hyperfuse.cubes.found_arrays import FoundArray
-from hyperfuse.cubes.grid import grid_of
+from hyperfuse.cubes.grid import Grid, grid_of
 from hyperfuse.cubes.hdf5 import Hdf5Writer, arrays_in_hdf5, guarded_for_hdf5
 from hyperfuse.cubes.nodata import nodata_of
 from hyperfuse.cubes.side_arrays import OTHER_ATTRIBUTES, STORAGE_ATTRIBUTES
 from hyperfuse.errors import OptionError
 
 CHUNK = 128
+CONVENTIONS = "CF-1.11"
 COMPRESSIONS = ("gzip", "lzf", "none")
 WHOLE_CLASSIC = "a whole NetCDF file"
 
@@ -97,7 +101,7 @@ def _define(file: Any, template: xr.DataArray, compression: str | None) -> Any:
     """All variables, with everything but the cube's values; returns the cube's."""
     bands, height, width = template.shape
     grid, nodata = grid_of(template), nodata_of(template)
-    file.attrs["Conventions"] = "CF-1.11"
+    file.attrs.update(file_attributes(template))
     file.dimensions = {"band": bands, "y": height, "x": width}
     cube = file.create_variable(
         "cube",
@@ -115,8 +119,14 @@ def _define(file: Any, template: xr.DataArray, compression: str | None) -> Any:
         side[...] = values.astype(object) if is_text else values
         side.attrs.update(attributes)
     reference = file.create_variable("spatial_ref", (), np.int64)
-    reference.attrs.update(place_attributes(grid.crs.to_wkt() if grid.crs else None, grid.transform))
+    reference.attrs.update(place_attributes(grid))
     return cube
+
+
+def file_attributes(template: xr.DataArray) -> dict[str, Any]:
+    """What CF says about a file as a whole, and how hyperfuse made it, where every reader looks first."""
+    texts = {key: text for key, text in text_attributes(template).items() if re.fullmatch(r"hyperfuse_[a-z_]+", key)}
+    return {"Conventions": CONVENTIONS} | texts
 
 
 def labelled_attributes(template: xr.DataArray) -> dict[str, Any]:
@@ -138,9 +148,9 @@ def is_uniform(template: xr.DataArray) -> bool:
     return all((template[name].values == template[name].values[0]).all() for name in ("scale", "offset"))
 
 
-def labelled_sides(template: xr.DataArray) -> dict[str, tuple[tuple[str, ...], NDArray[Any], dict[str, str]]]:
+def labelled_sides(template: xr.DataArray) -> dict[str, tuple[tuple[str, ...], NDArray[Any], dict[str, Any]]]:
     """Band table and axes as (dims, values, attributes) by name."""
-    sides: dict[str, tuple[tuple[str, ...], NDArray[Any], dict[str, str]]] = {
+    sides: dict[str, tuple[tuple[str, ...], NDArray[Any], dict[str, Any]]] = {
         "wavelength": (("band",), template["wavelength"].values, {"units": "nm", "standard_name": "radiation_wavelength"}),
         "fwhm": (("band",), template["fwhm"].values, {"units": "nm", "long_name": "full width at half maximum"}),
         "good": (("band",), template["good"].values.astype(np.int8), {"long_name": "1 for good bands, 0 for bad ones"}),
@@ -149,14 +159,35 @@ def labelled_sides(template: xr.DataArray) -> dict[str, tuple[tuple[str, ...], N
     if not is_uniform(template):
         sides["band_scale"] = (("band",), template["scale"].values, {})
         sides["band_offset"] = (("band",), template["offset"].values, {})
-    for axis in ("y", "x"):
+    for axis, attributes in _axis_attributes(template).items():
         if axis in template.coords and template[axis].dtype.kind in "iuf":
-            sides[axis] = ((axis,), template[axis].values, {"standard_name": f"projection_{axis}_coordinate"})
+            sides[axis] = ((axis,), template[axis].values, attributes)
     return sides
 
 
-def place_attributes(crs_wkt: str | None, transform: Affine | None) -> dict[str, str]:
-    attributes = {"crs_wkt": crs_wkt, "spatial_ref": crs_wkt} if crs_wkt else {}
-    if transform is not None:
-        attributes["GeoTransform"] = " ".join(repr(float(number)) for number in transform.to_gdal())
+def _axis_attributes(template: xr.DataArray) -> dict[str, dict[str, str]]:
+    """Longitude and latitude, or distances in the units of the projection."""
+    attributes = {axis: {"standard_name": f"projection_{axis}_coordinate"} for axis in ("y", "x")}
+    crs = _pyproj_crs(grid_of(template).crs)
+    for described in crs.cs_to_cf() if crs is not None else ():
+        attributes[described["axis"].lower()] = described
+    return {axis: attributes[axis] for axis in ("y", "x")}
+
+
+def place_attributes(grid: Grid) -> dict[str, Any]:
+    """CF's grid mapping: the projection by its parameters and as WKT, and GDAL's transform."""
+    attributes: dict[str, Any] = {}
+    crs = _pyproj_crs(grid.crs)
+    if grid.crs:
+        parameters = crs.to_cf() if crs is not None else {}
+        attributes = parameters | dict.fromkeys(("crs_wkt", "spatial_ref"), grid.crs.to_wkt())
+    if grid.transform is not None:
+        attributes["GeoTransform"] = " ".join(repr(float(number)) for number in grid.transform.to_gdal())
     return attributes
+
+
+def _pyproj_crs(crs: CRS | None) -> pyproj.CRS | None:
+    try:
+        return pyproj.CRS.from_wkt(crs.to_wkt()) if crs else None
+    except ProjectionError:
+        return None

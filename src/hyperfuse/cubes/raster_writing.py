@@ -21,10 +21,11 @@ from rasterio.errors import NotGeoreferencedWarning
 from rasterio.io import MemoryFile
 from rasterio.windows import Window
 
-from hyperfuse.cubes.exact_record import describe, record_text
+from hyperfuse.cubes.exact_record import describe, record_text, text_attributes
 from hyperfuse.cubes.grid import grid_of
 from hyperfuse.cubes.guarded_file import GuardedOpener, reserve
 from hyperfuse.cubes.nodata import nodata_of
+from hyperfuse.cubes.overviews import add_overviews
 from hyperfuse.cubes.raster import GDAL_ERRORS, missing_blocks, reason
 from hyperfuse.cubes.raster_tags import ENVI_RECORD_KEY, RECORD_TAG, automatic_description, natively_described
 from hyperfuse.errors import CubeWriteError, OptionError
@@ -38,6 +39,8 @@ LARGEST_COG_BLOCK = 16 * 2**20
 # Overviews add a third; the rest is for tiles at the edges.
 COG_OVER_PLAIN = 1.5
 LONGEST_LINE = 2000
+# Compressions that gain by storing differences between neighbours.
+WITH_PREDICTOR = ("deflate", "zstd", "lzw")
 INTERLEAVES = ("bsq", "bil", "bip")
 # What the cube itself decides, and rasterio would take from the options as well.
 NOT_AN_OPTION = {"driver", "count", "height", "width", "dtype", "crs", "transform", "nodata"}
@@ -56,14 +59,16 @@ class RasterWriter:
 
 
 @contextmanager
-def created_geotiff(path: Path, template: xr.DataArray, options: Mapping[str, str], *, cog: bool = False) -> Iterator[RasterWriter]:
-    """A tiled, compressed GeoTIFF; a cloud-optimised one is a copy made at the end."""
+def created_geotiff(
+    path: Path, template: xr.DataArray, options: Mapping[str, str], *, cog: bool = False, overviews: bool = False
+) -> Iterator[RasterWriter]:
+    """A tiled, compressed GeoTIFF; a cloud-optimised one, which always has overviews, is a copy made at the end."""
     profile = {"driver": "GTiff", "bigtiff": "IF_SAFER", "compress": "deflate", "interleave": "band", "num_threads": "all_cpus"}
     profile["predictor"] = "3" if template.dtype.kind == "f" else "2"
     if template.sizes["y"] >= BLOCK and template.sizes["x"] >= BLOCK:
         profile |= {"tiled": "yes", "blockxsize": str(BLOCK), "blockysize": str(BLOCK)}
     chosen = _own_options(options)
-    if "compress" in chosen:
+    if chosen.get("compress", "deflate").lower() not in WITH_PREDICTOR:
         del profile["predictor"]
     first = path.with_name(f"plain.{path.name}") if cog else path
     _require_type(template, "GeoTIFF", TIFF_TYPES)
@@ -75,12 +80,20 @@ def created_geotiff(path: Path, template: xr.DataArray, options: Mapping[str, st
     opener.raise_error()
     _verify_tiff(first)
     if cog:
-        _require_space(first.stat().st_size * COG_OVER_PLAIN, path)
-        settings = {"compress": "deflate", "bigtiff": "IF_SAFER", "predictor": "yes", "blocksize": _cog_block(template)} | chosen
-        with _gdal_errors(path), _refused_options(path), rasterio.Env(GDAL_PAM_ENABLED="NO"):
-            rasterio.shutil.copy(first, path, driver="COG", **settings)
-        first.unlink()
+        _copy_to_cog(first, path, {"blocksize": _cog_block(template)} | chosen)
+    elif overviews:
+        with _gdal_errors(path):
+            add_overviews(path, opener)
         _verify_tiff(path)
+
+
+def _copy_to_cog(plain: Path, path: Path, chosen: Mapping[str, str]) -> None:
+    _require_space(plain.stat().st_size * COG_OVER_PLAIN, path)
+    settings = {"compress": "deflate", "bigtiff": "IF_SAFER", "predictor": "yes", "overview_resampling": "average"}
+    with _gdal_errors(path), _refused_options(path), rasterio.Env(GDAL_PAM_ENABLED="NO"):
+        rasterio.shutil.copy(plain, path, driver="COG", **settings | {"num_threads": "all_cpus"} | dict(chosen))
+    plain.unlink()
+    _verify_tiff(path)
 
 
 @contextmanager
@@ -225,7 +238,12 @@ def _tag_tiff(target: Any, template: xr.DataArray, record: str | None) -> None:
 
 
 def _tag_envi(target: Any, template: xr.DataArray) -> None:
-    keys = {}
+    keys = {
+        # Other programs do not read our record: how the cube was made is said in plain words too.
+        key: "{" + re.sub(r"[{}]", ";", " ".join(text.split())) + "}"
+        for key, text in text_attributes(template).items()
+        if re.fullmatch(r"hyperfuse_[a-z_]+", key)
+    }
     for key in ("wavelength", "fwhm"):
         values = template[key].values
         if not np.isnan(values).all():

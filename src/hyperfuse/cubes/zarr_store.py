@@ -19,9 +19,9 @@ from hyperfuse.cubes.blosc_chunks import check_blosc_chunks
 from hyperfuse.cubes.damaged_files import reading
 from hyperfuse.cubes.found_arrays import FoundArray
 from hyperfuse.cubes.grid import grid_of
-from hyperfuse.cubes.netcdf import labelled_attributes, labelled_sides, place_attributes
+from hyperfuse.cubes.netcdf import file_attributes, labelled_attributes, labelled_sides, place_attributes
 from hyperfuse.cubes.nodata import nodata_of
-from hyperfuse.errors import CubeFileError
+from hyperfuse.errors import CubeFileError, OptionError
 
 CHUNK = 128
 WHOLE = "a whole Zarr store"
@@ -33,7 +33,11 @@ LARGEST_CHUNK_BYTES = 2**31
 
 
 # Not Blosc, Zarr's own choice: it does not survive a damaged chunk.
-COMPRESSOR: Mapping[str, Any] = {"id": "zstd", "level": 3}
+COMPRESSORS: Mapping[str, Mapping[str, Any] | None] = {
+    "zstd": {"id": "zstd", "level": 3},
+    "gzip": {"id": "gzip", "level": 5},
+    "none": None,
+}
 
 
 @dataclass(frozen=True)
@@ -90,8 +94,10 @@ def _number_of_xarray(text: str) -> float | None:
 @contextmanager
 def created_zarr(path: Path, template: xr.DataArray, options: Mapping[str, str]) -> Iterator[ZarrWriter]:
     bands, height, width = template.shape
-    grid = grid_of(template)
-    root = zarr.open_group(str(path), mode="w", zarr_format=2)
+    chosen = options.get("COMPRESS", "zstd").lower()
+    if chosen not in COMPRESSORS:
+        raise OptionError(f"COMPRESS={options['COMPRESS']} for {path.name}", f"one of {', '.join(COMPRESSORS)}")
+    root = zarr.open_group(str(path), mode="w", zarr_format=2, attributes=file_attributes(template))
     nodata = nodata_of(template)
     cube = root.create_array(
         "cube",
@@ -103,7 +109,7 @@ def created_zarr(path: Path, template: xr.DataArray, options: Mapping[str, str])
         | {"_ARRAY_DIMENSIONS": ["band", "y", "x"], OWN_WHOLE: True}
         | ({} if nodata is None else {OWN_NODATA: True}),
         config={"write_empty_chunks": True},
-        compressors=COMPRESSOR,
+        compressors=COMPRESSORS[chosen],
     )
     for name, (dims, values, attributes) in labelled_sides(template).items():
         side = root.create_array(
@@ -112,11 +118,11 @@ def created_zarr(path: Path, template: xr.DataArray, options: Mapping[str, str])
             dtype=values.dtype,
             fill_value=None,
             attributes=attributes | {"_ARRAY_DIMENSIONS": list(dims)},
-            compressors=COMPRESSOR,
+            compressors=COMPRESSORS["zstd"],
         )
         side[...] = values
-    attributes = place_attributes(grid.crs.to_wkt() if grid.crs else None, grid.transform)
-    root.create_array("spatial_ref", shape=(), dtype="int64", attributes=attributes | {"_ARRAY_DIMENSIONS": []})
+    attributes = place_attributes(grid_of(template)) | {"_ARRAY_DIMENSIONS": []}
+    root.create_array("spatial_ref", shape=(), dtype="int64", attributes=attributes)
     yield ZarrWriter(cube)
     zarr.consolidate_metadata(str(path), zarr_format=2)
 
