@@ -16,11 +16,11 @@ from torch import Tensor
 
 from hyperfuse.degradation.operators import SpatialOperator, mix_bands
 from hyperfuse.estimation.observation import Observation
-from hyperfuse.methods.over_scene import SceneWise, scene_count
-from hyperfuse.methods.pair_model import PairModel, lifted, positive_part, scene_covariance, signal_covariance
+from hyperfuse.methods.over_scene import SceneWise
+from hyperfuse.methods.pair_model import PairModel, lifted, positive_part, scene_covariance_and_count, signal_covariance
 
-BORDER = 5
-BEYOND_REACH = 1e-3
+BORDER = 3
+BEYOND_REACH = 1e-2
 
 
 def condition_on_msi(mean: Tensor, prior: Tensor, model: PairModel) -> tuple[Tensor, Tensor]:
@@ -53,13 +53,12 @@ def prior_from_error(mean: Tensor, model: PairModel) -> SceneWise[Tensor]:
     def left() -> Tensor:
         return model.window.coarse(model.coefficients - model.operator.apply(mean))
 
-    pixels = yield from scene_count(model.window.coarse_pixels)
-    error = signal_covariance((yield from scene_covariance(left)), model.hsi_noise, pixels)
-    return lifted(error / model.noise_gain, 1e-8)
+    spread, pixels = yield from scene_covariance_and_count(left, costly=True)
+    return lifted(signal_covariance(spread, model.hsi_noise, pixels) / model.noise_gain, 1e-8)
 
 
 def conditioning_reach(observation: Observation) -> int:
-    """Coarse pixels around a pixel beyond which the hsi's correction of it does not look, but for a thousandth.
+    """Coarse pixels around a pixel beyond which the hsi's correction of it does not look, but for a hundredth of itself.
 
     Blurs of neighbouring coarse pixels overlap by q = exp(-(scale / 2 sigma)^2), and the inverse of such an overlap falls off by q
     from pixel to pixel. The border that it must not see is itself a few pixels wide.

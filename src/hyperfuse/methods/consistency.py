@@ -10,7 +10,7 @@ from torch import Tensor
 from hyperfuse.degradation.operators import mix_bands
 from hyperfuse.methods.conditioning import condition_on_hsi, condition_on_msi, prior_from_error
 from hyperfuse.methods.over_scene import SceneWise
-from hyperfuse.methods.pair_model import NOISE_FLOOR, lifted, model_pair, scene_root_mean_square, without_noise
+from hyperfuse.methods.pair_model import NOISE_FLOOR, lifted, model_pair, scene_level, without_noise
 from hyperfuse.methods.window import Window
 
 
@@ -26,7 +26,7 @@ def make_consistent(fused: Tensor, window: Window) -> SceneWise[Tensor]:
     after = condition_on_hsi(mean, lifted(posterior, 1e-6), model)
     moved = fused + mix_bands(model.basis, after - before)
     left = window.hsi - model.operator.apply(moved)
-    level = yield from scene_root_mean_square(window.coarse(window.hsi))
+    level = yield from scene_level(window.coarse(window.hsi))
     variance = window.observation.hsi_noise**2 + (NOISE_FLOOR * level) ** 2
     signal = yield from without_noise(left, variance, window)
     return window.fine(moved + model.operator.pseudo_inverse(signal))

@@ -10,12 +10,12 @@ from torch import Tensor
 
 from hyperfuse.degradation.operators import mix_bands, separable
 from hyperfuse.methods.local_regression import solve_small
-from hyperfuse.methods.over_scene import SceneWise, scene_count
-from hyperfuse.methods.pair_model import lifted, scene_covariance, signal_covariance
+from hyperfuse.methods.over_scene import SceneWise
+from hyperfuse.methods.pair_model import lifted, scene_covariance, scene_covariance_and_count, signal_covariance
 from hyperfuse.methods.window import Window
 
 WIDTH = 4.0  # of the neighbourhoods, in coarse pixels
-REACH = 14  # coarse pixels; farther ones together weigh less than a thousandth
+REACH = 10  # coarse pixels; farther ones together weigh a hundredth
 
 
 def denoised_coefficients(coefficients: Tensor, coarse_msi: Tensor, noise: Tensor, window: Window) -> SceneWise[Tensor]:
@@ -23,8 +23,7 @@ def denoised_coefficients(coefficients: Tensor, coarse_msi: Tensor, noise: Tenso
     msi_spread = yield from scene_covariance(lambda: window.coarse(coarse_msi))
     predicted = _smooth_regression(coefficients.double(), coarse_msi.double(), msi_spread)
     residual = coefficients.double() - predicted
-    spread = yield from scene_covariance(lambda: window.coarse(residual))
-    pixels = yield from scene_count(window.coarse_pixels)
+    spread, pixels = yield from scene_covariance_and_count(lambda: window.coarse(residual))
     keep = torch.linalg.solve(lifted(spread + 1e-3 * noise), signal_covariance(spread, noise, pixels)).T
     return (predicted + mix_bands(keep, residual)).to(coefficients)
 

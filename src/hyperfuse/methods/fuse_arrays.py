@@ -17,7 +17,7 @@ from hyperfuse.methods.catalogue import AUTO, find_method
 from hyperfuse.methods.consistency import make_consistent
 from hyperfuse.methods.nodata import fill_missing, mask_missing, require_values, usable_msi_bands
 from hyperfuse.methods.over_scene import SceneWise, alone
-from hyperfuse.methods.pair_model import scene_root_mean_square
+from hyperfuse.methods.pair_model import scene_levels
 from hyperfuse.methods.selection import choose_method
 from hyperfuse.methods.window import Window
 
@@ -76,8 +76,7 @@ def _prepared(window: Window) -> SceneWise[_PreparedPair]:
     """Without holes, without msi bands that hold nothing, as float32 numbers of about 1, the observation in the same units."""
     kept, msi_says_something = yield from usable_msi_bands(window)
     hsi, msi, observation = fill_missing(window.hsi.double()), fill_missing(window.msi[kept].double()), window.observation
-    hsi_unit = yield from scene_root_mean_square(window.coarse(hsi))
-    msi_unit = yield from scene_root_mean_square(window.fine(msi))
+    hsi_unit, msi_unit = yield from scene_levels(window.coarse(hsi), window.fine(msi))
     in_units = replace(
         observation,
         response=observation.response[kept] * (hsi_unit / msi_unit),

@@ -17,8 +17,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from hyperfuse.degradation.operators import mix_bands
-from hyperfuse.methods.over_scene import SceneWise, scene_count, scene_moments
-from hyperfuse.methods.pair_model import lifted, scene_covariance
+from hyperfuse.methods.over_scene import SceneWise, scene_moments, together
+from hyperfuse.methods.pair_model import lifted, scene_covariance_and_count
 from hyperfuse.methods.window import Window
 
 REACH = 3  # neighbours to each side, in coarse pixels
@@ -52,10 +52,11 @@ class LocalRegression:
         """(M, H, W) twice -> (p, H, W)."""
         bands = len(self.msi_detail)
         noise = self.msi_noise / FINE_DETAIL_GAIN
-        moments = yield from scene_covariance(lambda: window.coarse(torch.cat([self.msi_detail, self.detail])))
+        (moments, pixels), (_, msi_spread) = yield from together(
+            scene_covariance_and_count(lambda: window.coarse(torch.cat([self.msi_detail, self.detail]))),
+            scene_moments(window.coarse(self.msi)),
+        )
         spread, crossed = moments[:bands, :bands], moments[:bands, bands:]
-        _, msi_spread = yield from scene_moments(window.coarse(self.msi))
-        pixels = yield from scene_count(window.coarse_pixels)
         slopes = torch.linalg.solve(lifted(spread + noise, 1e-6), crossed).T.to(fine_detail)
         left = self.detail - mix_bands(slopes, self.msi_detail)
         unit, msi_unit = _unit(spread), _unit(msi_spread)

@@ -13,7 +13,7 @@ so tiles of a scene and the whole of it are the same code, and tiles share every
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -26,18 +26,35 @@ Result = TypeVar("Result")
 Piece = TypeVar("Piece")
 
 
+# Of many windows that answer cheap questions, one in so many answers costly ones, which are asked after all the fine work.
+WINDOWS_PER_COSTLY_ONE = 4
+MANY_WINDOWS = 36
+
+
 @dataclass(frozen=True)
 class Question(Generic[Share, Answer]):
     share: Callable[[], Share]
     answer: Callable[[list[Share]], Answer]
+    costly: bool = False
 
 
 SceneWise = Generator[Question[Any, Any], Any, Result]
 
 
-def ask(share: Callable[[], Share], answer: Callable[[list[Share]], Answer]) -> SceneWise[Answer]:
-    reply: Answer = yield Question(share, answer)
+def ask(share: Callable[[], Share], answer: Callable[[list[Share]], Answer], *, costly: bool = False) -> SceneWise[Answer]:
+    reply: Answer = yield Question(share, answer, costly)
     return reply
+
+
+def together(one: SceneWise[Result], other: SceneWise[Piece]) -> SceneWise[tuple[Result, Piece]]:
+    """Two that ask one question each, asked as one: windows are gone through once less."""
+    first, second = next(one), next(other)
+    replies = yield Question(
+        lambda: (first.share(), second.share()),
+        lambda shares: (first.answer([share[0] for share in shares]), second.answer([share[1] for share in shares])),
+        first.costly or second.costly,
+    )
+    return _ended(one, replies[0]), _ended(other, replies[1])
 
 
 def alone(method: SceneWise[Result]) -> Result:
@@ -51,22 +68,21 @@ def alone(method: SceneWise[Result]) -> Result:
         return result
 
 
-def learned(of_window: Callable[[Piece], SceneWise[Any]], windows: Callable[[], Iterable[Piece]]) -> tuple[Any, ...]:
-    """Every answer that the method asks for, from these windows together; they are gone through once per question.
+def learned(of_window: Callable[[Piece], SceneWise[Any]], windows: Sequence[Callable[[], Piece]]) -> tuple[Any, ...]:
+    """Every answer that the method asks for, from these windows together, each read when it is needed.
 
-    Only one window is held at a time: for each question the method begins anew on every window, with the answers so far.
+    Only one window is worked on at a time: for each question the method begins anew on every window, with the answers so far.
     """
     answers: list[Any] = []
     while True:
-        shares: list[Any] = []
-        for piece in windows():
-            question = _next_question(of_window(piece), answers)
-            if question is None:
-                return tuple(answers)
-            shares.append(question.share())
-            # The question itself must go: it holds everything that was worked out on this window.
-            combine = question.answer
-            del question
+        question = _next_question(of_window(windows[0]()), answers)
+        if question is None:
+            return tuple(answers)
+        shares, combine = [question.share()], question.answer
+        step = WINDOWS_PER_COSTLY_ONE if question.costly and len(windows) >= MANY_WINDOWS else 1
+        # The question itself must go: it holds everything that was worked out on its window.
+        del question
+        shares += [_share(of_window(window()), answers) for window in windows[step::step]]
         answers.append(combine(shares))
 
 
@@ -82,6 +98,21 @@ def answered(method: SceneWise[Result], answers: Sequence[Any]) -> Result:
     raise AssertionError("the method asks for more than was learned")
 
 
+def _share(method: SceneWise[Any], answers: Sequence[Any]) -> Any:
+    question = _next_question(method, answers)
+    assert question is not None
+    return question.share()
+
+
+def _ended(method: SceneWise[Result], reply: Any) -> Result:
+    try:
+        method.send(reply)
+    except StopIteration as end:
+        result: Result = end.value
+        return result
+    raise AssertionError("more than one question")
+
+
 def _next_question(method: SceneWise[Any], answers: Sequence[Any]) -> Question[Any, Any] | None:
     try:
         question = next(method)
@@ -94,7 +125,13 @@ def _next_question(method: SceneWise[Any], answers: Sequence[Any]) -> Question[A
 
 def scene_mean(share: Callable[[], tuple[Tensor, int]]) -> SceneWise[Tensor]:
     """The mean over all pixels of the scene; a window's share is its own mean and the number of its pixels."""
-    return ask(share, _pooled_mean)
+    mean, _ = yield from scene_mean_and_count(share)
+    return mean
+
+
+def scene_mean_and_count(share: Callable[[], tuple[Tensor, int]], *, costly: bool = False) -> SceneWise[tuple[Tensor, int]]:
+    """The same, and how many pixels the windows have together."""
+    return ask(share, lambda shares: (_pooled_mean(shares), sum(count for _, count in shares)), costly=costly)
 
 
 def scene_moments(image: Tensor) -> SceneWise[tuple[Tensor, Tensor]]:

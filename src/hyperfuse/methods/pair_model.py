@@ -22,7 +22,7 @@ from torch import Tensor
 from hyperfuse.degradation.operators import SpatialOperator, mix_bands
 from hyperfuse.estimation.observation import Observation
 from hyperfuse.methods.bicubic import upsample
-from hyperfuse.methods.over_scene import SceneWise, scene_mean, scene_moments
+from hyperfuse.methods.over_scene import SceneWise, scene_mean, scene_mean_and_count, scene_moments, together
 from hyperfuse.methods.window import Cut, Window
 
 MOST_COMPONENTS = 24
@@ -87,14 +87,17 @@ class PairModel:
 def model_pair(window: Window, most_components: int = MOST_COMPONENTS) -> SceneWise[PairModel]:
     hsi, msi, observation = window.hsi, window.msi, window.observation
     operator = observation.spatial_operator(window.fine_size, window.coarse_size)
-    mean, basis = yield from principal_axes(window.coarse(hsi), most_components)
+    (mean, basis), (hsi_level, msi_level) = yield from together(
+        principal_axes(window.coarse(hsi), most_components), scene_levels(window.coarse(hsi), window.fine(msi))
+    )
     centred = hsi - mean[:, None, None].to(hsi)
     coefficients = mix_bands(basis.T, centred)
-    hsi_variance = observation.hsi_noise**2 + (NOISE_FLOOR * (yield from scene_root_mean_square(window.coarse(hsi)))) ** 2
-    msi_variance = observation.msi_noise**2 + (NOISE_FLOOR * (yield from scene_root_mean_square(window.fine(msi)))) ** 2
+    hsi_variance = observation.hsi_noise**2 + (NOISE_FLOOR * hsi_level) ** 2
+    msi_variance = observation.msi_noise**2 + (NOISE_FLOOR * msi_level) ** 2
     msi_mean = observation.response @ mean + observation.offset
-    outside = yield from without_noise(centred - mix_bands(basis, coefficients), hsi_variance, window)
-    noise_gain = yield from scene_noise_gain(operator, window)
+    outside, noise_gain = yield from together(
+        without_noise(centred - mix_bands(basis, coefficients), hsi_variance, window), scene_noise_gain(operator, window)
+    )
     seen_outside = yield from seen_outside_subspace(window.coarse(outside), noise_gain, observation.response)
     return PairModel(
         window=window,
@@ -143,14 +146,26 @@ def scene_noise_gain(operator: SpatialOperator, window: Window) -> SceneWise[flo
 def scene_covariance(components: Callable[[], Tensor]) -> SceneWise[Tensor]:
     """Second moments (p, p) over the scene, float64, of what the function gives on this window, (p, h, w)."""
 
+    spread, _ = yield from scene_covariance_and_count(components)
+    return spread
+
+
+def scene_covariance_and_count(components: Callable[[], Tensor], *, costly: bool = False) -> SceneWise[tuple[Tensor, int]]:
+    """The same, and over how many pixels."""
+
     def share() -> tuple[Tensor, int]:
         image = components()
         return covariance(image), image[0].numel()
 
-    return scene_mean(share)
+    return scene_mean_and_count(share, costly=costly)
 
 
-def scene_root_mean_square(image: Tensor) -> SceneWise[float]:
+def scene_levels(hsi: Tensor, msi: Tensor) -> SceneWise[tuple[float, float]]:
+    """Root mean squares over the scene."""
+    return together(scene_level(hsi), scene_level(msi))
+
+
+def scene_level(image: Tensor) -> SceneWise[float]:
     square = yield from scene_mean(lambda: (image.double().square().mean(), image.numel()))
     return float(square.sqrt().clamp_min(1e-30))
 

@@ -65,8 +65,8 @@ class Window:
         return separable(rows, columns, coarse)
 
     def near_core(self, reach: int) -> Cut:
-        """The part that lies within `reach` coarse pixels of the core."""
-        axes = zip(self.coarse_core, self.coarse_size, self.fine_size, self.observation.scale, self.observation.shift, strict=True)
+        """The part that lies within `reach` coarse pixels of the fine pixels that are wanted."""
+        axes = zip(self.fine_core, self.coarse_size, self.fine_size, self.observation.scale, self.observation.shift, strict=True)
         (rows, fine_rows), (columns, fine_columns) = (_near(*axis, reach) for axis in axes)
         return Cut((rows, columns), (fine_rows, fine_columns))
 
@@ -106,8 +106,9 @@ def _wanted_rows(coarse_size: int, core: slice, fine_size: int, scale: float, sh
 
 
 def _near(core: slice, coarse_size: int, fine_size: int, scale: float, shift: float, reach: int) -> tuple[slice, slice]:
-    start, stop, _ = core.indices(coarse_size)
-    first, last = max(0, start - reach), min(coarse_size, stop + reach)
+    start, stop, _ = core.indices(fine_size)
+    under = [min(max(math.floor((fine + 0.5 - shift) / scale), 0), coarse_size - 1) for fine in (start, stop - 1)]
+    first, last = max(0, under[0] - reach), min(coarse_size, under[1] + 1 + reach)
     # At the window's own ends everything that is left of the fine image belongs to it.
     fine_first = 0 if first == 0 else max(0, math.floor(first * scale + shift))
     fine_last = fine_size if last == coarse_size else min(fine_size, math.ceil(last * scale + shift))
