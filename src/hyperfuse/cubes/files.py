@@ -152,14 +152,23 @@ def _window_bytes(cube: xr.DataArray) -> int:
 
 @contextmanager
 def created_cube(
-    path: PathLike, template: xr.DataArray, *, options: Mapping[str, str] | None = None, cog: bool = False, overwrite: bool = False
+    path: PathLike,
+    template: xr.DataArray,
+    *,
+    options: Mapping[str, str] | None = None,
+    cog: bool = False,
+    overwrite: bool = False,
+    workplace: Path | None = None,
 ) -> Iterator[CubeWriter]:
-    """A new cube like `template` (whose values are not looked at), written window by window; it appears when the block ends."""
+    """A new cube like `template` (whose values are not looked at), written window by window; it appears when the block ends.
+
+    `workplace` is a folder that does not exist yet, on the target's disk, for the time until then; without it one is made up.
+    """
     path = Path(path)
     refuse_target(path, options=options, cog=cog, overwrite=overwrite)
     create = creator_for(path)
     given = {key.upper(): value for key, value in (options or {}).items()}
-    with published(path, overwrite=overwrite, beside=_companions(path), stale=_stale(path)) as temporary:
+    with published(path, overwrite=overwrite, beside=_companions(path), stale=_stale(path), workplace=workplace) as temporary:
         creation = created_geotiff(temporary, template, given, cog=True) if cog else create(temporary, template, given)
         with undisturbed(creation) as writer:
             yield writer

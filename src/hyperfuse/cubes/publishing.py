@@ -18,17 +18,28 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @contextmanager
-def published(target: Path, *, overwrite: bool = False, beside: Sequence[Path] = (), stale: Sequence[Path] = ()) -> Iterator[Path]:
+def published(
+    target: Path,
+    *,
+    overwrite: bool = False,
+    beside: Sequence[Path] = (),
+    stale: Sequence[Path] = (),
+    workplace: Path | None = None,
+) -> Iterator[Path]:
     """Yields a path to write to, of the same name; when the block ends well, it and every file made beside it move to the target's
     folder, the named one last. When it does not, nothing remains and the old target is untouched.
 
     `beside` are the files that will be made with the target and are protected like it; `stale` are files that described the old
-    target and would now describe the new one wrongly.
+    target and would now describe the new one wrongly. `workplace` names the hidden folder, where somebody must know it who comes
+    after a run that ended without a chance to clear it away.
     """
     for path in (*beside, target):
         refuse_unwritable(path, overwrite=overwrite)
     with _write_errors(target):
-        workplace = Path(tempfile.mkdtemp(prefix=f".{target.name[:80]}.", suffix=".partial", dir=target.parent))
+        if workplace is None:
+            workplace = Path(tempfile.mkdtemp(prefix=f".{target.name[:80]}.", suffix=".partial", dir=target.parent))
+        else:
+            workplace.mkdir()
     try:
         with _write_errors(target):
             made = workplace / "made"
