@@ -23,7 +23,7 @@ from hyperfuse.networks.fusion_network import FusionNetwork
 from hyperfuse.networks.network_config import BICUBIC
 from hyperfuse.networks.pair_channels import PairChannels, find_channels
 from hyperfuse.networks.pixel_centres import Placement
-from hyperfuse.prediction.network_fusion import axis_placement, msi_centres_nm, network_errors, unit_of
+from hyperfuse.prediction.network_fusion import axis_placement, msi_centres_nm, msi_units, network_errors, unit_of
 
 # Of each window, so many values stand for its range and its components.
 LARGEST_SAMPLE_OF_WINDOW = 100_000
@@ -67,7 +67,8 @@ def learn_method(method: str, consistency: bool, windows: Sequence[Callable[[], 
 class NetworkFusion:
     network: FusionNetwork
     hsi_unit: float
-    msi_unit: float
+    msi_unit: Tensor
+    """(M, 1, 1)"""
     channels: PairChannels
     base: MethodFusion | None
     """The closed form that the network adds to; None is bicubic, which the network makes itself."""
@@ -106,7 +107,8 @@ def learn_network(
     """Units and channels of the scene from some of its windows, and the statistics of the closed form that the network adds to."""
     samples = [_pixels_of(window()) for window in windows]
     hsi, msi = (torch.cat(parts, dim=1)[:, None] for parts in zip(*samples, strict=True))
-    hsi_unit, msi_unit = (unit_of(image, network.config.value_range[1]) for image in (hsi, msi))
+    hsi_unit = unit_of(hsi, network.config.value_range[1])
+    msi_unit = msi_units(msi, observation, hsi_unit, network.config.value_range[1])
     centres = msi_centres_nm(observation.response, wavelength_nm)
     with network_errors():
         channels = find_channels(network.config, (hsi / hsi_unit)[None], (msi / msi_unit)[None], wavelength_nm, centres)
