@@ -97,3 +97,11 @@ def test_mistakes_are_one_line(
     assert complaint in said
     assert said.count("\n") == 1
     assert not list(tmp_path.iterdir())
+
+
+def test_curves_are_drawn(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["curves", str(trained / "run"), "-o", str(tmp_path / "curves.png")]) == 0
+    assert (tmp_path / "curves.png").stat().st_size > 5000
+    assert run(["curves", str(tmp_path), "-o", str(tmp_path / "other.png")]) == 2
+    assert "expected the folder of a run" in capsys.readouterr().err
+    assert not (tmp_path / "other.png").exists()

@@ -40,6 +40,7 @@ app.command()(networks.kernels)
 app.command()(scenes.scenes)
 app.command()(training.train)
 app.command()(training.finetune)
+app.command()(training.curves)
 
 
 @app.callback()

@@ -130,3 +130,20 @@ def _print_comparison(rows: list[dict[str, float | str]], split: str) -> None:
             f"{float(row['after_psnr_db']) - float(row['before_psnr_db']):+.2f}",
         )
     Console(highlight=False).print(table)
+
+
+def curves(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of runs to draw together.")],
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="FIG", help="Figure to write (.png, .svg, .pdf).")],
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the figure if it exists.")] = False,
+) -> None:
+    """Draw the loss and the validation scores of one or several trainings.
+
+    [dim]hyperfuse curves runs/joint_bands runs/joint_components -o curves.png[/dim]
+    """
+    from hyperfuse.reporting.kernel_figure import refuse_unwritable_figure
+    from hyperfuse.training.curves import draw_curves
+
+    refuse_unwritable_figure(output, overwrite=overwrite)
+    draw_curves(runs, output)
+    typer.echo(str(output))
