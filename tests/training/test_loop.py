@@ -128,14 +128,20 @@ def test_ctrl_c_saves_and_resume_goes_on(path: Path, tmp_path: Path) -> None:
     assert 4 <= step < 4000
 
 
-def test_two_processes_reach_the_loss_of_one(path: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "start",
+    [
+        [sys.executable, "-m", "hyperfuse", "--quiet"],
+        [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "29731", "-m", "hyperfuse"],
+    ],
+    ids=["loop.devices", "torchrun"],
+)
+def test_two_processes_reach_the_loss_of_one(path: Path, tmp_path: Path, start: list[str]) -> None:
     changes = ["loop.ema=0", "loop.log_every=1", "loop.accelerator=cpu"]
-    script = tmp_path / "run.py"  # processes are started by running the same script again
-    script.write_text("from hyperfuse.cli.app import main\nif __name__ == '__main__':\n    main()\n")
-    for name, devices in (("one", 1), ("two", 2)):
-        arguments = ["train", str(path), "-o", str(tmp_path / name), "--set", f"loop.devices={devices}"]
-        arguments += [each for change in changes for each in ("--set", change)]
-        subprocess.run([sys.executable, str(script), *arguments], env=QUIET, check=True, capture_output=True, timeout=180)
+    train(read_experiment(path, changes), tmp_path / "one")
+    arguments = ["train", str(path), "-o", str(tmp_path / "two"), "--set", "loop.devices=2"]
+    arguments += [each for change in changes for each in ("--set", change)]
+    subprocess.run([*start, *arguments], env=QUIET, check=True, capture_output=True, timeout=180)
     one, two = ([line["loss"] for line in read_log(tmp_path / name) if line["event"] == "train"] for name in ("one", "two"))
     assert len(one) == 12
     assert one == pytest.approx(two, rel=1e-4)
