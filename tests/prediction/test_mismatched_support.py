@@ -74,7 +74,7 @@ def test_only_pixels_without_support_are_nodata(extent: str, corner: tuple[int, 
 
 
 def test_hsi_pixels_at_the_edge_count_although_they_are_hardly_covered() -> None:
-    """The MSI shows a quarter of the first HSI row and half of the last, too little to fit them; yet where they miss, so does the result."""
+    """A quarter of the first HSI row and half of the last are covered, too little to fit them; yet their holes are holes."""
     holes = np.zeros(HSI_SIZE, bool)
     holes[2, 3:6] = holes[11, 8] = True
     rows = slice(3, 38)  # of the MSI's grid: three of four rows of HSI row 2 are cut off, two of HSI row 11

@@ -69,6 +69,11 @@ class Placement:
         """How many fine pixels make a coarse one, along y and x."""
         return 1 / abs(self.step_y), 1 / abs(self.step_x)
 
+    def moved(self, offset: tuple[float, float]) -> Placement:
+        """The same for an HSI that looks this much further down and right, in fine pixels."""
+        start_y, start_x = self.start_y - offset[0] * self.step_y, self.start_x - offset[1] * self.step_x
+        return Placement(start_y, self.step_y, start_x, self.step_x)
+
     def coarse_rows(self, fine_rows: NDArray[np.float64]) -> NDArray[np.float64]:
         return self.start_y + fine_rows * self.step_y
 

@@ -14,47 +14,14 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
-from hyperfuse.cubes.cube import iterate_windows, physical_values
 from hyperfuse.cubes.grid import Grid, fine_grid, grid_of, parallel_placement, place, require_finer, window_of_grid
 from hyperfuse.errors import GridError, ValueRangeError
+from hyperfuse.prediction.cut_image import EVERYTHING, CutImage, require_values
 from hyperfuse.prediction.overlap import SMALLEST_HSI, WHOLE_HSI, Area, AxisOverlap, overlaps
 from hyperfuse.prediction.reprojection import parallel_to
 from hyperfuse.prediction.unusable_areas import without_masked
 
-EVERYTHING = slice(None)
 WHAT_BOTH_SHOW = Area()
-
-
-@dataclass(frozen=True)
-class CutImage:
-    """A window of a cube, turned where the other image is: reads physical values, NaN where there are none."""
-
-    cube: xr.DataArray
-    rows: slice
-    columns: slice
-    row_direction: int = 1
-    column_direction: int = 1
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        return self.cube.sizes["band"], self.rows.stop - self.rows.start, self.columns.stop - self.columns.start
-
-    def values(self, rows: slice, columns: slice, bands: slice | NDArray[np.int64] = EVERYTHING) -> NDArray[np.float32]:
-        source = _source_slice(rows, self.rows, self.row_direction), _source_slice(columns, self.columns, self.column_direction)
-        values: NDArray[np.float32] = physical_values(self.cube, *source, bands)
-        return values[:, :: self.row_direction, :: self.column_direction]
-
-    def is_missing(self, rows: NDArray[np.int64], columns: NDArray[np.int64], bands: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """(rows, columns) Where none of these bands has a value. Pixels count within the cut but may lie beyond it."""
-        source_rows = _source_pixels(rows, self.rows, self.row_direction, self.cube.sizes["y"])
-        source_columns = _source_pixels(columns, self.columns, self.column_direction, self.cube.sizes["x"])
-        # Each pixel is read once, however many fine ones lie on it.
-        (needed_rows, row_of), (needed_columns, column_of) = (
-            np.unique(axis, return_inverse=True) for axis in (source_rows, source_columns)
-        )
-        values = physical_values(self.cube.isel(y=needed_rows, x=needed_columns), bands=bands)
-        missing: NDArray[np.bool_] = ~np.isfinite(values).any(axis=0)
-        return missing[row_of][:, column_of]
 
 
 @dataclass(frozen=True)
@@ -72,6 +39,10 @@ class AlignedPair:
     fine_rows: slice
     fine_columns: slice
     """The part of the output grid that the pair covers; beyond it the fused image is nodata."""
+    known_offset: tuple[float, float] = (0.0, 0.0)
+    """How far beyond its georeference the HSI was said to look, fine pixels; the cut has followed it, `grid_shift` has not."""
+    turned_hsi: xr.DataArray | None = None
+    """The HSI before it was resampled onto a grid parallel to the MSI's, where that was needed."""
 
     @property
     def coarse_shape(self) -> tuple[int, int, int]:
@@ -101,8 +72,9 @@ class AlignedPair:
         return values
 
     def _underneath(self, axis: int, fine: slice) -> NDArray[np.int64]:
-        """The coarse pixel, counted within the cut, in which each fine pixel lies by georeference; some may lie beyond the cut."""
-        centres = np.arange(*fine.indices(self.fine_shape[1 + axis]), dtype=np.float64) + 0.5 - self.grid_shift[axis]
+        """The coarse pixel, counted within the cut, in which each fine pixel lies as far as is known; it may lie beyond."""
+        shift = self.grid_shift[axis] + self.known_offset[axis]
+        centres = np.arange(*fine.indices(self.fine_shape[1 + axis]), dtype=np.float64) + 0.5 - shift
         pixels: NDArray[np.int64] = np.floor(centres / self.scale[axis] + 1e-6).astype(np.int64)
         return pixels
 
@@ -128,10 +100,12 @@ def align_pair(
     *,
     mask: xr.DataArray | None = None,
     hsi_mask: xr.DataArray | None = None,
+    known_offset: tuple[float, float] = (0.0, 0.0),
 ) -> AlignedPair:
     """Cut both images to what they share, turn the HSI the MSI's way, and refuse what cannot be fused.
 
-    `area` says what the fused image covers; where a mask is not 0, its image (`mask` is the MSI's) is not used.
+    `area` says what the fused image covers; where a mask is not 0, its image (`mask` is the MSI's) is not used. `known_offset` is
+    how far beyond its georeference, (down, right) in fine pixels, the HSI is known to look.
     """
     for name, cube in (("HSI", hsi), ("MSI", msi)):
         if min(cube.sizes["y"], cube.sizes["x"]) < SMALLEST_HSI:
@@ -139,13 +113,13 @@ def align_pair(
             raise GridError(f"{name} of {size} pixels", "at least 2x2 pixels", "fuse a larger part of the scene")
     hsi, msi = (cube if given is None else without_masked(cube, given) for cube, given in ((hsi, hsi_mask), (msi, mask)))
     msi_grid = grid_of(msi)
-    placement = parallel_placement(grid_of(hsi), msi_grid)
+    placement, turned_hsi = parallel_placement(grid_of(hsi), msi_grid), None
     if placement is None:
-        hsi = parallel_to(msi_grid, hsi, keep_all=area.extent == WHOLE_HSI)
+        turned_hsi, hsi = hsi, parallel_to(msi_grid, hsi, keep_all=area.extent == WHOLE_HSI)
         placement = place(grid_of(hsi), msi_grid)
     hsi_grid = grid_of(hsi)
     require_finer(hsi_grid, msi_grid, placement)
-    rows, columns = overlaps(hsi_grid, msi_grid, placement, area)
+    rows, columns = overlaps(hsi_grid, msi_grid, placement.moved(known_offset), area)
     hsi_source = CutImage(hsi, rows.coarse, columns.coarse, rows.direction, columns.direction)
     msi_source = CutImage(msi, rows.fine, columns.fine)
     require_values(msi_source, "MSI")
@@ -157,40 +131,14 @@ def align_pair(
         msi_source=msi_source,
         usable_bands=usable_bands,
         scale=placement.scale,
-        grid_shift=(rows.shift, columns.shift),
+        grid_shift=(rows.shift - known_offset[0], columns.shift - known_offset[1]),
         output_grid=window_of_grid(fine_grid(hsi_grid, msi_grid), rows.output, columns.output),
         fine_rows=_within(rows),
         fine_columns=_within(columns),
+        known_offset=known_offset,
+        turned_hsi=turned_hsi,
     )
 
 
 def _within(axis: AxisOverlap) -> slice:
     return slice(axis.fine.start - axis.output.start, axis.fine.stop - axis.output.start)
-
-
-def _source_slice(part: slice, cut: slice, direction: int) -> slice:
-    """A part of a cut and perhaps turned axis, as a slice of the uncut one."""
-    start, stop, step = part.indices(cut.stop - cut.start)
-    assert step == 1
-    stop = max(start, stop)
-    return slice(cut.start + start, cut.start + stop) if direction > 0 else slice(cut.stop - stop, cut.stop - start)
-
-
-def _source_pixels(pixels: NDArray[np.int64], cut: slice, direction: int, size: int) -> NDArray[np.int64]:
-    source: NDArray[np.int64] = np.clip(cut.start + pixels if direction > 0 else cut.stop - 1 - pixels, 0, size - 1)
-    return source
-
-
-def require_values(image: CutImage, name: str) -> NDArray[np.bool_]:
-    """Which bands hold any value; read by windows, and only the bands that were empty so far."""
-    found = np.zeros(image.shape[0], dtype=bool)
-    for rows, columns in iterate_windows(image.cube.isel(y=image.rows, x=image.columns)):
-        empty = np.flatnonzero(~found)
-        if not empty.size:
-            break
-        found[empty] = np.isfinite(image.values(rows, columns, empty)).any(axis=(1, 2))
-    if not found.any():
-        raise ValueRangeError(
-            f"the {name} holds nothing but nodata or NaN in the overlap", "some valid pixels", "check nodata and extent"
-        )
-    return found

@@ -15,16 +15,13 @@ import numpy as np
 import xarray as xr
 from affine import Affine
 from numpy.typing import NDArray
-from scipy.ndimage import distance_transform_edt, map_coordinates, spline_filter
 
 from hyperfuse.cubes.cube import physical_values, window_of
 from hyperfuse.cubes.grid import Grid, Positions, crs_name, grid_nodes, grid_of, positions_in
 from hyperfuse.errors import GridError
 from hyperfuse.prediction.derived_cubes import DERIVED_TYPE, derived_cube
+from hyperfuse.prediction.spline_sampling import interpolated, needed_window, within
 
-# The splines' coefficients depend on all pixels around, fading by 0.27 per pixel: from here on by less than float32 shows.
-SURROUNDINGS = 14
-PADDING = 6
 # HSI pixels around the MSI that are worth keeping.
 MARGIN = 4
 
@@ -96,57 +93,8 @@ class ResampledReader:
 
     def read(self, bands: NDArray[np.int64], rows: slice, columns: slice) -> NDArray[np.float32]:
         nodes = np.meshgrid(np.arange(rows.start, rows.stop), np.arange(columns.start, columns.stop), indexing="ij")
-        return sampled(self.cube, bands, *positions_in(self.source, self.target, nodes[0], nodes[1]))
-
-
-def sampled(cube: xr.DataArray, bands: NDArray[np.int64], rows: Positions, columns: Positions) -> NDArray[np.float32]:
-    """(bands, ...) Physical values at positions between the pixels; NaN beyond the image and over missing pixels."""
-    height, width = cube.sizes["y"], cube.sizes["x"]
-    inside = (rows > -0.5) & (rows < height - 0.5) & (columns > -0.5) & (columns < width - 0.5)
-    values = np.full((len(bands), *rows.shape), np.nan, dtype=np.float32)
-    if not inside.any():
-        return values
-    at = rows[inside], columns[inside]
-    row_part, column_part = (_needed(axis, size) for axis, size in zip(at, (height, width), strict=True))
-    source = physical_values(cube, row_part, column_part, bands)
-    at = at[0] - row_part.start, at[1] - column_part.start
-    known = np.isfinite(source)
-    filled = _filled_from_nearest(source, known)
-    nearest = tuple(np.rint(axis).astype(np.int64).clip(0, size - 1) for axis, size in zip(at, source.shape[1:], strict=True))
-    for band, plane in enumerate(filled):
-        # Odd reflection: half a pixel beyond the outermost centres, a slope goes on.
-        padded = np.pad(plane, PADDING, mode="reflect", reflect_type="odd")
-        coefficients = spline_filter(padded, 3, np.float64, mode="mirror")
-        smooth = map_coordinates(coefficients, [axis + PADDING for axis in at], order=3, mode="mirror", prefilter=False)
-        values[band, inside] = np.where(known[band][nearest], smooth, np.nan)
-    return values
-
-
-def _needed(positions: Positions, size: int) -> slice:
-    first, last = math.floor(positions.min()) - SURROUNDINGS, math.ceil(positions.max()) + SURROUNDINGS
-    return slice(max(0, first), min(size, last + 1))
-
-
-def _filled_from_nearest(values: NDArray[np.float32], known: NDArray[np.bool_]) -> NDArray[np.float32]:
-    """Nothing of a nodata value reaches its neighbours; and what does depends on them alone, not on the window that is read."""
-    if known.all():
-        return values
-    filled = values.copy()
-    previous, nearest = known[0], _nearest_known(known[0])
-    for plane, mask in zip(filled, known, strict=True):
-        if mask.all():
-            continue
-        if not mask.any():
-            plane[:] = 0
-            continue
-        # Bands mostly miss the same pixels.
-        if not np.array_equal(mask, previous):
-            previous, nearest = mask, _nearest_known(mask)
-        plane[:] = plane[nearest[0], nearest[1]]
-    return filled
-
-
-def _nearest_known(known: NDArray[np.bool_]) -> NDArray[Any]:
-    """(2, rows, columns) Row and column of the known pixel that is nearest to each."""
-    indices: NDArray[Any] = distance_transform_edt(~known, return_distances=False, return_indices=True)
-    return indices
+        positions = positions_in(self.source, self.target, nodes[0], nodes[1])
+        needed = needed_window(positions, (self.source.height, self.source.width))
+        if needed is None:
+            return np.full((len(bands), *nodes[0].shape), np.nan, dtype=np.float32)
+        return interpolated(physical_values(self.cube, *needed, bands), within(positions, needed))

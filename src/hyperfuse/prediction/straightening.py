@@ -1,0 +1,200 @@
+"""An HSI resampled so that all of it looks where one shift says, guided by the MSI.
+
+Where the HSI's grid is turned against the MSI's, or its offset differs from place to place, no single shift describes it, and the
+methods want one. Splines between coarse pixels blur what is sharp. By how much, the MSI m can tell: it shows what the HSI's sensor
+would see, A m, both where it looked and where it shall look, so that
+
+    hsi'(q) = spline(hsi)(q) + W [ (A m)(q) - spline(A m)(q) ]
+
+with splines between the pixels as they are, and with W, which tells how the HSI's bands go along with the MSI's.
+
+Shapes: C bands, M msi bands, n pixels, h w coarse, H W fine.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.ndimage import gaussian_filter, map_coordinates, spline_filter
+
+from hyperfuse.cubes.grid import Grid
+from hyperfuse.degradation.point_spread import REACH_IN_SIGMAS
+from hyperfuse.estimation.observation import Observation
+from hyperfuse.estimation.offset_field import OffsetField
+from hyperfuse.prediction.aligned_pair import AlignedPair
+from hyperfuse.prediction.cut_image import CutImage
+from hyperfuse.prediction.derived_cubes import DERIVED_TYPE, derived_cube
+from hyperfuse.prediction.hsi_as_taken import TakenHsi, hsi_as_taken
+from hyperfuse.prediction.spline_sampling import Positions, Window, filled_from_nearest, interpolated, needed_window, within
+
+# Coarse pixels beyond the cut that can still be read, for the support of fine pixels at its edges.
+BEYOND = 1
+# From how many windows along each side of the scene W is learnt, and of how many coarse pixels besides what their splines need.
+WINDOWS, WINDOW = 4, 8
+FEWEST_PIXELS_PER_WEIGHT = 5
+# Share of the MSI's variance that is added to it, so that bands which say the same share their weight.
+RIDGE = 1e-5
+FIXED_POINT_STEPS = 4
+
+
+def straightened_pair(pair: AlignedPair, observation: Observation, field: OffsetField | None = None) -> AlignedPair:
+    """The same pair with an HSI that looks everywhere where the observation's shift says; computed when it is read.
+
+    Without a field it did so before, but perhaps from a turned grid.
+    """
+    taken = hsi_as_taken(pair)
+    reader = StraightenedReader(pair, taken, observation.misregistration, observation.sigma, field)
+    reader = replace(reader, weights=_msi_weights(reader))
+    _, height, width = pair.coarse_shape
+    cube = derived_cube(reader, taken.image.cube, Grid(height + 2 * BEYOND, width + 2 * BEYOND, None, None))
+    source = CutImage(cube, slice(BEYOND, BEYOND + height), slice(BEYOND, BEYOND + width))
+    return replace(pair, hsi_source=source, turned_hsi=None)
+
+
+@dataclass(frozen=True)
+class StraightenedReader:
+    """The pair's HSI, with `BEYOND` more pixels on all sides, as if all of it looked `misregistration` beyond its grid."""
+
+    pair: AlignedPair
+    taken: TakenHsi
+    misregistration: tuple[float, float]
+    sigma: tuple[float, float]
+    field: OffsetField | None
+    """Where it looks in truth."""
+    weights: NDArray[np.float32] | None = None
+    """(C, M), W."""
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        bands, height, width = self.pair.coarse_shape
+        return bands, height + 2 * BEYOND, width + 2 * BEYOND
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return DERIVED_TYPE
+
+    def read(self, bands: NDArray[np.int64], rows: slice, columns: slice) -> NDArray[np.float32]:
+        looks = self.wanted_looks(rows, columns)
+        pixels = self.pixels_looking_at(looks)
+        needed = needed_window(pixels, self.taken.image.shape[1:])
+        if needed is None:
+            return np.full((len(bands), *looks[0].shape), np.nan, dtype=np.float32)
+        values, at = self.taken.image.values(*needed, bands), within(pixels, needed)
+        if self.weights is None:
+            return interpolated(values, at)
+        seen, wanted = self.msi_seen_at(self.looks_of(needed), looks)
+        # Where the HSI is missing, its splines run on neighbours; the MSI's must do so too, to show what that costs.
+        seen[:, ~np.isfinite(values).any(axis=0)] = np.nan
+        between = interpolated(np.concatenate([values, seen]), at)
+        detail = np.nan_to_num(wanted - between[len(bands) :])
+        result: NDArray[np.float32] = between[: len(bands)] + np.tensordot(self.weights[bands], detail, 1)
+        return result
+
+    def wanted_looks(self, rows: slice, columns: slice) -> Positions:
+        """At which fine positions the straightened pixels shall look."""
+        pixels = _pixel_positions((rows, columns))
+        (scale_y, scale_x), (shift_y, shift_x), (move_y, move_x) = self.pair.scale, self.pair.grid_shift, self.misregistration
+        y = (pixels[0] - BEYOND + 0.5) * scale_y - 0.5 + shift_y + move_y
+        x = (pixels[1] - BEYOND + 0.5) * scale_x - 0.5 + shift_x + move_x
+        return y, x
+
+    def looks_of(self, window: Window) -> Positions:
+        """At which fine positions the pixels of a window of the HSI look as it was taken."""
+        rows, columns = self.taken.placed(_pixel_positions(window))
+        down, right = self._offsets(rows, columns)
+        return rows + down, columns + right
+
+    def pixels_looking_at(self, looks: Positions) -> Positions:
+        """Positions between the pixels of the HSI as it was taken. Offsets vary slowly: few steps find whose offset leads there."""
+        rows, columns = looks
+        for _ in range(FIXED_POINT_STEPS):
+            down, right = self._offsets(rows, columns)
+            rows, columns = looks[0] - down, looks[1] - right
+        return self.taken.unplaced((rows, columns))
+
+    def _offsets(self, rows: NDArray[np.float64], columns: NDArray[np.float64]) -> NDArray[np.float64]:
+        if self.field is not None:
+            return self.field.at(rows, columns)
+        return np.array(self.misregistration)[:, None, None]
+
+    def msi_seen_at(self, *looks: Positions) -> list[NDArray[np.float32]]:
+        """(M, ...) for each set of fine positions: what the HSI's sensor would see of the MSI there. The MSI's holes are filled."""
+        window = self._msi_window(*looks)
+        msi = filled_from_nearest(self.pair.msi_source.values(*window))
+        blurred = gaussian_filter(msi, (0.0, *self.sigma), mode="nearest", truncate=REACH_IN_SIGMAS)
+        coefficients = [spline_filter(plane, 3, np.float64, mode="mirror") for plane in blurred]
+        found = []
+        for positions in looks:
+            inside = [axis.clip(0, size - 1) for axis, size in zip(within(positions, window), msi.shape[1:], strict=True)]
+            planes = [map_coordinates(plane, inside, order=3, mode="mirror", prefilter=False) for plane in coefficients]
+            found.append(np.stack(planes).astype(np.float32))
+        return found
+
+    def _msi_window(self, *looks: Positions) -> Window:
+        """The part of the MSI that is seen from some fine positions."""
+        parts = []
+        for axis, (size, sigma) in enumerate(zip(self.pair.fine_shape[1:], self.sigma, strict=True)):
+            reach = REACH_IN_SIGMAS * sigma + 3
+            first, last = min(each[axis].min() for each in looks) - reach, max(each[axis].max() for each in looks) + reach
+            start = min(max(0, math.floor(first)), size - 1)
+            parts.append(slice(start, max(start + 1, min(size, math.ceil(last) + 1))))
+        return parts[0], parts[1]
+
+
+def _pixel_positions(window: Window) -> Positions:
+    rows, columns = (np.arange(part.start, part.stop, dtype=np.float64) for part in window)
+    grid = np.meshgrid(rows, columns, indexing="ij")
+    return grid[0], grid[1]
+
+
+def _msi_weights(reader: StraightenedReader) -> NDArray[np.float32] | None:
+    """(C, M) Slopes of the HSI's bands on the MSI's, as the HSI's sensor sees them, learnt from windows all over the scene.
+
+    None where there are too few pixels to tell. Bands that are not usable have no slope.
+    """
+    usable = reader.pair.usable_bands
+    spectra, seen = [], []
+    for rows in _spread(reader.shape[1]):
+        for columns in _spread(reader.shape[2]):
+            found = _samples(reader, (rows, columns), np.flatnonzero(usable))
+            spectra.append(found[0])
+            seen.append(found[1])
+    y, x = (np.concatenate(parts, axis=1).astype(np.float64) for parts in (spectra, seen))
+    if x.shape[1] < FEWEST_PIXELS_PER_WEIGHT * (len(x) + 1):
+        return None
+    y, x = y - y.mean(axis=1, keepdims=True), x - x.mean(axis=1, keepdims=True)
+    spread = x @ x.T
+    ridge = RIDGE * np.trace(spread) / len(x) + 1e-300
+    weights = np.zeros((len(usable), len(x)), dtype=np.float32)
+    weights[usable] = np.linalg.solve(spread + ridge * np.eye(len(x)), x @ y.T).T
+    return weights
+
+
+def _samples(
+    reader: StraightenedReader, window: Window, bands: NDArray[np.int64]
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """(bands, n) and (M, n): spectra of the HSI as it was taken around a window, and the MSI as seen by the same pixels."""
+    nothing = np.empty((len(bands), 0), np.float32), np.empty((reader.pair.fine_shape[0], 0), np.float32)
+    needed = needed_window(reader.pixels_looking_at(reader.wanted_looks(*window)), reader.taken.image.shape[1:])
+    if needed is None:
+        return nothing
+    values, looks = reader.taken.image.values(*needed, bands), reader.looks_of(needed)
+    live = np.isfinite(values).any(axis=(1, 2))
+    known = np.isfinite(values[live]).all(axis=0) if live.any() else np.zeros(values.shape[1:], bool)
+    for axis, size in zip(looks, reader.pair.fine_shape[1:], strict=True):
+        known &= (axis > 0) & (axis < size - 1)
+    if not known.any():
+        return nothing
+    (seen,) = reader.msi_seen_at(looks)
+    return np.nan_to_num(values[:, known]), seen[:, known]
+
+
+def _spread(size: int) -> list[slice]:
+    side = min(WINDOW, size)
+    count = max(1, min(WINDOWS, size // side))
+    starts = [round(index * (size - side) / max(1, count - 1)) for index in range(count)]
+    return [slice(start, start + side) for start in starts]
