@@ -12,6 +12,7 @@ import hyperfuse
 
 PUBLIC = {
     "HyperfuseError": None,
+    "OutputOptions": None,
     "evaluate": ["fused", "reference", "scale", "peak", "with_q2n", "max_bytes"],
     "find_response": None,
     "fuse": None,
@@ -21,7 +22,7 @@ PUBLIC = {
     "physical_values": ["cube", "rows", "columns", "bands", "dtype"],
     "simulate_pair": None,
     "summarise": ["cube"],
-    "write_cube": ["cube", "path", "options", "cog", "overwrite"],
+    "write_cube": ["cube", "path", "output", "options", "cog", "overwrite", "inputs"],
 }
 
 

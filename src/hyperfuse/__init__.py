@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hyperfuse.cubes.cube import make_cube, physical_values
     from hyperfuse.cubes.files import open_cube, write_cube
+    from hyperfuse.cubes.output_options import OutputOptions
     from hyperfuse.cubes.summary import summarise
     from hyperfuse.degradation.response import find_response
     from hyperfuse.degradation.simulation import simulate_pair
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "HyperfuseError": "hyperfuse.errors",
+    "OutputOptions": "hyperfuse.cubes.output_options",
     "evaluate": "hyperfuse.quality.evaluation",
     "find_response": "hyperfuse.degradation.response",
     "fuse": "hyperfuse.prediction.fuse_scene",
@@ -39,6 +41,7 @@ _HOMES = {
 
 __all__ = [
     "HyperfuseError",
+    "OutputOptions",
     "evaluate",
     "find_response",
     "fuse",

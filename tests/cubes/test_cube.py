@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from cubes.random_cubes import NORTH_UP, ROTATED, sample_cube
 from hyperfuse.cubes.cube import as_cube, iterate_windows, make_cube, missing_values, nodata_of, physical_values, window_of
-from hyperfuse.cubes.files import empty_like
 from hyperfuse.cubes.grid import grid_of
 from hyperfuse.errors import BandError, CubeFileError, OptionError
 
@@ -88,11 +87,6 @@ class TestNodata:
         with pytest.raises(OptionError, match="nodata -9999 for uint8 values"):
             make_cube(np.zeros((1, 2, 2), np.uint8), nodata=-9999)
         assert nodata_of(make_cube(np.zeros((1, 2, 2), np.float32), nodata=0.1)) == np.float32(0.1)
-
-    def test_empty_like_keeps_it_where_it_fits(self) -> None:
-        cube = make_cube(np.zeros((1, 2, 2), np.int16), nodata=-9999)
-        assert nodata_of(empty_like(cube, np.dtype(np.float32))) == -9999
-        assert nodata_of(empty_like(cube, np.dtype(np.uint8))) is None
 
 
 class TestPhysicalValues:

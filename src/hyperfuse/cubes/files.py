@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
 from hyperfuse.cubes.chosen_array import LAST, cube_from_arrays
-from hyperfuse.cubes.cube import as_cube, iterate_windows, place_cube
+from hyperfuse.cubes.cube import as_cube, iterate_windows
 from hyperfuse.cubes.envi import old_data
 from hyperfuse.cubes.found_arrays import FoundArray
 from hyperfuse.cubes.hdf5 import arrays_in_hdf5
 from hyperfuse.cubes.matlab import arrays_in_mat, created_mat
 from hyperfuse.cubes.netcdf import arrays_in_netcdf, created_netcdf
-from hyperfuse.cubes.nodata import fitting_nodata, nodata_of
 from hyperfuse.cubes.numpy_files import arrays_in_npy, arrays_in_npz, created_npy, created_npz, side_file
+from hyperfuse.cubes.output_options import AS_IT_IS, COMPRESSIONS, OutputOptions, converted
 from hyperfuse.cubes.products.catalogue import open_product
 from hyperfuse.cubes.publishing import published, refuse_unwritable
 from hyperfuse.cubes.raster import open_raster_file
 from hyperfuse.cubes.raster_writing import created_envi, created_geotiff
+from hyperfuse.cubes.stac import item_file, stac_item, write_item
 from hyperfuse.cubes.undisturbed import CubeWriter, undisturbed
 from hyperfuse.cubes.zarr_store import arrays_in_zarr, created_zarr
 from hyperfuse.errors import CubeFileError, CubeWriteError, OptionError
@@ -59,13 +59,29 @@ CREATORS: dict[str, Callable[[Path, xr.DataArray, Mapping[str, str]], AbstractCo
     ".npy": created_npy,
 }
 
+# What each format calls the compressions that it has; None where it has only that one and no option for it.
+TIFF_COMPRESSIONS = {name: name.upper() for name in COMPRESSIONS}
+HDF5_COMPRESSIONS = {"deflate": "gzip", "none": "none"}
+COMPRESSED_AS: dict[str, dict[str, str] | dict[str, None]] = {
+    ".tif": TIFF_COMPRESSIONS,
+    ".tiff": TIFF_COMPRESSIONS,
+    ".hdr": {"none": None},
+    ".nc": HDF5_COMPRESSIONS,
+    ".nc4": HDF5_COMPRESSIONS,
+    ".h5": HDF5_COMPRESSIONS,
+    ".hdf5": HDF5_COMPRESSIONS,
+    ".zarr": {"zstd": "zstd", "deflate": "gzip", "none": "none"},
+    ".mat": {"deflate": None},
+    ".npz": {"deflate": None},
+    ".npy": {"none": None},
+}
 # Options of the formats that are not GDAL's, which knows its own.
 OPTIONS: dict[str, tuple[str, ...]] = {
     ".nc": ("COMPRESS",),
     ".nc4": ("COMPRESS",),
     ".h5": ("COMPRESS",),
     ".hdf5": ("COMPRESS",),
-    ".zarr": (),
+    ".zarr": ("COMPRESS",),
     ".mat": ("VERSION",),
     ".npz": (),
     ".npy": (),
@@ -126,27 +142,35 @@ def write_cube(
     cube: xr.DataArray | NDArray[Any],
     path: PathLike,
     *,
+    output: OutputOptions = AS_IT_IS,
     options: Mapping[str, str] | None = None,
     cog: bool = False,
     overwrite: bool = False,
+    inputs: Sequence[PathLike] = (),
 ) -> Path:
-    """Write a cube, window by window, in the format of the suffix; the file appears whole or not at all."""
-    cube = as_cube(cube)
-    windows = list(iterate_windows(cube, _window_bytes(cube)))
+    """Write a cube, window by window, in the format of the suffix; the file appears whole or not at all.
+
+    `output` says which bands to write and in which numbers; `options` are the format's own. `inputs` are the files that the cube
+    was made from, for a STAC item.
+    """
+    refuse_target(Path(path), output=output, options=options, cog=cog, overwrite=overwrite)
+    source = as_cube(cube)
+    cube, clipping = converted(source, output)
+    windows = list(iterate_windows(cube, _window_bytes(cube.sizes["band"], max(source.dtype.itemsize, cube.dtype.itemsize))))
     with (
-        created_cube(path, cube, options=options, cog=cog, overwrite=overwrite) as writer,
+        created_cube(path, cube, output=output, options=options, cog=cog, overwrite=overwrite, inputs=inputs) as writer,
         progress("Writing", len(windows)) as advance,
     ):
         for rows, columns in windows:
             writer.write(rows, columns, cube.isel(y=rows, x=columns).values)
             advance(1)
+    clipping.report(cube)
     return Path(path)
 
 
-def _window_bytes(cube: xr.DataArray) -> int:
+def _window_bytes(bands: int, itemsize: int) -> int:
     """Enough for a whole block of all bands, within reason: a compressed block that is written in parts is compressed again."""
-    itemsize = cube.dtype.itemsize
-    block_bytes = 4 * cube.sizes["band"] * BLOCK * BLOCK
+    block_bytes = 4 * bands * BLOCK * BLOCK
     return min(max(SMALLEST_WINDOW_BYTES, block_bytes), LARGEST_WINDOW_BYTES) * 4 // max(4, itemsize)
 
 
@@ -155,32 +179,61 @@ def created_cube(
     path: PathLike,
     template: xr.DataArray,
     *,
+    output: OutputOptions = AS_IT_IS,
     options: Mapping[str, str] | None = None,
     cog: bool = False,
     overwrite: bool = False,
-    workplace: Path | None = None,
+    inputs: Sequence[PathLike] = (),
 ) -> Iterator[CubeWriter]:
     """A new cube like `template` (whose values are not looked at), written window by window; it appears when the block ends.
 
-    `workplace` is a folder that does not exist yet, on the target's disk, for the time until then; without it one is made up.
+    The template is what is to be written: of `output` only counts how it is stored (see `output_template` for the rest).
     """
     path = Path(path)
-    refuse_target(path, options=options, cog=cog, overwrite=overwrite)
-    create = creator_for(path)
-    given = {key.upper(): value for key, value in (options or {}).items()}
-    with published(path, overwrite=overwrite, beside=_companions(path), stale=_stale(path), workplace=workplace) as temporary:
-        creation = created_geotiff(temporary, template, given, cog=True) if cog else create(temporary, template, given)
+    refuse_target(path, output=output, options=options, cog=cog, overwrite=overwrite)
+    create, given = creator_for(path), _format_options(path, output, options)
+    item = stac_item(path, template, _companions(path), inputs, cog=cog) if output.stac else None
+    with published(path, overwrite=overwrite, beside=_written_beside(path, output), stale=_stale(path)) as temporary:
+        if create is created_geotiff:
+            creation: AbstractContextManager[CubeWriter] = created_geotiff(
+                temporary, template, given, cog=cog, overviews=output.overviews
+            )
+        else:
+            creation = create(temporary, template, given)
         with undisturbed(creation) as writer:
             yield writer
+        if item is not None:
+            write_item(item_file(temporary), item)
 
 
-def refuse_target(path: Path, *, options: Mapping[str, str] | None = None, cog: bool = False, overwrite: bool = False) -> None:
+def refuse_target(
+    path: Path,
+    *,
+    output: OutputOptions = AS_IT_IS,
+    options: Mapping[str, str] | None = None,
+    cog: bool = False,
+    overwrite: bool = False,
+) -> None:
     """Whatever can be said against a target before there is anything to write to it; to be asked before hours of work."""
-    if creator_for(path) is not created_geotiff and cog:
-        raise OptionError(f"a cloud-optimised {path.suffix}", "--cog with .tif")
-    _refuse_unknown_options(path, options or {})
-    for each in (*_companions(path), path):
+    if creator_for(path) is not created_geotiff and (cog or output.overviews):
+        raise OptionError(f"{'a cloud-optimised' if cog else 'overviews in'} {path.suffix}", "--cog or --overviews with .tif")
+    _refuse_unknown_options(path, _format_options(path, output, options))
+    for each in (*_written_beside(path, output), path):
         refuse_unwritable(each, overwrite=overwrite)
+
+
+def _format_options(path: Path, output: OutputOptions, options: Mapping[str, str] | None) -> dict[str, str]:
+    """The format's own options, with the compression among them under the name that it has there."""
+    given = {key.upper(): value for key, value in (options or {}).items()}
+    if output.compress is None:
+        return given
+    known = COMPRESSED_AS[path.suffix.lower()]
+    if output.compress not in known:
+        raise OptionError(f"--compress {output.compress} for {path.name}", f"{' or '.join(known)} with {path.suffix}")
+    if "COMPRESS" in given:
+        raise OptionError("--compress and --co COMPRESS", "one of the two")
+    word = known[output.compress]
+    return given if word is None else given | {"COMPRESS": word}
 
 
 def _refuse_unknown_options(path: Path, given: Mapping[str, str]) -> None:
@@ -191,8 +244,13 @@ def _refuse_unknown_options(path: Path, given: Mapping[str, str]) -> None:
             raise OptionError(f"option {name} for {path.name}", expected, "check --co NAME=VALUE")
 
 
+def _written_beside(path: Path, output: OutputOptions) -> list[Path]:
+    """Every file that is written together with `path`."""
+    return [*_companions(path), *([item_file(path)] if output.stac else [])]
+
+
 def _companions(path: Path) -> list[Path]:
-    """The files that are written together with `path`."""
+    """The files without which the cube at `path` would not be whole."""
     suffix = path.suffix.lower()
     return [path.with_suffix(".img")] if suffix == ".hdr" else [side_file(path)] if suffix == ".npy" else []
 
@@ -216,11 +274,3 @@ def creator_for(path: Path) -> Callable[[Path, xr.DataArray, Mapping[str, str]],
             f"unknown suffix {path.suffix!r} of {path.name}", f"one of {known}", "ENVI is written as NAME.hdr + NAME.img"
         )
     return creator
-
-
-def empty_like(cube: xr.DataArray, dtype: np.dtype[Any]) -> xr.DataArray:
-    """A template of the same metadata and another data type that takes no memory; nodata stays where that type can hold it."""
-    values = np.broadcast_to(np.zeros((), dtype), cube.shape)
-    attributes = {key: value for key, value in cube.attrs.items() if key != "_FillValue"}
-    empty = xr.DataArray(values, dims=cube.dims, coords=cube.coords, attrs=attributes)
-    return place_cube(empty, None, None, fitting_nodata(nodata_of(cube), empty.dtype))
