@@ -34,6 +34,7 @@ COMPANIONS = re.compile(r"(glt|igm|obs|loc|h2o|mask)", re.IGNORECASE)
 REFLECTANCE = re.compile(r"(rfl|corr)", re.IGNORECASE)
 LEVELS = {True: ("L2", "surface reflectance"), False: ("L1", "radiance at the sensor, uW cm-2 sr-1 nm-1")}
 FILL = -9999
+LENGTH_OF_FLIGHT = len("f110512t01p00r11")
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,10 @@ def is_aviris(name: str) -> bool:
     return bool(CLASSIC.fullmatch(name) or NEXT_GENERATION.fullmatch(name))
 
 
+def is_image(name: str) -> bool:
+    return is_aviris(name) and not COMPANIONS.search(name[LENGTH_OF_FLIGHT:])
+
+
 def aviris_keys(delivery: Delivery) -> list[DeliveredFile]:
     """The header of each image; of a flight that comes with both, the reflectance."""
     headers = list(_images(delivery))
@@ -64,7 +69,8 @@ def aviris_keys(delivery: Delivery) -> list[DeliveredFile]:
 def open_aviris(delivery: Delivery, key: DeliveredFile, variable: str | None) -> Product:
     if variable is not None:
         key = _chosen(delivery, variable)
-    return completed(_opened(delivery, key), delivery, key.base_name)
+    cube = _opened(delivery, key)
+    return completed(cube, delivery, key.base_name) if is_image(key.base_name) else Product(cube)
 
 
 def completed(cube: xr.DataArray, delivery: Delivery, name: str) -> Product:
@@ -99,7 +105,7 @@ def _geometry(cube: xr.DataArray) -> str:
 
 def _images(delivery: Delivery) -> Iterator[DeliveredFile]:
     for file in delivery:
-        if file.base_name.lower().endswith(".hdr") and is_aviris(file.base_name) and not COMPANIONS.search(file.base_name[16:]):
+        if file.base_name.lower().endswith(".hdr") and is_image(file.base_name):
             yield file
 
 

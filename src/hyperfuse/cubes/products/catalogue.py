@@ -89,7 +89,7 @@ def _image_of_product(path: Path, variable: str | None) -> Product | None:
             return _opened(kind, delivery, keys[0], variable or part or None) if keys else None
     if variable is not None or path.suffix.lower() not in ENVI_OR_TIFF:
         return None
-    if aviris.is_aviris(path.name):
+    if aviris.is_image(path.name):
         return aviris.completed(open_raster_file(path), deliver(path), path.name)
     if hyperion.CUBE.fullmatch(path.name) and not hyperion.BAND.fullmatch(path.name):
         return hyperion.completed(open_raster_file(path), path)

@@ -44,7 +44,7 @@ class DeliveredFile:
 
     @property
     def base_name(self) -> str:
-        return PurePosixPath(self.name).name
+        return self.name.rpartition("/")[2]
 
     @property
     def shown(self) -> str:

@@ -43,6 +43,7 @@ OLI2 = {
 SENSORS = {"LANDSAT_8": ("Landsat-8", OLI), "LANDSAT_9": ("Landsat-9", OLI2)}
 REFLECTIVE = ("B1", "B2", "B3", "B4", "B5", "B6", "B7")
 THERMAL = ("B10", "B11")
+SETS = {"reflective": REFLECTIVE, "pan": ("B8",), "thermal": THERMAL}
 CIRRUS = "B9"
 LIST = "a list such as B2,B3,B4"
 ROOT_OF_COLLECTION_1 = "PRODUCT_METADATA"
@@ -58,7 +59,7 @@ def open_landsat(delivery: Delivery, key: DeliveredFile, variable: str | None) -
         raise CubeFileError(f"{key.shown} is of {spacecraft}", "LANDSAT_8 or LANDSAT_9")
     sensor, wavelengths = SENSORS[spacecraft]
     files = _band_files(groups)
-    sets = {"reflective": REFLECTIVE, "pan": ("B8",), "thermal": [band for band in THERMAL if band in files]}
+    sets = {name: held for name, bands in SETS.items() if (held := [band for band in bands if band in files])}
     chosen = chosen_bands(variable or "reflective", sets, list(OLI))
     if chosen is None:
         assert variable is not None

@@ -228,18 +228,22 @@ def _crs(attributes: Attributes) -> CRS:
 
 
 def _map_transform(attributes: Attributes, shape: tuple[int, ...], pixel: float) -> Affine:
-    """The corners are the centres of the corner pixels of the 30 m grid; the panchromatic image covers the same ground."""
+    """The corners are the centres of the corner pixels of the 30 m grid; the panchromatic image covers the same ground.
+
+    Whoever wrote the edges of the image instead has them one pixel further apart.
+    """
     corners = [attributes.number(f"Product_{corner}corner_{axis}") for corner in ("UL", "LR") for axis in ("easting", "northing")]
     left, top, right, bottom = corners
-    zoom = PIXEL / pixel
-    steps_x, steps_y = shape[1] / zoom - 1, shape[0] / zoom - 1
-    step_x = (right - left) / steps_x if steps_x >= 1 else PIXEL
-    step_y = (top - bottom) / steps_y if steps_y >= 1 else PIXEL
-    # Whoever wrote the edges of the image instead has them one pixel further apart.
-    if abs(step_x * steps_x / (steps_x + 1) - PIXEL) < abs(step_x - PIXEL):
-        return Affine(pixel, 0.0, left, 0.0, -pixel, top)
-    if max(abs(step_x - PIXEL), abs(step_y - PIXEL)) > PIXEL / 100:
+    pixels_x, pixels_y = shape[1] * pixel / PIXEL, shape[0] * pixel / PIXEL
+    # How far the corners are from where they belong, in metres.
+    beyond = {
+        gap: max(abs(right - left - PIXEL * (pixels_x - gap)), abs(top - bottom - PIXEL * (pixels_y - gap))) for gap in (1, 0)
+    }
+    gap = min(beyond, key=lambda gap: beyond[gap])
+    if beyond[gap] > PIXEL / 2:
         raise CubeFileError(
-            f"{attributes.file.shown}: its corners make pixels of {step_x:.2f} x {step_y:.2f} m", f"{PIXEL:g} m", "fetch it again"
+            f"{attributes.file.shown}: its corners are {right - left:g} x {top - bottom:g} m apart",
+            f"{pixels_x:g} x {pixels_y:g} pixels of {PIXEL:g} m",
+            "fetch it again",
         )
-    return Affine(pixel, 0.0, left - PIXEL / 2, 0.0, -pixel, top + PIXEL / 2)
+    return Affine(pixel, 0.0, left - gap * PIXEL / 2, 0.0, -pixel, top + gap * PIXEL / 2)
