@@ -29,7 +29,7 @@ FEW_PIXELS = 100  # in a scene of so few coarse pixels it is doubled, and grows 
 RIDGE_OF_NEIGHBOURHOOD = 1e-3  # the same in units of the neighbourhood's own variance
 # Detail on the fine grid has about this many times the variance of detail on the coarse one; noise matters that much less.
 FINE_DETAIL_GAIN = 5.0
-CHUNK_NUMBERS = 4_000_000  # floats of neighbour weights held at once
+CHUNK_NUMBERS = 2_000_000  # floats held at once, about
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,9 @@ class _Neighbourhoods:
         columns = CellAxis.of(width, fine_msi.shape[2], self.scale[1], self.shift[1], fine_msi)
         coarse = torch.cat([self.msi, self.msi_detail, self.detail])
         fine = torch.cat([fine_msi, fine_detail])
-        step = max(1, CHUNK_NUMBERS // (width * rows.most * columns.most * (2 * REACH + 1) ** 2))
+        neighbours_of_cell, pixels_of_cell, bands = (2 * REACH + 1) ** 2, rows.most * columns.most, len(self.msi)
+        numbers_of_cell = neighbours_of_cell * len(coarse) + pixels_of_cell * (neighbours_of_cell + 2 * bands**2)
+        step = max(1, CHUNK_NUMBERS // (width * numbers_of_cell))
         predicted = torch.empty(len(self.detail), *fine_msi.shape[1:], dtype=fine.dtype)
         column_places = columns.owned(slice(0, width))[1]
         for first in range(0, height, step):
