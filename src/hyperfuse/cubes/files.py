@@ -184,16 +184,19 @@ def created_cube(
     cog: bool = False,
     overwrite: bool = False,
     inputs: Sequence[PathLike] = (),
+    workplace: Path | None = None,
 ) -> Iterator[CubeWriter]:
     """A new cube like `template` (whose values are not looked at), written window by window; it appears when the block ends.
 
     The template is what is to be written: of `output` only counts how it is stored (see `output_template` for the rest).
+    `workplace` is a folder that does not exist yet, on the target's disk, for the time until then; without it one is made up.
     """
     path = Path(path)
     refuse_target(path, output=output, options=options, cog=cog, overwrite=overwrite)
     create, given = creator_for(path), _format_options(path, output, options)
     item = stac_item(path, template, _companions(path), inputs, cog=cog) if output.stac else None
-    with published(path, overwrite=overwrite, beside=_written_beside(path, output), stale=_stale(path)) as temporary:
+    beside = _written_beside(path, output)
+    with published(path, overwrite=overwrite, beside=beside, stale=_stale(path), workplace=workplace) as temporary:
         if create is created_geotiff:
             creation: AbstractContextManager[CubeWriter] = created_geotiff(
                 temporary, template, given, cog=cog, overviews=output.overviews
