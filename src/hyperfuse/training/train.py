@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,6 +48,8 @@ def train(
     require_extra()
     run = RunFolder(Path(folder))
     gathered = scenes or gather_scenes(experiment, scenes_folder)
+    for note in gathered.notes if is_first_process() else []:
+        warnings.warn(note, stacklevel=2)
     # One process makes the folder, before others that are started from here can look into it.
     continues = run.begin(experiment, resume=resume) if is_first_process() else False
     if network is None:

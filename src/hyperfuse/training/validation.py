@@ -5,6 +5,7 @@ C bands, M msi bands, h w coarse, H W fine.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -75,7 +76,11 @@ def validate(network: FusionNetwork, case: ValidationCase) -> tuple[Score, Tenso
 
 
 def _make_case(name: str, scene: Scene, reference: Tensor, weights: NDArray[np.float64], scale: float, base: str) -> ValidationCase:
-    simulation = simulate_pair(make_cube(reference.numpy()), scale, weights)
+    with warnings.catch_warnings():
+        warnings.simplefilter(
+            "ignore"
+        )  # test scenes are cut to whole coarse pixels at every scale; that need not be said each time
+        simulation = simulate_pair(make_cube(reference.numpy()), scale, weights)
     hsi, msi = (torch.from_numpy(np.ascontiguousarray(cube.values)) for cube in (simulation.hsi, simulation.msi))
     used = torch.from_numpy(np.ascontiguousarray(simulation.reference.values))
     observation = known_observation(torch.from_numpy(weights), float(scale))
