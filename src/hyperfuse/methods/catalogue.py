@@ -19,12 +19,25 @@ from hyperfuse.methods.window import Window
 
 
 @dataclass(frozen=True)
+class Footprint:
+    """How far a method looks, and what it holds at the same time (as measured; see `prediction/memory.py`)."""
+
+    reach: Callable[[Observation], int]
+    """How many coarse pixels around itself a fused pixel depends on; farther ones change it by less than a thousandth."""
+    core_copies: float = 2.2
+    """Images of all bands, as large as the core of a window."""
+    window_copies: float = 0.0
+    """Images of all bands, as large as the window."""
+    component_images: int = 0
+    """Images of all components, near the core."""
+
+
+@dataclass(frozen=True)
 class Method:
     """Works on images without holes. `over_scene(window)` fuses the core of a window and asks for what belongs to the scene."""
 
     over_scene: Callable[[Window], SceneWise[Tensor]]
-    reach: Callable[[Observation], int]
-    """How many coarse pixels around itself a fused pixel depends on; farther ones change it by less than a thousandth."""
+    footprint: Footprint
     line: str
     reference: str
 
@@ -33,58 +46,64 @@ class Method:
         return alone(self.over_scene(Window(hsi, msi, observation)))
 
 
+INTERPOLATION = Footprint(detail_reach, core_copies=2.5)
+RATIOS = Footprint(detail_reach, core_copies=6.0)
+ALL_BANDS_TWICE = Footprint(detail_reach_twice, core_copies=1.0, window_copies=5.0, component_images=3)
+CONDITIONING = Footprint(fuse_reach, component_images=10)
+VARIATION = Footprint(hysure_reach, component_images=20)
+
 METHODS: dict[str, Method] = {
     "bicubic": Method(
         bicubic,
-        detail_reach,
+        INTERPOLATION,
         "interpolation of the hsi alone, where the msi's pixels truly lie",
         "Keys 1981, IEEE Trans. ASSP 29(6)",
     ),
     "sfim": Method(
         sfim,
-        detail_reach,
+        RATIOS,
         "the interpolated hsi times the ratio of fine to blurred intensity",
         "Liu 2000, Int. J. Remote Sensing 21(18)",
     ),
     "gsa": Method(
         gsa,
-        detail_reach_twice,
+        ALL_BANDS_TWICE,
         "each msi band replaces its imitation made of hsi bands",
         "Aiazzi, Baronti and Selva 2007, IEEE Trans. GRS 45(10)",
     ),
     "glp": Method(
         glp,
-        detail_reach,
+        INTERPOLATION,
         "msi detail beyond the hsi's point spread, injected by regression",
         "Aiazzi, Alparone, Baronti, Garzelli and Selva 2006, Photogramm. Eng. Remote Sensing 72(5)",
     ),
     "cnmf": Method(
         cnmf,
-        detail_reach_twice,
+        ALL_BANDS_TWICE,
         "both images unmixed together into non-negative endmembers and abundances",
         "Yokoya, Yairi and Iwasaki 2012, IEEE Trans. GRS 50(2)",
     ),
     "hysure": Method(
         hysure,
-        hysure_reach,
+        VARIATION,
         "both images explained in the hsi's subspace under total variation",
         "Simoes, Bioucas-Dias, Almeida and Chanussot 2015, IEEE Trans. GRS 53(6)",
     ),
     "fuse": Method(
         fuse,
-        fuse_reach,
+        CONDITIONING,
         "most probable image in the hsi's subspace, exact solution with noise variances",
         "Wei, Dobigeon and Tourneret 2015, IEEE Trans. Image Processing 24(11)",
     ),
     "lift": Method(
         nonlinear_lift,
-        fuse_reach,
+        CONDITIONING,
         "FUSE plus what random features of the msi explain of its error",
         "random features: Rahimi and Recht 2007, NIPS",
     ),
     "local_fuse": Method(
         local_fuse,
-        fuse_reach,
+        CONDITIONING,
         "FUSE whose prior is regressed anew for every pixel over a neighbourhood that follows the image",
         "this project, docs/methods.md; after Wei et al. 2015",
     ),

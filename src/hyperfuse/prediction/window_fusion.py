@@ -54,8 +54,8 @@ class MethodFusion:
 
 def method_reach(method: str, consistency: bool, observation: Observation) -> int:
     """Consistency looks as far as FUSE does, around the result of the method."""
-    own = find_method(method).reach(observation)
-    return own + find_method("fuse").reach(observation) if consistency else own
+    own = find_method(method).footprint.reach(observation)
+    return own + find_method("fuse").footprint.reach(observation) if consistency else own
 
 
 def learn_method(method: str, consistency: bool, windows: Sequence[Callable[[], Window]]) -> MethodFusion:

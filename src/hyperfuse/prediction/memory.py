@@ -1,0 +1,167 @@
+"""How much memory a tile needs, how large tiles may therefore be, and how many may be worked on at once.
+
+The knob (`--ram`) is the peak of the process's resident memory. What the interpreter and the libraries take, and GDAL's cache, are
+subtracted first; the rest is shared by the tiles under way. The figures were measured (docs/large_scenes.md), with some room.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import rasterio
+
+from hyperfuse.errors import OptionError
+from hyperfuse.estimation.observation import Observation
+from hyperfuse.methods.catalogue import find_method
+from hyperfuse.methods.conditioning import conditioning_reach
+from hyperfuse.methods.pair_model import MOST_COMPONENTS
+from hyperfuse.prediction.aligned_pair import AlignedPair
+from hyperfuse.prediction.tile_plan import TILE_SIZES, WindowPlace, place_for
+
+GIGABYTE = 1_000_000_000
+PROGRAM_BYTES = 420_000_000
+CACHE_BYTES = 48_000_000
+DEFAULT_SHARE = 0.5  # of the machine's memory
+# Windows that are being cut into pieces, small matrices, and what the allocator does not give back at once.
+OVERHEAD_OF_TILE = 40_000_000
+ROOM = 1.2
+# Tiles are planned so that two may be worked on at once. One that is large enough for its margin to cost little is not made larger.
+TILES_AT_ONCE = 2
+TOLERABLE_MARGIN = 1.3
+# A scene up to this side is fused in one piece where memory allows.
+LARGEST_WHOLE_SIDE = 2048
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What decides the memory of a tile beside its size. Copies are float32 images of all bands that exist at the same time."""
+
+    bands: int
+    usable_bands: int
+    msi_bands: int
+    itemsize: int  # of an output value
+    core_copies: float
+    window_copies: float
+    components: int  # images of the size of the window without its outer margin
+
+    def input_bytes(self, place: WindowPlace) -> int:
+        return 4 * (self.bands * _pixels(place.coarse_size) + self.msi_bands * _pixels(place.fine_size))
+
+    def block_bytes(self, place: WindowPlace) -> int:
+        return self.bands * self.itemsize * _pixels(place.core_size)
+
+    def working_bytes(self, place: WindowPlace, near_pixels: int) -> int:
+        """At the peak of the work on one tile; `near_pixels` are the fine pixels within reach of the last step."""
+        core, window, coarse = _pixels(place.core_size), _pixels(place.fine_size), _pixels(place.coarse_size)
+        denoising = 20 * coarse * (self.msi_bands + 1) * (self.msi_bands + MOST_COMPONENTS)
+        on_inputs = 24 * self.msi_bands * window + 36 * self.bands * coarse
+        on_bands = 4 * self.bands * (self.core_copies * core + self.window_copies * window)
+        on_components = 4 * self.components * near_pixels
+        return int(ROOM * (on_inputs + denoising + max(on_components, on_bands + on_components / 4)) + OVERHEAD_OF_TILE)
+
+
+def method_workload(pair: AlignedPair, method: str, *, consistency: bool, itemsize: int) -> Workload:
+    footprint = find_method(method).footprint
+    return Workload(
+        bands=pair.coarse_shape[0],
+        usable_bands=int(pair.usable_bands.sum()),
+        msi_bands=pair.fine_shape[0],
+        itemsize=itemsize,
+        core_copies=footprint.core_copies,
+        window_copies=footprint.window_copies + (4 if consistency else 0),
+        components=footprint.component_images * min(MOST_COMPONENTS, pair.coarse_shape[0]),
+    )
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """Sizes of tiles and what they need. `whole` means that the scene is fused in one piece."""
+
+    tile_size: tuple[int, int]
+    tile_bytes: int  # of one tile under way, with its inputs and its result
+    budget: int
+    whole: bool = False
+
+    @property
+    def tiles_at_once(self) -> int:
+        return max(1, min(os.cpu_count() or 1, self.budget // max(1, self.tile_bytes)))
+
+
+def plan_memory(pair: AlignedPair, observation: Observation, workload: Workload, reach: int, ram_gb: float) -> MemoryPlan:
+    """The largest tiles that are of use and fit; one tile for the whole scene where that fits."""
+    budget = available_bytes(ram_gb)
+    output = (pair.output_grid.height, pair.output_grid.width)
+    if max(output) <= LARGEST_WHOLE_SIDE:
+        everything = place_for(pair, observation, slice(0, pair.fine_shape[1]), slice(0, pair.fine_shape[2]), 0)
+        needed = whole_bytes(workload, everything)
+        if needed <= budget:
+            return MemoryPlan(output, needed, budget, whole=True)
+    fitting = None
+    needed = 0
+    for size in reversed(TILE_SIZES):
+        place, near = _largest_window(pair, observation, size, reach)
+        needed = workload.working_bytes(place, near) + 2 * workload.input_bytes(place) + 2 * workload.block_bytes(place)
+        if TILES_AT_ONCE * needed > budget and (fitting is not None or needed > budget):
+            break
+        fitting = MemoryPlan(size, needed, budget)
+        if near <= TOLERABLE_MARGIN * _pixels(size) or (size[0] >= output[0] and size[1] >= output[1]):
+            break
+    if fitting is None:
+        least = (needed + PROGRAM_BYTES + CACHE_BYTES) / GIGABYTE
+        raise OptionError(
+            f"{ram_gb:g} GB of memory for this scene", f"at least {least:.2g} GB for a tile of 64x64 pixels", "raise --ram"
+        )
+    return fitting
+
+
+def whole_bytes(workload: Workload, everything: WindowPlace) -> int:
+    """Of fusing a scene in one piece: the values, the fused image, and that image as it is stored."""
+    pixels = _pixels(everything.fine_size)
+    stored = (4 + workload.itemsize) * workload.bands * pixels
+    return workload.working_bytes(everything, pixels) + 2 * workload.input_bytes(everything) + stored
+
+
+def available_bytes(ram_gb: float) -> int:
+    return int(ram_gb * GIGABYTE) - PROGRAM_BYTES - CACHE_BYTES
+
+
+def default_ram_gb() -> float:
+    """Half of the memory that the machine, or the container, has."""
+    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")] if hasattr(os, "sysconf") else [8 * GIGABYTE]
+    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        with contextlib.suppress(OSError, ValueError):
+            limits.append(int(Path(path).read_text()))
+    return DEFAULT_SHARE * min(limits) / GIGABYTE
+
+
+@contextlib.contextmanager
+def bounded_caches() -> Iterator[None]:
+    """GDAL's cache of blocks would take a twentieth of the machine's memory."""
+    with rasterio.Env(GDAL_CACHEMAX=CACHE_BYTES):
+        yield
+
+
+def give_back() -> None:
+    """What was freed in small pieces goes back to the system; only glibc keeps it otherwise."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def _largest_window(pair: AlignedPair, observation: Observation, size: tuple[int, int], reach: int) -> tuple[WindowPlace, int]:
+    """The window of a tile in the middle of the scene, and the fine pixels that its last step looks at."""
+    parts = [
+        slice(max(0, (length - side) // 2), min(length, max(0, (length - side) // 2) + side))
+        for length, side in zip(pair.fine_shape[1:], size, strict=True)
+    ]
+    place = place_for(pair, observation, parts[0], parts[1], reach)
+    near = place_for(pair, observation, parts[0], parts[1], min(reach, conditioning_reach(observation)))
+    return place, _pixels(near.fine_size)
+
+
+def _pixels(size: tuple[int, int]) -> int:
+    return size[0] * size[1]
