@@ -5,6 +5,7 @@ Shapes: C bands, M msi bands, h w coarse, H W fine.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,15 +18,18 @@ from hyperfuse.cubes.cube import wavelengths_nm
 from hyperfuse.degradation.point_spread import sigma_from_fwhm
 from hyperfuse.degradation.response import ResponseSpec, response_for
 from hyperfuse.errors import BandError, OptionError
-from hyperfuse.estimation.estimate import KnownParts, estimate_observation
+from hyperfuse.estimation.estimate import KnownParts, estimate_from_samples, estimate_observation
 from hyperfuse.estimation.observation import Observation, default_sigma
 from hyperfuse.methods.catalogue import AUTO
+from hyperfuse.methods.detail_injection import detail_reach
 from hyperfuse.methods.fuse_arrays import fuse_arrays, suited_method
 from hyperfuse.methods.nodata import fill_missing, mask_missing
+from hyperfuse.methods.selection import FEWEST_COARSER_PIXELS, MOST_PIXELS
 from hyperfuse.methods.window import Window
 from hyperfuse.networks.fusion_network import FusionNetwork
 from hyperfuse.prediction.aligned_pair import AlignedPair
 from hyperfuse.prediction.network_fusion import fuse_with_network
+from hyperfuse.prediction.scene_sample import LARGEST_NOISE_SIDE, NOISE_COPIES, StreamedSamples, representative_window
 
 
 @dataclass(frozen=True)
@@ -40,8 +44,8 @@ class ObservationHints:
     """(down, right) beyond the georeference, fine pixels."""
 
 
-def observe(pair: AlignedPair, hsi: xr.DataArray, hints: ObservationHints) -> Observation:
-    """How the pair was observed, over its usable bands."""
+def observe(pair: AlignedPair, hsi: xr.DataArray, hints: ObservationHints, most_bytes: int | None = None) -> Observation:
+    """How the pair was observed, over its usable bands. With a limit to memory, a pair too large for it is read in parts."""
     if hints.psf_fwhm is not None and not 0 < hints.psf_fwhm < 1e4:
         raise OptionError(f"point spread of {hints.psf_fwhm} fine pixels", "a width above 0")
     _require_possible_shift(hints.shift, pair)
@@ -52,29 +56,47 @@ def observe(pair: AlignedPair, hsi: xr.DataArray, hints: ObservationHints) -> Ob
         response=None if hints.response is None else _usable_response(pair, hsi, hints.response),
     )
     centres = wavelengths_nm(hsi)
+    wavelength_nm = None if centres is None else centres[pair.usable_bands]
+    if most_bytes is not None and _estimation_bytes(pair) > most_bytes:
+        return estimate_from_samples(StreamedSamples.of(pair, most_bytes), wavelength_nm, known)
     return estimate_observation(
         _tensor(pair.hsi[pair.usable_bands]),
         _tensor(pair.msi),
         scale=pair.scale,
         grid_shift=pair.grid_shift,
-        wavelength_nm=None if centres is None else centres[pair.usable_bands],
+        wavelength_nm=wavelength_nm,
         known=known,
     )
+
+
+def _estimation_bytes(pair: AlignedPair) -> int:
+    """Of an estimation that has the whole pair in memory: float32 twice, and noise from the middle in double precision."""
+    (bands, *coarse), (msi_bands, *fine) = pair.coarse_shape, pair.fine_shape
+    values = bands * math.prod(coarse) + msi_bands * math.prod(fine)
+    in_the_middle = max(bands * math.prod(coarse), msi_bands * math.prod(fine))
+    return 8 * values + NOISE_COPIES * 8 * min(in_the_middle, max(bands, msi_bands) * LARGEST_NOISE_SIDE**2)
 
 
 def _require_possible_shift(shift: tuple[float, float] | None, pair: AlignedPair) -> None:
     if shift is None:
         return
     # Written so that NaN fails too.
-    if not all(abs(distance) < size / 2 for distance, size in zip(shift, pair.msi.shape[1:], strict=True)):
+    if not all(abs(distance) < size / 2 for distance, size in zip(shift, pair.fine_shape[1:], strict=True)):
         raise OptionError(f"shift of {shift[0]:g} {shift[1]:g} fine pixels", "less than half of the overlap", "mend --shift")
 
 
-def resolved_method(pair: AlignedPair, observation: Observation, method: str) -> str:
+def resolved_method(pair: AlignedPair, observation: Observation, method: str, most_bytes: int | None = None) -> str:
     """The name itself, or the one that `auto` stands for on this pair."""
     if method != AUTO:
         return method
-    return suited_method(Window(_tensor(pair.hsi[pair.usable_bands]), _tensor(pair.msi), observation))
+    (bands, *coarse), (msi_bands, *fine) = pair.coarse_shape, pair.fine_shape
+    # Values as they were read, in double precision, and in the unit of the methods.
+    if most_bytes is None or 24 * (bands * math.prod(coarse) + msi_bands * math.prod(fine)) <= most_bytes:
+        return suited_method(Window(_tensor(pair.hsi[pair.usable_bands]), _tensor(pair.msi), observation))
+    bytes_of_pixel = 24 * (bands + msi_bands * math.prod(pair.scale))
+    reach = detail_reach(observation)
+    side = int(math.sqrt(most_bytes / bytes_of_pixel)) - 2 * reach
+    return suited_method(representative_window(pair, observation, max(FEWEST_COARSER_PIXELS, min(side, MOST_PIXELS)), reach))
 
 
 def fuse_pair(
@@ -117,9 +139,9 @@ def _interpolated(hsi: Tensor, msi: Tensor, observation: Observation) -> Tensor:
 
 def _usable_response(pair: AlignedPair, hsi: xr.DataArray, spec: ResponseSpec) -> Tensor:
     found = response_for(hsi, spec)
-    if len(found.names) != pair.msi.shape[0]:
+    if len(found.names) != pair.fine_shape[0]:
         raise BandError(
-            f"response {found.source} of {len(found.names)} bands for an MSI of {pair.msi.shape[0]}",
+            f"response {found.source} of {len(found.names)} bands for an MSI of {pair.fine_shape[0]}",
             "one response band per MSI band, in the same order",
             "name the MSI's own bands (Sentinel-2A:B2,B3,B4,B8) or leave --response out",
         )

@@ -12,21 +12,19 @@ from numpy.typing import NDArray
 
 from hyperfuse.cubes.cube import as_cube
 from hyperfuse.cubes.files import open_cube, refuse_target, write_cube
+from hyperfuse.cubes.provenance import provenance
 from hyperfuse.degradation.response import ResponseSpec
-from hyperfuse.errors import OptionError
-from hyperfuse.methods.catalogue import AUTO, find_method
-from hyperfuse.networks.fusion_network import FusionNetwork
+from hyperfuse.methods.catalogue import AUTO
 from hyperfuse.prediction.aligned_pair import align_pair
-from hyperfuse.prediction.fuse_pair import ObservationHints, fuse_pair, observe, resolved_method
+from hyperfuse.prediction.fuse_pair import ObservationHints, fuse_pair
 from hyperfuse.prediction.fused_cube import fused_cube
+from hyperfuse.prediction.fusion_request import HSI, MSI, FusionChoices, PathLike
 from hyperfuse.prediction.moving import moved
-from hyperfuse.prediction.network_fusion import load_network, require_fitting_bands
 from hyperfuse.prediction.overlap import INTERSECTION, Area
+from hyperfuse.prediction.prepared_scene import PreparedScene, prepare_scene
 from hyperfuse.progress import progress
 
-PathLike = str | os.PathLike[str]
 Image = xr.DataArray | NDArray[Any] | PathLike
-HSI, MSI = "hsi", "msi"
 
 
 def fuse(
@@ -47,7 +45,7 @@ def fuse(
     mask: Image | None = None,
     hsi_mask: Image | None = None,
 ) -> xr.DataArray:
-    """Fuse a coarse hyperspectral image with a fine multispectral one.
+    """Fuse a coarse hyperspectral image with a fine multispectral one, in memory.
 
     Both may be cubes, (band, y, x) arrays or files. The result lies on the MSI's grid and has the HSI's bands, data type, scale and
     nodata. Without georeference on both images they are taken to cover the same extent.
@@ -62,30 +60,24 @@ def fuse(
     continued; `bounds` (xmin, ymin, xmax, ymax, in the MSI's CRS or in `bounds_crs`) cut it further. Where `mask` is not 0 the MSI
     is not used, where `hsi_mask` is not 0 the HSI; both may lie on any grid.
     """
-    if method != AUTO:
-        find_method(method)
-    if method != AUTO and weights is not None:
-        raise OptionError(f"method {method!r} and weights", "one of the two", "leave out --method or --weights")
-    if trust not in (MSI, HSI):
-        raise OptionError(f"trust {trust!r}", f"{MSI} or {HSI}", "name the image whose georeference is right")
-    area = Area(extent, bounds, bounds_crs)
-    network = None if weights is None else load_network(str(weights))
+    hints, area = ObservationHints(estimate, response, psf_fwhm, shift), Area(extent, bounds, bounds_crs)
+    choices = FusionChoices(method, weights, hints, trust, consistency, area)
     hsi_cube, msi_cube = as_image(hsi), as_image(msi)
-    masks = {name: None if image is None else as_image(image) for name, image in (("mask", mask), ("hsi_mask", hsi_mask))}
+    msi_mask, coarse_mask = (None if image is None else as_image(image) for image in (mask, hsi_mask))
     with progress("Fusing", total=4) as advance:
-        pair = align_pair(hsi_cube, msi_cube, area, **masks)
-        if network is not None:
-            require_fitting_bands(network, int(pair.usable_bands.sum()), pair.msi.shape[0])
+        pair = align_pair(hsi_cube, msi_cube, area, mask=msi_mask, hsi_mask=coarse_mask)
         advance(1)
-        observation = observe(pair, hsi_cube, ObservationHints(estimate, response, psf_fwhm, shift))
+        scene = prepare_scene(pair, hsi_cube, choices, advance)
+        fused = fuse_whole(scene)
         advance(1)
-        method = resolved_method(pair, observation, method) if network is None else method
-        advance(1)
-        fused = fuse_pair(pair, observation, method, network, consistency=consistency)
-        advance(1)
-    if trust == HSI:
-        fused = moved(fused, observation.misregistration)
-    return fused_cube(fused, pair, hsi_cube, _provenance(method, network))
+    return fused_cube(fused, scene.pair, hsi_cube, provenance(method=scene.method_used, weights=scene.weights_digest))
+
+
+def fuse_whole(scene: PreparedScene) -> NDArray[Any]:
+    """(C, H, W) All of a scene at once."""
+    choices = scene.choices
+    fused = fuse_pair(scene.pair, scene.observation, scene.method, scene.network, consistency=choices.consistency)
+    return moved(fused, scene.observation.misregistration) if choices.trust == HSI else fused
 
 
 def fuse_files(
@@ -134,10 +126,6 @@ def fuse_files(
     )
     fused.attrs |= {"hyperfuse_hsi": Path(hsi).name, "hyperfuse_msi": Path(msi).name}
     return write_cube(fused, output, options=options, cog=cog, overwrite=overwrite)
-
-
-def _provenance(method: str, network: FusionNetwork | None) -> dict[str, str]:
-    return {"hyperfuse_method": method} if network is None else {"hyperfuse_weights": network.weights_digest or "unsaved"}
 
 
 def as_image(image: Image) -> xr.DataArray:

@@ -4,74 +4,64 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib.metadata import version
-from typing import Any
 
 import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
 from hyperfuse.cubes.cube import make_cube, nodata_of
+from hyperfuse.cubes.nodata import usual_nodata
+from hyperfuse.cubes.stored_values import to_stored
 from hyperfuse.prediction.aligned_pair import AlignedPair
 
 
 def fused_cube(fused: NDArray[np.float32], pair: AlignedPair, hsi: xr.DataArray, record: Mapping[str, str]) -> xr.DataArray:
     """`fused` covers the pair's part of the output grid; everything else becomes nodata."""
+    template = fused_template(pair, hsi, record, complete=covers_output(pair) and bool(np.isfinite(fused).all()))
+    nodata = nodata_of(template)
+    stored = np.full(template.shape, 0 if nodata is None else nodata, dtype=template.dtype)
+    stored[:, pair.fine_rows, pair.fine_columns] = to_stored(fused, template)
+    return template.copy(data=stored)
+
+
+def fused_template(pair: AlignedPair, hsi: xr.DataArray, record: Mapping[str, str], *, complete: bool) -> xr.DataArray:
+    """The fused cube without its values, which take no memory. `complete` promises that no pixel will be missing."""
     grid = pair.output_grid
-    nodata = _nodata_for(hsi, complete=_is_complete(fused, pair, grid.height, grid.width))
-    stored = np.full((fused.shape[0], grid.height, grid.width), 0 if nodata is None else nodata, dtype=hsi.dtype)
-    stored[:, pair.fine_rows, pair.fine_columns] = to_stored(fused, hsi, nodata)
+    shape = (hsi.sizes["band"], grid.height, grid.width)
     attributes = {key: value for key, value in hsi.attrs.items() if key != "_FillValue"}
     return make_cube(
-        stored,
+        np.broadcast_to(np.zeros((), hsi.dtype), shape),
         wavelength_nm=hsi["wavelength"].values,
         fwhm_nm=hsi["fwhm"].values,
         good=hsi["good"].values,
         band_names=[str(name) for name in hsi["band_name"].values],
         scale=hsi["scale"].values,
         offset=hsi["offset"].values,
-        nodata=nodata,
+        nodata=_nodata_for(hsi, complete=complete),
         crs=grid.crs,
         transform=grid.transform,
         attributes=attributes
-        | dict(record)
-        | {"hyperfuse_version": version("hyperfuse"), "hyperfuse_scale": _scale_text(pair.scale)},
+        | {"hyperfuse_version": version("hyperfuse"), "hyperfuse_scale": _scale_text(pair.scale)}
+        | dict(record),
     )
 
 
-def to_stored(physical: NDArray[np.float32], like: xr.DataArray, nodata: float | None) -> NDArray[Any]:
-    """Physical values as the cube `like` stores them: scaled back, rounded, kept inside the data type and off the nodata value."""
-    column = (-1, 1, 1)
-    stored = (physical - like["offset"].values.reshape(column)) / like["scale"].values.reshape(column)
-    missing = ~np.isfinite(stored)
-    if like.dtype.kind == "f":
-        values: NDArray[Any] = stored.astype(like.dtype)
-    else:
-        limits = np.iinfo(like.dtype)
-        # float64 cannot name the largest 64-bit integers; the next smaller float can be cast.
-        top = np.nextafter(float(limits.max), 0) if limits.bits == 64 else float(limits.max)
-        values = np.clip(np.where(missing, 0, stored).round(), limits.min, top).astype(like.dtype)
-        if nodata is not None:
-            values[~missing & (values == nodata)] += 1 if nodata < limits.max else -1
-    if nodata is not None:
-        values[missing] = nodata
-    return values
+def covers_output(pair: AlignedPair) -> bool:
+    return pair.fine_shape[1:] == (pair.output_grid.height, pair.output_grid.width)
 
 
-def _nodata_for(hsi: xr.DataArray, *, complete: bool) -> float | None:
-    """The HSI's nodata; where it has none and some pixels are missing, NaN or the integer least likely to be a measurement."""
-    nodata = nodata_of(hsi)
-    if nodata is not None or complete:
-        return nodata
-    if hsi.dtype.kind == "f":
-        return float("nan")
-    limits = np.iinfo(hsi.dtype)
-    return int(limits.min) if limits.min < 0 else int(limits.max)
-
-
-def _is_complete(fused: NDArray[np.float32], pair: AlignedPair, height: int, width: int) -> bool:
-    return fused.shape[1:] == (height, width) and bool(np.isfinite(fused).all())
+def cannot_miss(pair: AlignedPair) -> bool:
+    """Whether it is clear, without reading them, that the images have a value for every pixel of the output."""
+    images = (pair.hsi_source.cube, pair.msi_source.cube)
+    return covers_output(pair) and all(cube.dtype.kind in "iu" and nodata_of(cube) is None for cube in images)
 
 
 def _scale_text(scale: tuple[float, float]) -> str:
     y, x = scale
     return f"{y:.9g}" if abs(y - x) < 1e-6 * y else f"{y:.9g} {x:.9g}"
+
+
+def _nodata_for(hsi: xr.DataArray, *, complete: bool) -> float | None:
+    """The HSI's nodata; where it has none and some pixels are missing, NaN or the integer least likely to be a measurement."""
+    nodata = nodata_of(hsi)
+    return nodata if nodata is not None or complete else usual_nodata(hsi.dtype)

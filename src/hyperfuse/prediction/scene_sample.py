@@ -41,6 +41,7 @@ FEWEST_WINDOWS = 9
 # Shares of height and width around which to look for data.
 MIDDLE_FIRST = ((0.5, 0.5), (0.25, 0.25), (0.75, 0.75), (0.25, 0.75), (0.75, 0.25), (0.5, 0.1), (0.5, 0.9), (0.1, 0.5), (0.9, 0.5))
 SMALLEST_NOISE_SIDE, LARGEST_NOISE_SIDE = 64, 512
+NOISE_COPIES = 7  # second differences in double precision and what is left of them
 
 
 def read_window(pair: AlignedPair, observation: Observation, place: WindowPlace) -> Window:
@@ -116,8 +117,7 @@ class StreamedSamples:
 
     def _noise(self, shape: tuple[int, int, int], read: Callable[[slice, slice], NDArray[np.float32]]) -> Tensor:
         """From the middle of the image, or, where that holds too little data, from the best of some other places."""
-        # Second differences in double precision and what is left of them: seven images at once.
-        side = int(math.sqrt(self.most_bytes / (7 * 8 * shape[0])))
+        side = int(math.sqrt(self.most_bytes / (NOISE_COPIES * 8 * shape[0])))
         side = min(max(SMALLEST_NOISE_SIDE, side), LARGEST_NOISE_SIDE)
         best, most_known = None, -1.0
         for rows, columns in _spread_windows((shape[1], shape[2]), side):

@@ -1,0 +1,48 @@
+"""Everything that is found out about a scene before its first pixel is fused, and is the same for all of its pixels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import xarray as xr
+
+from hyperfuse.estimation.observation import Observation
+from hyperfuse.networks.fusion_network import FusionNetwork
+from hyperfuse.prediction.aligned_pair import AlignedPair
+from hyperfuse.prediction.fuse_pair import observe, resolved_method
+from hyperfuse.prediction.fusion_request import FusionChoices
+from hyperfuse.prediction.network_fusion import load_network, require_fitting_bands
+from hyperfuse.progress import Advance
+
+
+@dataclass(frozen=True)
+class PreparedScene:
+    pair: AlignedPair
+    hsi: xr.DataArray
+    """As it was opened: whose bands, data type and metadata the fused cube has."""
+    choices: FusionChoices
+    observation: Observation
+    method: str
+    network: FusionNetwork | None
+
+    @property
+    def method_used(self) -> str | None:
+        return self.method if self.network is None else None
+
+    @property
+    def weights_digest(self) -> str | None:
+        return None if self.network is None else self.network.weights_digest or "unsaved"
+
+
+def prepare_scene(
+    pair: AlignedPair, hsi: xr.DataArray, choices: FusionChoices, advance: Advance, most_bytes: int | None = None
+) -> PreparedScene:
+    """How the pair was observed and what to fuse it with, in two steps. With a limit to memory, large pairs are read in parts."""
+    network = None if choices.weights is None else load_network(str(choices.weights))
+    if network is not None:
+        require_fitting_bands(network, int(pair.usable_bands.sum()), pair.fine_shape[0])
+    observation = observe(pair, hsi, choices.hints, most_bytes)
+    advance(1)
+    method = resolved_method(pair, observation, choices.method, most_bytes) if network is None else choices.method
+    advance(1)
+    return PreparedScene(pair, hsi, choices, observation, method, network)
