@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 import numpy as np
+import rasterio
 import xarray as xr
 from affine import Affine
 from numpy.typing import NDArray
@@ -110,7 +111,9 @@ def _lookup(arrays: dict[str, FoundArray], attributes: Attributes) -> StoredLook
 def _crs(attributes: Attributes) -> CRS:
     wkt = attributes.text("spatial_ref")
     try:
-        return CRS.from_wkt(wkt) if wkt else CRS.from_epsg(4326)
+        # In this environment GDAL keeps its own complaints to itself.
+        with rasterio.Env():
+            return CRS.from_wkt(wkt) if wkt else CRS.from_epsg(4326)
     except CRSError as error:
         raise CubeFileError(f"{attributes.file.shown}: spatial_ref is no coordinate system", "WKT", "fetch it again") from error
 

@@ -27,6 +27,9 @@ Indices = NDArray[np.int64]
 # Half the diagonal of a pixel and a little more: what no pixel of the sensor saw stays empty.
 FARTHEST_PIXELS = 0.75
 LARGEST_MAP = 2**27
+# A box is read as a whole while it holds at most so many times the pixels that are wanted of it, or is small anyway.
+WASTE = 3
+SMALLEST_PIECE = 32
 
 
 class Lookup(Protocol):
@@ -54,14 +57,27 @@ class LookedUpReader:
     def read(self, bands: NDArray[np.int64], rows: slice, columns: slice) -> NDArray[Any]:
         from_rows, from_columns = self.lookup.window(rows, columns)
         block = np.full((bands.size, *from_rows.shape), self.nodata, self.dtype)
+        self._fill(block, bands, from_rows, from_columns)
+        return block
+
+    def _fill(self, block: NDArray[Any], bands: NDArray[np.int64], from_rows: Indices, from_columns: Indices) -> None:
+        """A window of the map lies askew in the sensor's image: where the box around it is mostly something else, by halves."""
         _, height, width = self.source.shape
         seen = (from_rows >= 0) & (from_columns >= 0) & (from_rows < height) & (from_columns < width)
-        if seen.any():
-            from_rows, from_columns = from_rows[seen], from_columns[seen]
-            top, left = int(from_rows.min()), int(from_columns.min())
-            values = self.source.read(bands, slice(top, int(from_rows.max()) + 1), slice(left, int(from_columns.max()) + 1))
-            block[:, seen] = values[:, from_rows - top, from_columns - left]
-        return block
+        if not seen.any():
+            return
+        pixel_rows, pixel_columns = from_rows[seen], from_columns[seen]
+        box_rows = slice(int(pixel_rows.min()), int(pixel_rows.max()) + 1)
+        box_columns = slice(int(pixel_columns.min()), int(pixel_columns.max()) + 1)
+        box = (box_rows.stop - box_rows.start) * (box_columns.stop - box_columns.start)
+        if box > WASTE * pixel_rows.size and max(seen.shape) > SMALLEST_PIECE:
+            axis = int(np.argmax(seen.shape))
+            halves = (np.array_split(array, 2, axis=axis) for array in (from_rows, from_columns))
+            for part, *lookup in zip(np.array_split(block, 2, axis=axis + 1), *halves, strict=True):
+                self._fill(part, bands, *lookup)
+            return
+        values = self.source.read(bands, box_rows, box_columns)
+        block[:, seen] = values[:, pixel_rows - box_rows.start, pixel_columns - box_columns.start]
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import rasterio
 from affine import Affine
 from numpy.typing import NDArray
 from rasterio.crs import CRS
@@ -222,7 +223,9 @@ def _identity(attributes: Attributes, level: str, quantity: str) -> dict[str, st
 def _crs(attributes: Attributes) -> CRS:
     code = attributes.number("Epsg_Code")
     try:
-        return CRS.from_epsg(int(code))
+        # In this environment GDAL keeps its own complaints to itself.
+        with rasterio.Env():
+            return CRS.from_epsg(int(code))
     except CRSError as error:
         raise CubeFileError(f"{attributes.file.shown}: Epsg_Code is {code:g}", "a known one", "fetch it again") from error
 
