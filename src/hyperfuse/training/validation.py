@@ -79,7 +79,7 @@ def _make_case(name: str, scene: Scene, reference: Tensor, weights: NDArray[np.f
     with warnings.catch_warnings():
         warnings.simplefilter(
             "ignore"
-        )  # test scenes are cut to whole coarse pixels at every scale; that need not be said each time
+        )  # test scenes are cut to whole coarse pixels; that need not be said each time
         simulation = simulate_pair(make_cube(reference.numpy()), scale, weights)
     hsi, msi = (torch.from_numpy(np.ascontiguousarray(cube.values)) for cube in (simulation.hsi, simulation.msi))
     used = torch.from_numpy(np.ascontiguousarray(simulation.reference.values))
