@@ -41,6 +41,7 @@ def create_app(
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, lifespan=_lifespan, redirect_slashes=False)
     app.state.session = session
     app.state.workers = Workers()
+    app.state.upload_limit = upload_limit
     app.include_router(routes_view.router)
     app.include_router(routes_work.router)
     app.mount("/", StaticFiles(directory=PAGE, html=True))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import multiprocessing
 import threading
-import warnings
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from hyperfuse.cubes.publishing import published
 from hyperfuse.errors import Cancelled, CubeWriteError
 from hyperfuse.progress import Advance, progress
+from hyperfuse.viewer.overview_process import write_overviews
 from hyperfuse.viewer.tiles import highest_level
 
 STEPS = 100
@@ -19,21 +19,20 @@ SECONDS_BETWEEN_LOOKS = 0.25
 EXPECTED_SHARE = 1 / 3
 
 
-def build_overviews(path: Path, cancel: threading.Event) -> Path:
+def build_overviews(path: Path, longer_side: int, cancel: threading.Event) -> Path:
     """GDAL reports no progress, so the growing file is watched; it can only be stopped from outside, so a process does it."""
     target = path.with_name(path.name + ".ovr")
     with published(target) as temporary, progress("Overviews", total=STEPS) as advance:
-        # GDAL writes beside the name under which it opened the image.
-        image = temporary.with_suffix("")
-        image.symlink_to(path)
-        worker = multiprocessing.get_context("spawn").Process(target=_build, args=(image,), daemon=True)
+        stand_in = temporary.with_suffix("")
+        arguments = (path, stand_in, highest_level(longer_side))
+        worker = multiprocessing.get_context("spawn").Process(target=write_overviews, args=arguments, daemon=True)
         worker.start()
         try:
             _watch(worker, temporary, EXPECTED_SHARE * path.stat().st_size, cancel, advance)
         finally:
             worker.terminate()
             worker.join()
-            image.unlink()
+            stand_in.unlink(missing_ok=True)
         if worker.exitcode != 0 or not temporary.exists():
             raise CubeWriteError(f"no overviews of {path.name}", "space beside the image", "nothing was left behind; free some")
     return target
@@ -51,16 +50,3 @@ def _watch(worker: BaseProcess, target: Path, expected: float, cancel: threading
             reached = now
     worker.join()
     advance(STEPS - reached)
-
-
-def _build(image: Path) -> None:
-    import rasterio
-    from rasterio.enums import Resampling
-    from rasterio.errors import NotGeoreferencedWarning
-
-    warnings.simplefilter("ignore", NotGeoreferencedWarning)
-    settings = {"COMPRESS_OVERVIEW": "DEFLATE", "INTERLEAVE_OVERVIEW": "BAND", "BIGTIFF_OVERVIEW": "IF_SAFER"}
-    # Read-only, so that the overviews go into a file of their own.
-    with rasterio.Env(GDAL_NUM_THREADS="ALL_CPUS", GDAL_PAM_ENABLED="NO", **settings), rasterio.open(image) as source:
-        levels = highest_level(max(source.height, source.width))
-        source.build_overviews([2**level for level in range(1, levels + 1)], Resampling.average)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from hyperfuse.errors import OptionError
@@ -12,7 +12,8 @@ from hyperfuse.viewer.description import describe_file, describe_scene
 from hyperfuse.viewer.looks import Look
 from hyperfuse.viewer.painting import colour_table
 from hyperfuse.viewer.pixel_spectra import MOST_CORNERS, region_spectra, spectra_at
-from hyperfuse.viewer.scene import ROLES
+from hyperfuse.viewer.scene import ROLES, Scene
+from hyperfuse.viewer.session import Session
 from hyperfuse.viewer.tiles import TilePlace
 from hyperfuse.viewer.workers import SessionHere, WorkersHere
 
@@ -41,21 +42,29 @@ class Region(BaseModel):
 
 
 @router.get("/scene")
-async def get_scene(session: SessionHere, workers: WorkersHere) -> dict[str, Any]:
+async def get_scene(request: Request, session: SessionHere, workers: WorkersHere) -> dict[str, Any]:
     scene = session.scene
-    about: dict[str, Any] = {"folder": session.folder.root.name, "jobs": [job.as_dict() for job in session.jobs.running()]}
+    about: dict[str, Any] = {
+        "folder": session.folder.root.name,
+        "upload_limit": request.app.state.upload_limit,
+        "jobs": [job.as_dict() for job in session.jobs.running()],
+    }
     if scene is None:
         return about | {"number": 0, "images": []}
-    return about | await workers.run(lambda: describe_scene(scene, session.folder))
+    return about | await workers.run(lambda: _described(session, scene))
 
 
 @router.post("/scene")
 async def open_files(files: Files, session: SessionHere, workers: WorkersHere) -> dict[str, Any]:
     def work() -> dict[str, Any]:
         paths = {role: session.folder.cube(name) for role in ROLES if (name := getattr(files, role))}
-        return describe_scene(session.open(paths), session.folder)
+        return _described(session, session.open(paths))
 
     return await workers.run(work)
+
+
+def _described(session: Session, scene: Scene) -> dict[str, Any]:
+    return session.descriptions.get(scene.number, lambda: describe_scene(scene, session.folder))
 
 
 @router.get("/tiles/{number}/{layer}/{level}/{row}/{column}")

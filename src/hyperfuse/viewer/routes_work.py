@@ -119,7 +119,7 @@ async def overviews(wanted: OverviewRequest, session: SessionHere) -> dict[str, 
         raise OptionError(f"overviews of {wanted.role!r}", "a large GeoTIFF without them", "")
 
     def work(cancel: threading.Event) -> dict[str, Any]:
-        build_overviews(image.path, cancel)
+        build_overviews(image.path, max(image.height, image.width), cancel)
         if session.scene is scene:
             session.open({role: other.path for role, other in scene.images.items()})
         return {"role": image.role}

@@ -17,6 +17,7 @@ from hyperfuse.viewer.app import create_app
 LOOPBACK = "127.0.0.1"
 MOST_CONNECTIONS = 200
 SECONDS_IDLE = 30
+SECONDS_TO_END = 2
 LARGEST_HEADER = 16 * 2**10
 
 
@@ -29,48 +30,66 @@ def serve(
     announce: Callable[[str], None] = lambda url: None,
 ) -> None:
     """Port 0 takes any that is free. `announce` gets the URL, token included, when the page can be opened."""
-    listener = _listen(port)
-    port = listener.getsockname()[1]
-    token = secrets.token_urlsafe(24)
-    url = f"http://{LOOPBACK}:{port}/{token}/"
-    app = create_app(images, folder, token, hosts=(f"{LOOPBACK}:{port}", f"localhost:{port}"))
-    config = uvicorn.Config(
-        app,
-        log_level="error",
-        access_log=False,
-        server_header=False,
-        ws="none",
-        http="h11",
-        timeout_keep_alive=SECONDS_IDLE,
-        timeout_graceful_shutdown=2,
-        limit_concurrency=MOST_CONNECTIONS,
-        h11_max_incomplete_event_size=LARGEST_HEADER,
-    )
+    page = PageServer(images, folder, port)
 
     def tell() -> None:
-        announce(url)
+        announce(page.url)
         if open_browser:
             # Starting a browser may take seconds, and must not hold up the server that it will ask.
-            threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
+            threading.Thread(target=webbrowser.open, args=(page.url,), daemon=True).start()
 
-    server = _Server(config, tell)
     try:
-        server.run(sockets=[listener])
+        page.run(tell)
     except KeyboardInterrupt:
         # Control-C is the ordinary way to end it.
-        pass
-    finally:
-        listener.close()
+        return
+
+
+class PageServer:
+    """The page at `url`, from `run` until `stop`, which may be called from another thread."""
+
+    def __init__(self, images: Mapping[str, Path], folder: Path, port: int = 0) -> None:
+        self._listener = _listen(port)
+        port = self._listener.getsockname()[1]
+        token = secrets.token_urlsafe(24)
+        self.url = f"http://{LOOPBACK}:{port}/{token}/"
+        try:
+            app = create_app(images, folder, token, hosts=(f"{LOOPBACK}:{port}", f"localhost:{port}"))
+        except BaseException:
+            self._listener.close()
+            raise
+        self._server = _Server(
+            uvicorn.Config(
+                app,
+                log_level="error",
+                access_log=False,
+                server_header=False,
+                ws="none",
+                http="h11",
+                timeout_keep_alive=SECONDS_IDLE,
+                timeout_graceful_shutdown=SECONDS_TO_END,
+                limit_concurrency=MOST_CONNECTIONS,
+                h11_max_incomplete_event_size=LARGEST_HEADER,
+            )
+        )
+
+    def run(self, started: Callable[[], None] = lambda: None) -> None:
+        self._server.tell = started
+        try:
+            self._server.run(sockets=[self._listener])
+        finally:
+            self._listener.close()
+
+    def stop(self) -> None:
+        self._server.should_exit = True
 
 
 class _Server(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config, started: Callable[[], None]) -> None:
-        super().__init__(config)
-        self._tell = started
+    tell: Callable[[], None]
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        self._tell()
+        self.tell()
 
 
 def _listen(port: int) -> socket.socket:

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -55,6 +56,7 @@ class Session:
         self._limits: Remembered[Limits] = Remembered(500)
         self._samples: Remembered[Planes] = Remembered(40)
         self._previews: Remembered[Preview] = Remembered(PREVIEW_CACHE_BYTES, lambda made: made.bytes, Preview.stop)
+        self.descriptions: Remembered[dict[str, Any]] = Remembered(2)
         self._quick_looks: Remembered[bytes] = Remembered(100)
         self._tiles: Remembered[Tile] = Remembered(TILE_CACHE_BYTES, lambda tile: len(tile.png))
 
@@ -138,7 +140,7 @@ class Session:
     def _make_tile(self, scene: Scene, name: str, place: TilePlace, look: Look) -> Tile:
         layer = self.layer(scene, name, look)
         limits, _ = self.limits(scene, name, look)
-        planes, complete = tile_planes(layer, place, lambda: self._previews.get(layer.key, lambda: Preview(layer)))
+        planes, complete = tile_planes(layer, place, scene.grid, lambda: self._previews.get(layer.key, lambda: Preview(layer)))
         return Tile(as_png(paint(planes, limits, look.colours)), complete)
 
     def _own_limits(self, scene: Scene, name: str, look: Look) -> Limits:
@@ -155,7 +157,7 @@ def _quick_look(path: Path) -> bytes:
     recipe = recipe_for(DEFAULT_LOOK, scene.lead.cube, scene.lead.cube, _no_axes)
     layer = image_layer(scene.lead, recipe, scene.number)
     level = highest_level(scene.longer_side)
-    planes, _ = tile_planes(layer, TilePlace(level, 0, 0), lambda: Preview(layer))
+    planes, _ = tile_planes(layer, TilePlace(level, 0, 0), scene.grid, lambda: Preview(layer))
     limits = stretch_limits(sampled(layer), DEFAULT_LOOK.low, DEFAULT_LOOK.high)
     height, width = (-(-size // 2**level) for size in (scene.grid.height, scene.grid.width))
     return as_png(paint(planes[:, :height, :width], limits, DEFAULT_LOOK.colours))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hyperfuse.cubes.grid import Positions
+from hyperfuse.cubes.grid import Grid, Positions
 from hyperfuse.viewer.layers import Layer, Planes
 from hyperfuse.viewer.pooling import pooled
 from hyperfuse.viewer.previews import Preview, preview_factor
@@ -41,10 +41,18 @@ def highest_level(longer_side: int) -> int:
     return max(0, math.ceil(math.log2(longer_side / SIDE)))
 
 
-def tile_planes(layer: Layer, place: TilePlace, preview: Callable[[], Preview]) -> tuple[Planes, float]:
-    """(K, 256, 256) values, NaN beyond the layer; and which share of what they stand for was already known, 1 for all."""
-    rows, columns = layer.positions(place.rows_of_page(), place.columns_of_page())
-    inside = (rows >= -0.5) & (rows < layer.height - 0.5) & (columns >= -0.5) & (columns < layer.width - 0.5)
+def tile_planes(layer: Layer, place: TilePlace, page: Grid, preview: Callable[[], Preview]) -> tuple[Planes, float]:
+    """(K, 256, 256) values, NaN beyond layer and page; and which share of what they stand for was already known, 1 for all."""
+    page_rows, page_columns = place.rows_of_page(), place.columns_of_page()
+    rows, columns = layer.positions(page_rows, page_columns)
+    inside = (
+        (page_rows < page.height)
+        & (page_columns < page.width)
+        & (rows >= -0.5)
+        & (rows < layer.height - 0.5)
+        & (columns >= -0.5)
+        & (columns < layer.width - 0.5)
+    )
     tile: Planes = np.full((layer.planes, SIDE, SIDE), np.nan, dtype=np.float32)
     if not inside.any():
         return tile, 1.0

@@ -1,5 +1,5 @@
 // Fuse from the page: choose or drop two files, see what is in them, estimate, choose a method, start, watch, look at the result.
-import { get, post, upload } from "./api.js";
+import { Complaint, get, post, upload } from "./api.js";
 import { bytes, find, make, number, replace } from "./dom.js";
 import { watch } from "./jobs.js";
 import { errorBox, say } from "./messages.js";
@@ -11,10 +11,11 @@ import { on, state, tell } from "./store.js";
 const TITLES = { hsi: "HSI: coarse, many narrow bands", msi: "MSI: fine, few bands" };
 const form = { hsi: "", msi: "", method: "auto", output: "", estimate: true, consistency: false, trust: "msi", overwrite: false };
 const found = {}; // path -> summary
-let files = [], methods = [], ready = false;
+let files = [], methods = [], ready = false, uploadLimit = Infinity;
 const parts = {};
 
-export async function startFusing() {
+export function startFusing() {
+  on("scene", () => { uploadLimit = state.scene.upload_limit ?? uploadLimit; });
   on("tab", (name) => name === "fuse" && !ready && render());
   on("files", async () => { if (ready) await listFiles(); });
 }
@@ -61,6 +62,7 @@ async function take(dropped) {
     const row = make("div", {}, make("span", { className: "small" }, file.name), bar);
     find("uploads").append(row);
     try {
+      if (file.size > uploadLimit) throw new Complaint({ got: `${file.name} is ${bytes(file.size)}`, expected: `at most ${bytes(uploadLimit)}`, remedy: "copy it into the folder, then choose it from the list" });
       taken.push((await upload(file, (share) => { bar.value = share; })).path);
       row.remove();
     } catch (error) { row.replaceChildren(errorBox(error)); }

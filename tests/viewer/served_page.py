@@ -1,0 +1,41 @@
+"""The page on a true server in a thread, as `hyperfuse view` serves it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from hyperfuse.viewer.serving import PageServer
+
+PATIENCE_SECONDS = 60
+
+
+@contextmanager
+def served(images: Mapping[str, Path], folder: Path) -> Iterator[str]:
+    """Yields the URL with its token."""
+    page, ready = PageServer(images, folder), threading.Event()
+    thread = threading.Thread(target=page.run, args=(ready.set,), daemon=True)
+    thread.start()
+    assert ready.wait(PATIENCE_SECONDS)
+    try:
+        yield page.url
+    finally:
+        page.stop()
+        thread.join(PATIENCE_SECONDS)
+        assert not thread.is_alive()
+
+
+def finished(client: httpx.Client, job: dict[str, Any]) -> dict[str, Any]:
+    """The job when it has ended."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while job["state"] in ("running", "stopping"):
+        assert time.monotonic() < deadline, job
+        time.sleep(0.05)
+        job = client.get(f"api/jobs/{job['job']}").json()
+    return job

@@ -1,0 +1,140 @@
+"""Difference, angle and consistency maps, and the scores that belong to them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from hyperfuse.cubes.files import open_cube, write_cube
+from hyperfuse.cubes.grid import grid_of
+from hyperfuse.quality.spectral_angle import spectral_angles_degrees
+from hyperfuse.reporting.error_map import error_map
+from hyperfuse.viewer.consistency_maps import degraded_and_hsi, nearest_values
+from hyperfuse.viewer.folder import Folder
+from hyperfuse.viewer.looks import Look
+from hyperfuse.viewer.map_layers import MAPS, why_not
+from hyperfuse.viewer.observed_pair import observe_scene
+from hyperfuse.viewer.scene import open_scene
+from hyperfuse.viewer.scores import consistency_scores, reference_scores
+from hyperfuse.viewer.session import Session
+from viewer.viewer_scenes import write_pair
+
+EVERYTHING = slice(0, 96), slice(0, 96)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The reference itself as the fused image, once exact and once with errors."""
+    folder = tmp_path_factory.mktemp("maps")
+    reference = write_pair(folder)
+    noise = np.random.default_rng(0).standard_normal(reference.shape).astype(np.float32)
+    wrong = reference.copy(data=reference.values + 0.02 * noise)
+    wrong.values[:, 10:20, 10:20] = np.nan
+    write_cube(wrong, folder / "wrong.tif")
+    return folder
+
+
+def session_of(folder: Path, fused: str, **others: str) -> Session:
+    session = Session(Folder.at(folder))
+    session.open({"fused": folder / fused} | {role: folder / name for role, name in others.items()})
+    return session
+
+
+def map_of(session: Session, name: str) -> np.ndarray:
+    layer = session.layer(session.require_scene(), name, Look())
+    return layer.window(slice(0, layer.height), slice(0, layer.width))[0]
+
+
+def test_difference_and_angle(folder: Path) -> None:
+    session = session_of(folder, "wrong.tif", reference="reference.tif")
+    fused, reference = open_cube(folder / "wrong.tif"), open_cube(folder / "reference.tif")
+    np.testing.assert_allclose(map_of(session, "difference"), error_map(fused, reference), rtol=1e-5)
+    good = fused["good"].values
+    angles = spectral_angles_degrees(fused.values[good].astype(float), reference.values[good].astype(float))
+    np.testing.assert_allclose(map_of(session, "angle"), angles, rtol=1e-5)
+    assert np.isnan(map_of(session, "angle")[10:20, 10:20]).all()
+
+
+def test_windows_of_maps_agree_with_the_whole(folder: Path) -> None:
+    session = session_of(folder, "wrong.tif", reference="reference.tif", hsi="hsi.tif", msi="msi.tif")
+    scene = session.require_scene()
+    for name in ("difference", "angle", "consistency_hsi", "consistency_msi"):
+        layer = session.layer(scene, name, Look())
+        whole = map_of(session, name)
+        rows, columns = slice(layer.height // 3, layer.height // 2), slice(layer.width // 4, layer.width)
+        np.testing.assert_allclose(layer.window(rows, columns)[0], whole[rows, columns], atol=1e-6, err_msg=name)
+
+
+def test_the_true_image_is_consistent_with_both(folder: Path) -> None:
+    true, wrong = (session_of(folder, name, hsi="hsi.tif", msi="msi.tif") for name in ("reference.tif", "wrong.tif"))
+    for name, tolerance in (("consistency_hsi", 2e-3), ("consistency_msi", 1e-2)):
+        exact, noisy = map_of(true, name), map_of(wrong, name)
+        assert np.nanmedian(exact) < tolerance
+        assert np.nanmedian(noisy) > 2 * np.nanmedian(exact)
+        assert np.isnan(noisy).any()
+
+
+@pytest.mark.parametrize("turn", ["rows", "columns"])
+def test_consistency_with_a_flipped_hsi(folder: Path, tmp_path: Path, turn: str) -> None:
+    hsi = open_cube(folder / "hsi.tif")
+    flipped: xr.DataArray = hsi.load().isel(y=slice(None, None, -1)) if turn == "rows" else hsi.load().isel(x=slice(None, None, -1))
+    transform = grid_of(flipped).transform
+    assert transform is not None
+    assert (transform.e > 0) == (turn == "rows")
+    from hyperfuse.cubes.cube import place_cube
+
+    write_cube(place_cube(flipped, None, transform, None), tmp_path / "flipped.tif")
+    scene = open_scene({"fused": folder / "reference.tif", "hsi": tmp_path / "flipped.tif"})
+    pair = observe_scene(scene)
+    degraded, observed = degraded_and_hsi(scene.images["fused"], scene.images["hsi"], pair, slice(3, 20), slice(2, 24))
+    np.testing.assert_allclose(degraded, observed, atol=1e-4)
+
+
+def test_scores(folder: Path) -> None:
+    session = session_of(folder, "wrong.tif", reference="reference.tif", hsi="hsi.tif", msi="msi.tif")
+    scene = session.require_scene()
+    assert reference_scores(scene)["rmse"] == pytest.approx(0.02, rel=0.05)
+    consistency = consistency_scores(scene, session.observed_pair(scene))
+    assert consistency["estimated"]
+    blurred = map_of(session, "consistency_hsi")
+    assert consistency["hsi_rmse"] == pytest.approx(float(np.sqrt(np.nanmean(np.square(blurred)))), rel=1e-3)
+    sharp = map_of(session, "consistency_msi")
+    assert consistency["msi_rmse"] == pytest.approx(float(np.sqrt(np.nanmean(np.square(sharp)))), rel=1e-3)
+
+
+def test_without_msi_the_point_spread_is_assumed(folder: Path) -> None:
+    session = session_of(folder, "reference.tif", hsi="hsi.tif")
+    scene = session.require_scene()
+    assert why_not(scene, "consistency_hsi") is None
+    assert why_not(scene, "consistency_msi") == "no msi open"
+    scores = consistency_scores(scene, session.observed_pair(scene))
+    assert not scores["estimated"]
+    assert scores["msi_rmse"] is None
+    assert scores["hsi_rmse"] < 1e-3
+
+
+def test_maps_say_why_they_cannot_be_shown(folder: Path) -> None:
+    scene = open_scene({"fused": folder / "reference.tif", "reference": folder / "msi.tif", "hsi": folder / "msi.tif"})
+    reasons = {name: why_not(scene, name) for name in MAPS}
+    assert "33 bands, the reference 4" in str(reasons["difference"])
+    assert "33 bands" in str(reasons["consistency_hsi"])
+    assert reasons["uncertainty_map"] == "no uncertainty open"
+
+
+def test_uncertainty_is_the_mean_over_bands(folder: Path) -> None:
+    session = session_of(folder, "reference.tif", uncertainty="wrong.tif")
+    expected = np.full((96, 96), np.nan)
+    values = open_cube(folder / "wrong.tif").values
+    some = np.isfinite(values).any(axis=0)
+    expected[some] = np.nanmean(values[:, some], axis=0)
+    np.testing.assert_allclose(map_of(session, "uncertainty_map"), expected, rtol=1e-5)
+
+
+def test_nearest_values_of_a_coarse_image(folder: Path) -> None:
+    scene = open_scene({"fused": folder / "reference.tif", "hsi": folder / "hsi.tif"})
+    coarse = scene.images["hsi"].cube.values
+    found = nearest_values(scene.images["hsi"], slice(5, 30), slice(40, 90))
+    np.testing.assert_array_equal(found, coarse.repeat(4, axis=1).repeat(4, axis=2)[:, 5:30, 40:90])

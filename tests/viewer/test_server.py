@@ -1,0 +1,154 @@
+"""The server as the page uses it, over a true socket."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+from PIL import Image
+
+from hyperfuse.cubes.files import open_cube
+from viewer.served_page import finished, served
+from viewer.viewer_scenes import write_pair
+
+IMAGES = ("hsi", "msi", "reference")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("served")
+    write_pair(folder)
+    (folder / "deeper").mkdir()
+    (folder / "deeper" / "notes.txt").write_text("not a cube")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def client(folder: Path) -> Iterator[httpx.Client]:
+    images = {"fused": folder / "reference.tif"} | {role: folder / f"{role}.tif" for role in IMAGES}
+    with served(images, folder) as url, httpx.Client(base_url=url, timeout=60) as client:
+        yield client
+
+
+def number_of(client: httpx.Client) -> int:
+    return int(client.get("api/scene").json()["number"])
+
+
+def test_page_and_its_modules(client: httpx.Client) -> None:
+    page = client.get("")
+    assert page.status_code == 200
+    assert "<canvas" in page.text
+    assert client.get("script/main.js").headers["content-type"].startswith("text/javascript")
+    assert client.get("style/base.css").headers["content-type"].startswith("text/css")
+    assert "http://" not in page.text.replace("http://www.w3.org", "")
+
+
+def test_scene(client: httpx.Client) -> None:
+    scene = client.get("api/scene").json()
+    assert [image["role"] for image in scene["images"]] == ["fused", "hsi", "msi", "reference"]
+    assert (scene["height"], scene["width"], scene["lead"], scene["levels"]) == (96, 96, "fused", 0)
+    assert scene["images"][1]["scale"] == [4.0, 4.0]
+    assert scene["images"][1]["path"] == "hsi.tif"
+    assert {"NDVI", "NDWI", "NDMI", "NBR", "EVI"} <= {index["name"] for index in scene["indices"]}
+    assert not any(map_["why_not"] for map_ in scene["maps"] if map_["name"] != "uncertainty_map")
+
+
+def test_tile(client: httpx.Client) -> None:
+    reply = client.get(f"api/tiles/{number_of(client)}/fused/0/0/0?style=bands&bands=8,5,3&low=1&high=99")
+    assert reply.headers["content-type"] == "image/png"
+    assert reply.headers["x-complete"] == "1.000"
+    picture = np.array(Image.open(io.BytesIO(reply.content)))
+    assert picture[:96, :96, 3].all()
+
+
+def test_legend(client: httpx.Client) -> None:
+    legend = client.get(f"api/legends/{number_of(client)}/angle?colours=magma").json()
+    assert legend["unit"] == "°"
+    assert len(legend["stops"]) == 16
+    assert client.get(f"api/legends/{number_of(client)}/fused").json()["stops"] is None
+
+
+def test_spectra_and_region(client: httpx.Client, folder: Path) -> None:
+    number = number_of(client)
+    spectra = client.get(f"api/spectra/{number}?row=10&column=20").json()["spectra"]
+    reference = open_cube(folder / "reference.tif").values[:, 10, 20]
+    np.testing.assert_allclose(spectra[0]["mean"], reference, rtol=1e-6)
+    region = client.post(f"api/regions/{number}", json={"corners": [[1, 1], [1, 9], [9, 9]]}).json()["spectra"]
+    assert region[0]["pixels"] > 20
+
+
+def test_metadata(client: httpx.Client) -> None:
+    about = client.get("api/images/hsi").json()
+    assert (about["bands"], about["crs"]) == (33, "EPSG:32633")
+
+
+def test_files(client: httpx.Client) -> None:
+    names = [file["path"] for file in client.get("api/files").json()["files"]]
+    assert {"hsi.tif", "msi.tif", "reference.tif"} <= set(names)
+    assert not any("notes" in name for name in names)
+    assert client.get("api/files/summary", params={"path": "msi.tif"}).json()["bands"] == 4
+    assert client.get("api/files/picture", params={"path": "msi.tif"}).headers["content-type"] == "image/png"
+
+
+def test_estimate_fuse_view_download(client: httpx.Client, folder: Path) -> None:
+    pair = {"hsi": "hsi.tif", "msi": "msi.tif"}
+    estimated = finished(client, client.post("api/estimate", json=pair).json())
+    assert estimated["state"] == "done", estimated
+    assert estimated["result"]["scale"] == [4.0, 4.0]
+    methods = {method["name"] for method in client.get("api/methods").json()}
+    assert {"auto", "gsa", "local_fuse"} <= methods
+    done = finished(client, client.post("api/fuse", json=pair | {"output": "deeper/out.tif", "method": "gsa"}).json())
+    assert done["state"] == "done", done
+    assert done["result"] == {
+        "output": "deeper/out.tif",
+        "bytes": (folder / "deeper" / "out.tif").stat().st_size,
+        "method": "gsa",
+        "downloadable": True,
+    }
+    scene = client.post("api/scene", json=pair | {"fused": "deeper/out.tif", "reference": "reference.tif"}).json()
+    assert scene["lead"] == "fused"
+    content = client.get("api/download", params={"path": "deeper/out.tif"})
+    assert content.content == (folder / "deeper" / "out.tif").read_bytes()
+    assert "attachment" in content.headers["content-disposition"]
+    scores = finished(client, client.post("api/scores").json())
+    assert scores["result"]["reference"]["psnr_db"] > 30
+
+
+def test_a_second_run_does_not_overwrite(client: httpx.Client, folder: Path) -> None:
+    pair = {"hsi": "hsi.tif", "msi": "msi.tif", "output": "reference.tif", "method": "gsa"}
+    reply = client.post("api/fuse", json=pair)
+    assert reply.status_code == 400
+    assert "exists already" in reply.json()["got"]
+
+
+def test_fusing_that_fails_says_why(client: httpx.Client) -> None:
+    wrong_way = {"hsi": "msi.tif", "msi": "hsi.tif", "output": "never.tif", "method": "gsa"}
+    failed = finished(client, client.post("api/fuse", json=wrong_way).json())
+    assert failed["state"] == "failed"
+    assert "finer" in failed["error"]["got"]
+    assert failed["error"]["remedy"]
+
+
+def test_upload(client: httpx.Client, folder: Path) -> None:
+    content = (folder / "msi.tif").read_bytes()
+    reply = client.put("api/uploads/dropped.tif", content=content)
+    assert reply.status_code == 201
+    assert reply.json() == {"path": "dropped.tif"}
+    assert (folder / "dropped.tif").read_bytes() == content
+    again = client.put("api/uploads/dropped.tif", content=b"other")
+    assert again.status_code == 400
+    assert "already" in again.json()["got"]
+    assert (folder / "dropped.tif").read_bytes() == content
+    assert not [path for path in folder.iterdir() if path.name.startswith(".")]
+
+
+def test_bad_upload_is_reported_when_it_is_opened(client: httpx.Client) -> None:
+    assert client.put("api/uploads/broken.tif", content=b"no tiff at all").status_code == 201
+    reply = client.get("api/files/summary", params={"path": "broken.tif"})
+    assert reply.status_code == 400
+    assert set(reply.json()) == {"got", "expected", "remedy"}
+    assert "cannot be read" in reply.json()["got"]

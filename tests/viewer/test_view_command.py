@@ -1,0 +1,106 @@
+"""`hyperfuse view` as a person types it, also wrongly."""
+
+from __future__ import annotations
+
+import builtins
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from hyperfuse.cli.app import run
+from viewer.viewer_scenes import write_pair
+
+COMMAND = [sys.executable, "-c", "from hyperfuse.cli.app import main; main()", "view"]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals are sent as POSIX has them")
+def test_serves_until_interrupted(tmp_path: Path) -> None:
+    write_pair(tmp_path, side=32)
+    command = [*COMMAND, "reference.tif", "--hsi", "hsi.tif", "--no-browser"]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        url = process.stdout.readline().strip()
+        assert url.startswith("http://127.0.0.1:")
+        scene = httpx.get(url + "api/scene").json()
+        assert [image["role"] for image in scene["images"]] == ["fused", "hsi"]
+        process.send_signal(signal.SIGINT)
+        _, complaints = process.communicate(timeout=60)
+    assert process.returncode == 0, complaints
+    assert complaints == ""
+
+
+def test_ending_the_server_stops_a_job_and_leaves_nothing(tmp_path: Path) -> None:
+    write_pair(tmp_path, side=64)
+    with subprocess.Popen([*COMMAND, "--no-browser"], cwd=tmp_path, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        url = process.stdout.readline().strip()
+        job = httpx.post(url + "api/fuse", json={"hsi": "hsi.tif", "msi": "msi.tif", "output": "out.tif", "method": "cnmf"}).json()
+        assert job["state"] == "running"
+        time.sleep(0.2)
+        process.send_signal(signal.SIGINT)
+        process.wait(timeout=60)
+    left = {path.name for path in tmp_path.iterdir()} - {"out.tif"}
+    assert left == {"hsi.tif", "msi.tif", "reference.tif"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["missing.tif"], "does not exist"),
+        (["--folder", "nowhere"], "is no folder"),
+        (["wrong.txt"], "wrong.txt"),
+        (["--uncertainty", "hsi.tif"], "no image to show"),
+        (["reference.tif", "--hsi", "elsewhere.tif"], "do not overlap"),
+    ],
+)
+def test_wrong_arguments(
+    arguments: list[str], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from affine import Affine
+
+    from hyperfuse.cubes.cube import make_cube
+    from hyperfuse.cubes.files import write_cube
+
+    monkeypatch.chdir(tmp_path)
+    reference = write_pair(tmp_path, side=32)
+    far = make_cube(reference.values, crs="EPSG:32633", transform=Affine(10, 0, 0, 0, -10, 0))
+    write_cube(far, tmp_path / "elsewhere.tif")
+    Path("wrong.txt").write_text("no image")
+    assert run(["view", "--no-browser", *arguments]) == 2
+    complaint = capsys.readouterr().err
+    assert words in complaint
+    assert complaint.count("\n") == 1
+
+
+def test_taken_port(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        assert run(["view", "--no-browser", "--folder", str(tmp_path), "--port", str(taken.getsockname()[1])]) == 2
+    assert "expected a free port" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("missing", ["fastapi", "uvicorn"])
+def test_missing_extra(missing: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    honest = builtins.__import__
+
+    def without(name: str, *rest: Any) -> Any:
+        if name.split(".")[0] == missing:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+        return honest(name, *rest)
+
+    for name in [name for name in sys.modules if name.startswith(("hyperfuse.viewer", "fastapi", "uvicorn"))]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(builtins, "__import__", without)
+    assert run(["view", "--no-browser"]) == 2
+    complaint = capsys.readouterr().err
+    assert missing in complaint
+    assert "pip install 'hyperfuse[view]'" in complaint
