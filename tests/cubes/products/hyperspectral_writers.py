@@ -25,14 +25,21 @@ FILL = -32768
 Array = NDArray[Any]
 
 
-def write_enmap(folder: Path, name: str = ENMAP_ID) -> Written:
+def write_enmap(folder: Path, name: str = ENMAP_ID, grid: Affine = GRID) -> Written:
     folder = folder / name
     folder.mkdir(parents=True)
     stored = counts(1, (224, HEIGHT, WIDTH), -200, 9000, np.int16)
     stored[:, 0, :3] = FILL
     stored[bands.ENMAP_EMPTY] = FILL
     write_tif(
-        folder / f"{name}-SPECTRAL_IMAGE.TIF", stored, nodata=FILL, interleave="band", tiled=True, blockxsize=16, blockysize=16
+        folder / f"{name}-SPECTRAL_IMAGE.TIF",
+        stored,
+        grid,
+        nodata=FILL,
+        interleave="band",
+        tiled=True,
+        blockxsize=16,
+        blockysize=16,
     )
     for layer in ("QL_QUALITY_CLOUD", "QL_PIXELMASK", "QL_VNIR"):
         write_tif(folder / f"{name}-{layer}.TIF", counts(2, (1, HEIGHT, WIDTH), 0, 2, np.uint8))
@@ -41,7 +48,7 @@ def write_enmap(folder: Path, name: str = ENMAP_ID) -> Written:
     physical = np.where(stored == FILL, np.nan, stored * 1e-4)
     shown = ("EnMAP L2A", "2022-07-24T10:45:26", "VNIR 91 bands", "SWIR 133 bands", "both see", "QL_QUALITY_CLOUD")
     good = ~bands.ENMAP_EMPTY
-    return Written(folder, physical, bands.ENMAP_NM, bands.ENMAP_FWHM_NM, good, UTM_32, GRID, "EnMAP L2A", "EnMAP", shown)
+    return Written(folder, physical, bands.ENMAP_NM, bands.ENMAP_FWHM_NM, good, UTM_32, grid, "EnMAP L2A", "EnMAP", shown)
 
 
 def enmap_xml(level: str, gain: float, offset: float) -> str:

@@ -13,10 +13,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from affine import Affine
 
 from cubes.products.container_writers import write_emit, write_prisma
 from cubes.products.hyperspectral_writers import ENMAP_ID, write_aviris, write_desis, write_enmap
-from cubes.products.multispectral_writers import write_landsat, write_sentinel2
+from cubes.products.multispectral_writers import TILE, write_landsat, write_sentinel2
 from cubes.products.written import Written, tarred, zipped
 from hyperfuse.cli.app import run
 from hyperfuse.cubes.cube import physical_values
@@ -79,6 +80,19 @@ def test_a_packed_cube_travels_and_its_temporary_files_go(writer: str, packer: s
     subprocess.run(arguments, check=True, env={"TMPDIR": str(scratch), "PATH": ""}, timeout=120)
     np.testing.assert_array_equal(np.load(tmp_path / "values.npy"), open_cube(archive).values[:3])
     assert not list(scratch.iterdir())
+
+
+@pytest.mark.filterwarnings("ignore:shift and point spread not estimated")
+def test_from_two_archives_to_a_fused_cube(tmp_path: Path) -> None:
+    hsi = zipped(write_enmap(tmp_path, grid=TILE @ Affine.scale(3)).path, tmp_path / "enmap.zip")
+    msi = zipped(write_sentinel2(tmp_path).path, tmp_path / "s2.SAFE.zip", compressed=False)
+    target = tmp_path / "fused.tif"
+    assert run(["fuse", str(hsi), str(msi), "-o", str(target), "--method", "bicubic", "--msi-variable", "B2,B3,B4,B8,B11"]) == 0
+    fused, source = open_cube(target), open_cube(hsi)
+    for column in ("wavelength", "fwhm", "good", "band_name", "scale"):
+        np.testing.assert_array_equal(fused[column], source[column], err_msg=column)
+    assert grid_of(fused).transform == TILE and grid_of(fused).crs == grid_of(source).crs
+    assert fused.attrs["product"] == "EnMAP L2A"
 
 
 def test_what_is_not_compressed_is_not_unpacked(tmp_path: Path) -> None:
