@@ -11,17 +11,18 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from hyperfuse.cubes.cube import as_cube
-from hyperfuse.cubes.files import open_cube, refuse_target, write_cube
+from hyperfuse.cubes.files import open_cube
+from hyperfuse.cubes.output_options import AS_IT_IS, OutputOptions
 from hyperfuse.cubes.provenance import provenance
 from hyperfuse.degradation.response import ResponseSpec
 from hyperfuse.methods.catalogue import AUTO
 from hyperfuse.prediction.aligned_pair import align_pair
-from hyperfuse.prediction.fuse_pair import ObservationHints, fuse_pair
+from hyperfuse.prediction.fuse_pair import ObservationHints
 from hyperfuse.prediction.fused_cube import fused_cube
-from hyperfuse.prediction.fusion_request import HSI, MSI, FusionChoices, PathLike
-from hyperfuse.prediction.moving import moved
+from hyperfuse.prediction.fusion_request import MSI, FusionChoices, FusionRequest, PathLike
 from hyperfuse.prediction.overlap import INTERSECTION, Area
-from hyperfuse.prediction.prepared_scene import PreparedScene, prepare_scene
+from hyperfuse.prediction.prepared_scene import fuse_whole, prepare_scene
+from hyperfuse.prediction.running import run_fusion
 from hyperfuse.progress import progress
 
 Image = xr.DataArray | NDArray[Any] | PathLike
@@ -73,13 +74,6 @@ def fuse(
     return fused_cube(fused, scene.pair, hsi_cube, provenance(method=scene.method_used, weights=scene.weights_digest))
 
 
-def fuse_whole(scene: PreparedScene) -> NDArray[Any]:
-    """(C, H, W) All of a scene at once."""
-    choices = scene.choices
-    fused = fuse_pair(scene.pair, scene.observation, scene.method, scene.network, consistency=choices.consistency)
-    return moved(fused, scene.observation.misregistration) if choices.trust == HSI else fused
-
-
 def fuse_files(
     hsi: PathLike,
     msi: PathLike,
@@ -100,16 +94,29 @@ def fuse_files(
     hsi_mask: PathLike | None = None,
     hsi_variable: str | None = None,
     msi_variable: str | None = None,
+    stored: OutputOptions = AS_IT_IS,
     options: Mapping[str, str] | None = None,
     cog: bool = False,
     overwrite: bool = False,
+    ram_gb: float | None = None,
+    resume: bool = False,
+    workers: int | None = None,
+    cluster: str | None = None,
 ) -> Path:
-    """The same from file to file. What cannot be written is said before the work, not after it."""
-    output = Path(output)
-    refuse_target(output, options=options, cog=cog, overwrite=overwrite)
-    fused = fuse(
-        open_cube(hsi, hsi_variable),
-        open_cube(msi, msi_variable),
+    """The same from file to file, for scenes of any size.
+
+    What is not said at `fuse`: `stored` are bands and numbers of the output, `options` those of its format. The peak of the
+    process's memory stays below `ram_gb` (half of the machine's memory unless given): a scene that does not fit is fused in
+    tiles, with statistics from windows spread over it. Finished tiles are kept beside the output until it is whole, and `resume`
+    continues an interrupted run from them. `workers` processes of this machine, or the Dask `cluster` at an address, work on
+    tiles together; each of them keeps to `ram_gb`.
+
+    Progress and a request to stop: `progress.listening`. What would be done, without doing it: `scene_plan.plan_scene`.
+    """
+    request = FusionRequest(
+        hsi,
+        msi,
+        output,
         method=method,
         weights=weights,
         estimate=estimate,
@@ -123,9 +130,18 @@ def fuse_files(
         bounds_crs=bounds_crs,
         mask=mask,
         hsi_mask=hsi_mask,
+        hsi_variable=hsi_variable,
+        msi_variable=msi_variable,
+        stored=stored,
+        options=options or {},
+        cog=cog,
+        overwrite=overwrite,
+        ram_gb=ram_gb,
+        resume=resume,
+        workers=workers,
+        cluster=cluster,
     )
-    fused.attrs |= {"hyperfuse_hsi": Path(hsi).name, "hyperfuse_msi": Path(msi).name}
-    return write_cube(fused, output, options=options, cog=cog, overwrite=overwrite)
+    return run_fusion(request).path
 
 
 def as_image(image: Image) -> xr.DataArray:

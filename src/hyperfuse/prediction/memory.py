@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from hyperfuse.estimation.observation import Observation
 from hyperfuse.methods.catalogue import find_method
 from hyperfuse.methods.conditioning import conditioning_reach
 from hyperfuse.methods.pair_model import MOST_COMPONENTS
+from hyperfuse.networks.fusion_network import FusionNetwork
 from hyperfuse.prediction.aligned_pair import AlignedPair
 from hyperfuse.prediction.tile_plan import TILE_SIZES, WindowPlace, place_for
 
@@ -35,6 +36,8 @@ TILES_AT_ONCE = 2
 TOLERABLE_MARGIN = 1.3
 # A scene up to this side is fused in one piece where memory allows.
 LARGEST_WHOLE_SIDE = 2048
+# Images of features that a network holds at the same time.
+FEATURE_IMAGES = 8
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,21 @@ def method_workload(pair: AlignedPair, method: str, *, consistency: bool, itemsi
     )
 
 
+def network_workload(pair: AlignedPair, network: FusionNetwork, *, itemsize: int) -> Workload:
+    """A network works on features of the whole window, and so does the closed form that it adds to."""
+    config = network.config
+    bands = pair.coarse_shape[0]
+    return Workload(
+        bands=bands,
+        usable_bands=int(pair.usable_bands.sum()),
+        msi_bands=pair.fine_shape[0],
+        itemsize=itemsize,
+        core_copies=2.0,
+        window_copies=5.0,
+        components=max(FEATURE_IMAGES * config.width, 10 * min(MOST_COMPONENTS, bands)),
+    )
+
+
 @dataclass(frozen=True)
 class MemoryPlan:
     """Sizes of tiles and what they need. `whole` means that the scene is fused in one piece."""
@@ -92,18 +110,25 @@ class MemoryPlan:
         return max(1, min(os.cpu_count() or 1, self.budget // max(1, self.tile_bytes)))
 
 
-def plan_memory(pair: AlignedPair, observation: Observation, workload: Workload, reach: int, ram_gb: float) -> MemoryPlan:
-    """The largest tiles that are of use and fit; one tile for the whole scene where that fits."""
+def plan_memory(
+    pair: AlignedPair,
+    observation: Observation,
+    workload: Workload,
+    reach: int,
+    ram_gb: float,
+    sizes: Sequence[tuple[int, int]] | None = None,
+) -> MemoryPlan:
+    """The largest tiles that are of use and fit; one tile for the whole scene where that fits. `sizes` leaves no other choice."""
     budget = available_bytes(ram_gb)
     output = (pair.output_grid.height, pair.output_grid.width)
-    if max(output) <= LARGEST_WHOLE_SIDE:
+    if max(output) <= LARGEST_WHOLE_SIDE and sizes is None:
         everything = place_for(pair, observation, slice(0, pair.fine_shape[1]), slice(0, pair.fine_shape[2]), 0)
         needed = whole_bytes(workload, everything)
         if needed <= budget:
             return MemoryPlan(output, needed, budget, whole=True)
     fitting = None
     needed = 0
-    for size in reversed(TILE_SIZES):
+    for size in sizes or TILE_SIZES[::-1]:
         place, near = _largest_window(pair, observation, size, reach)
         needed = workload.working_bytes(place, near) + 2 * workload.input_bytes(place) + 2 * workload.block_bytes(place)
         if TILES_AT_ONCE * needed > budget and (fitting is not None or needed > budget):
@@ -113,8 +138,9 @@ def plan_memory(pair: AlignedPair, observation: Observation, workload: Workload,
             break
     if fitting is None:
         least = (needed + PROGRAM_BYTES + CACHE_BYTES) / GIGABYTE
+        height, width = (sizes or TILE_SIZES)[-1]
         raise OptionError(
-            f"{ram_gb:g} GB of memory for this scene", f"at least {least:.2g} GB for a tile of 64x64 pixels", "raise --ram"
+            f"{ram_gb:g} GB of memory", f"at least {least:.2g} GB for a tile of {height}x{width} pixels", "raise --ram"
         )
     return fitting
 

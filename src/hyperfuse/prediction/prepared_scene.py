@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import xarray as xr
+from numpy.typing import NDArray
 
 from hyperfuse.estimation.observation import Observation
 from hyperfuse.networks.fusion_network import FusionNetwork
 from hyperfuse.prediction.aligned_pair import AlignedPair
-from hyperfuse.prediction.fuse_pair import observe, resolved_method
-from hyperfuse.prediction.fusion_request import FusionChoices
+from hyperfuse.prediction.fuse_pair import fuse_pair, observe, resolved_method
+from hyperfuse.prediction.fusion_request import HSI, FusionChoices
+from hyperfuse.prediction.moving import moved
 from hyperfuse.prediction.network_fusion import load_network, require_fitting_bands
 from hyperfuse.progress import Advance
 
@@ -46,3 +49,9 @@ def prepare_scene(
     method = resolved_method(pair, observation, choices.method, most_bytes) if network is None else choices.method
     advance(1)
     return PreparedScene(pair, hsi, choices, observation, method, network)
+
+
+def fuse_whole(scene: PreparedScene) -> NDArray[np.float32]:
+    """(C, H, W) All of a scene at once, where the user wants it to lie."""
+    fused = fuse_pair(scene.pair, scene.observation, scene.method, scene.network, consistency=scene.choices.consistency)
+    return moved(fused, scene.observation.misregistration) if scene.choices.trust == HSI else fused

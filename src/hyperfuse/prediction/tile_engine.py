@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -40,7 +40,9 @@ class StageSeconds:
         return {stage: getattr(self, stage) / total for stage in ("reading", "computing", "writing")}
 
 
-def fused_in_threads(job: SceneJob, tiles: Sequence[Tile], at_once: int, seconds: StageSeconds) -> Iterator[tuple[Tile, FusedTile]]:
+def fused_in_threads(
+    job: SceneJob, tiles: Sequence[Tile], at_once: int, seconds: StageSeconds
+) -> Generator[tuple[Tile, FusedTile], None, None]:
     """Every tile, in order. At most `at_once` are computed at the same time, and no more than two others wait before or after."""
 
     def read(tile: Tile) -> TileInputs | None:
