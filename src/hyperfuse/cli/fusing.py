@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from hyperfuse.cli.cubes import parse_options
 from hyperfuse.cli.pairs import RESPONSE_HELP
+
+if TYPE_CHECKING:
+    from hyperfuse.prediction.fusion_request import FusionRequest
+
+LARGE_SCENES = "Large scenes"
+INTERRUPTED = 130
 
 
 def fuse(
@@ -60,14 +66,36 @@ def fuse(
         list[str] | None, typer.Option("--co", metavar="NAME=VALUE", help="Format's own option, e.g. COMPRESS=ZSTD.")
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace OUT if it exists.")] = False,
+    ram: Annotated[
+        float | None,
+        typer.Option(
+            metavar="GB",
+            help="Peak memory; larger scenes are fused in tiles. By default half of the machine's.",
+            rich_help_panel=LARGE_SCENES,
+        ),
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue an interrupted run from its finished tiles.", rich_help_panel=LARGE_SCENES)
+    ] = False,
+    workers: Annotated[
+        int | None, typer.Option(metavar="N", help="Fuse tiles in N processes of this machine.", rich_help_panel=LARGE_SCENES)
+    ] = None,
+    cluster: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", help="Fuse tiles on a Dask cluster, e.g. tcp://host:8786.", rich_help_panel=LARGE_SCENES),
+    ] = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Print tiles, memory, time and sizes; write nothing.", rich_help_panel=LARGE_SCENES),
+    ] = False,
 ) -> None:
     """Fuse a coarse HSI with a fine MSI: the HSI's bands on the MSI's pixels, with all metadata.
 
     [dim]hyperfuse fuse enmap.tif sentinel2.tif -o fused.tif[/dim]
     """
-    from hyperfuse.prediction.fuse_scene import fuse_files
+    from hyperfuse.prediction.fusion_request import FusionRequest
 
-    written = fuse_files(
+    request = FusionRequest(
         hsi,
         msi,
         output,
@@ -89,8 +117,32 @@ def fuse(
         options=parse_options(creation_options),
         cog=cog,
         overwrite=overwrite,
+        ram_gb=ram,
+        resume=resume,
+        workers=workers,
+        cluster=cluster,
     )
-    typer.echo(str(written))
+    if dry_run:
+        _print_plan(request)
+    else:
+        _run(request)
+
+
+def _print_plan(request: FusionRequest) -> None:
+    from hyperfuse.prediction.plan_summary import summarise_plan
+
+    for label, text in summarise_plan(request).items():
+        typer.echo(f"{label:<10} {text}")
+
+
+def _run(request: FusionRequest) -> None:
+    from hyperfuse.prediction.running import run_fusion
+
+    try:
+        typer.echo(str(run_fusion(request).path))
+    except KeyboardInterrupt as stop:
+        typer.echo(f"hyperfuse: {stop}" if stop.args else "hyperfuse: stopped; nothing was left behind", err=True)
+        raise typer.Exit(INTERRUPTED) from stop
 
 
 def demo(

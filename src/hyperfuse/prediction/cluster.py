@@ -76,17 +76,7 @@ def _client(workers: int | None, address: str | None) -> Iterator[Any]:
         raise OptionError("a run on several processes without Dask", "the extra `cluster`", remedy) from error
     with ExitStack() as opened, quiet():
         if address is None:
-            cluster = opened.enter_context(
-                distributed.LocalCluster(
-                    n_workers=workers,
-                    threads_per_worker=1,
-                    processes=True,
-                    host=LOOPBACK,
-                    dashboard_address=None,
-                    memory_limit=0,
-                    silence_logs=logging.CRITICAL,
-                )
-            )
+            cluster = opened.enter_context(_local_cluster(distributed, workers))
             yield opened.enter_context(distributed.Client(cluster))
             return
         try:
@@ -96,6 +86,22 @@ def _client(workers: int | None, address: str | None) -> Iterator[Any]:
         if not client.nthreads():
             raise OptionError(f"the cluster at {address} has no workers", "at least one", "start `dask worker`")
         yield client
+
+
+def _local_cluster(distributed: Any, workers: int | None) -> Any:
+    try:
+        return distributed.LocalCluster(
+            n_workers=workers,
+            threads_per_worker=1,
+            processes=True,
+            host=LOOPBACK,
+            dashboard_address=None,
+            memory_limit=0,
+            silence_logs=logging.CRITICAL,
+        )
+    except (OSError, RuntimeError) as error:
+        remedy = 'in a script of your own, call it under `if __name__ == "__main__":`'
+        raise OptionError(f"{workers} workers that do not start ({error})", remedy=remedy) from error
 
 
 @contextmanager

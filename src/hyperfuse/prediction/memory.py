@@ -129,7 +129,7 @@ def plan_memory(
     fitting = None
     needed = 0
     for size in sizes or TILE_SIZES[::-1]:
-        place, near = _largest_window(pair, observation, size, reach)
+        place, near = place_for(pair, observation, *_middle(pair, size), reach), near_pixels(pair, observation, size, reach)
         needed = workload.working_bytes(place, near) + 2 * workload.input_bytes(place) + 2 * workload.block_bytes(place)
         if TILES_AT_ONCE * needed > budget and (fitting is not None or needed > budget):
             break
@@ -178,15 +178,20 @@ def give_back() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
-def _largest_window(pair: AlignedPair, observation: Observation, size: tuple[int, int], reach: int) -> tuple[WindowPlace, int]:
-    """The window of a tile in the middle of the scene, and the fine pixels that its last step looks at."""
-    parts = [
-        slice(max(0, (length - side) // 2), min(length, max(0, (length - side) // 2) + side))
-        for length, side in zip(pair.fine_shape[1:], size, strict=True)
-    ]
-    place = place_for(pair, observation, parts[0], parts[1], reach)
-    near = place_for(pair, observation, parts[0], parts[1], min(reach, conditioning_reach(observation)))
-    return place, _pixels(near.fine_size)
+def near_pixels(pair: AlignedPair, observation: Observation, size: tuple[int, int], reach: int) -> int:
+    """How many fine pixels the last and longest step looks at for a tile of this size."""
+    core = _middle(pair, size)
+    near = place_for(pair, observation, *core, min(reach, conditioning_reach(observation)))
+    return _pixels(near.fine_size)
+
+
+def _middle(pair: AlignedPair, size: tuple[int, int]) -> tuple[slice, slice]:
+    """A tile of this size in the middle of the scene, where no side of its window is cut off."""
+    starts = [max(0, (length - side) // 2) for length, side in zip(pair.fine_shape[1:], size, strict=True)]
+    rows, columns = (
+        slice(start, min(length, start + side)) for start, length, side in zip(starts, pair.fine_shape[1:], size, strict=True)
+    )
+    return rows, columns
 
 
 def _pixels(size: tuple[int, int]) -> int:

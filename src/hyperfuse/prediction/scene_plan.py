@@ -140,7 +140,12 @@ def learn_scene(plan: ScenePlan) -> MethodFusion | NetworkFusion:
             kept[index] = found
         return found
 
-    windows: Sequence[Callable[[], Window]] = [partial(window, index) for index in range(len(places))]
+    return learn_from(plan, [partial(window, index) for index in range(len(places))])
+
+
+def learn_from(plan: ScenePlan, windows: Sequence[Callable[[], Window]]) -> MethodFusion | NetworkFusion:
+    scene = plan.scene
+    pair, observation = scene.pair, scene.observation
     if scene.network is None:
         return learn_method(scene.method, scene.choices.consistency, windows)
     centres = wavelengths_nm(pair.hsi_source.cube)
