@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
-from typing import Any
 
 import rasterio
 from rasterio.enums import Resampling
@@ -24,9 +23,10 @@ def overview_factors(height: int, width: int) -> list[int]:
     return factors
 
 
-def add_overviews(path: Path, opener: GuardedOpener, **settings: Any) -> None:
+def add_overviews(path: Path, opener: GuardedOpener) -> None:
     """Averages of the valid pixels, block by block, compressed as the image is."""
-    with warnings.catch_warnings(), rasterio.Env(GDAL_NUM_THREADS="ALL_CPUS", **settings):
+    # One thread, whatever the environment says: GDAL's workers would call our Python file while this thread waits for them.
+    with warnings.catch_warnings(), rasterio.Env(GDAL_NUM_THREADS="1"):
         warnings.simplefilter("ignore", NotGeoreferencedWarning)
         with rasterio.open(path, "r+", driver="GTiff", opener=opener) as target:
             target.build_overviews(overview_factors(target.height, target.width), Resampling.average)
