@@ -93,6 +93,8 @@ def test_sentinel2_layers_and_unknown_names(safe: Path) -> None:
         open_cube(safe, "B99")
     with pytest.raises(OptionError, match="no B10 in"):
         open_cube(safe, "B10")
+    with pytest.raises(OptionError, match="no band B99; expected some of B1, B2"):
+        open_cube(safe, "B2,B99")
     with pytest.raises(OptionError, match="a product knows its axes"):
         open_cube(safe, band_axis=0)
 

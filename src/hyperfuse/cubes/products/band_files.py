@@ -13,6 +13,7 @@ from hyperfuse.cubes.lazy import lazy_variable
 from hyperfuse.cubes.nodata import fitting_nodata
 from hyperfuse.cubes.products.delivery import DeliveredFile
 from hyperfuse.cubes.products.rasters import facts_of, stacked
+from hyperfuse.errors import OptionError
 
 FILL = 0
 
@@ -41,7 +42,10 @@ def chosen_bands(variable: str, sets: Mapping[str, Sequence[str]], known: Sequen
         if wanted == name.lower():
             return list(bands)
     bands = list(dict.fromkeys(plain_band(part) for part in variable.split(",")))
-    return bands if all(band in known for band in bands) else None
+    unknown = [band for band in bands if band not in known]
+    if unknown and len(unknown) < len(bands):
+        raise OptionError(f"no band {', '.join(unknown)}", f"some of {', '.join(known)}")
+    return None if unknown else bands
 
 
 def band_cube(bands: Sequence[BandFile], attributes: dict[str, str], nodata: float = FILL) -> xr.DataArray:

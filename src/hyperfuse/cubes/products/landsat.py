@@ -75,13 +75,12 @@ def open_landsat(delivery: Delivery, key: DeliveredFile, variable: str | None) -
     quantity = _quantity(chosen[0], level)
     cube = band_cube(bands, identity(f"Landsat {level}", sensor, _acquired(groups), quantity))
     sun = " (divided by the sine of the sun's elevation)" if "top" in quantity else ""
-    others = [band for band in files if band not in chosen]
     notes = {
         "product": f"Landsat Collection 2 {level}, {groups['PRODUCT_CONTENTS'].get('LANDSAT_PRODUCT_ID', key.base_name)}",
-        "bands": ", ".join(chosen),
+        "bands": f"{', '.join(chosen)} of {', '.join(files)}",
         "scaling": f"{formula(bands[0].scale, bands[0].offset)}{sun}",
         "flags": flag_note(cube["good"].values, "B9 sees clouds, not the ground"),
-        "also in it": selection_note([*others, *sets, LIST, *_quality_layers(delivery)]),
+        "also in it": selection_note([*sets, LIST, *_quality_layers(delivery)]),
     }
     return Product(cube, notes)
 
