@@ -53,7 +53,7 @@ def random_style(generator: np.random.Generator) -> LayoutStyle:
     fields = LayoutStyle(16, 90, 1.0, 45.0, 2.0, (0.1, 0.75, 0.05, 0.1), 0.1, 1.5, 0.2, 0.05, (0.2, 0.6))
     town = LayoutStyle(16, 240, 0.7, 26.0, 2.2, (0.2, 0.65, 0.1, 0.05), 0.15, 3.0, 0.1, 0.15, (0.2, 0.6))
     nature = LayoutStyle(12, 240, 0.7, 40.0, 2.3, (0.3, 0.0, 0.1, 0.6), np.pi, 0.7, 0.0, 0.2, (0.2, 0.7))
-    table = LayoutStyle(6, 22, 2.5, 55.0, 1.4, (0.5, 0.2, 0.2, 0.1), np.pi, 1.0, 0.1, 0.5, (0.6, 1.8))
+    table = LayoutStyle(6, 22, 2.5, 55.0, 1.4, (0.5, 0.2, 0.2, 0.1), np.pi, 1.0, 0.1, 0.5, (0.5, 1.3))
     return (fields, town, nature, table)[int(generator.choice(4, p=(0.25, 0.3, 0.25, 0.2)))]
 
 

@@ -39,7 +39,7 @@ def synthetic_scene(seed: int | Sequence[int], wavelength_nm: ArrayLike, rows: i
     mixing = np.concatenate([reflectance * light, reflectance * light * sky]).T.astype(np.float32)
     cube = torch.from_numpy(mixing) @ torch.from_numpy(maps.reshape(2 * materials, -1))
     # Patches of a real scene seldom hold its brightest pixels.
-    cube *= float(in_spectrum.uniform(0.5, 1.0)) / _unit(cube)
+    cube *= float(in_spectrum.uniform(0.6, 1.0)) / _unit(cube)
     return cube.clamp_(0, 1).reshape(len(nm), rows, columns)
 
 
@@ -62,7 +62,7 @@ def _maps(generator: np.random.Generator, materials: int, rows: int, columns: in
     pixels = _per_pixel(table, layout.labels, rows, columns)
     mixtures, wavering = pixels[:materials], pixels[materials : 2 * materials]
     level, down, right, grain, sky = pixels[2 * materials :]
-    grains, mixes, shades = (_fractal(generator, rows, columns, steepness) for steepness in (*generator.uniform(0.6, 1.6, 2), 2.0))
+    grains, mixes, shades = (_fractal(generator, rows, columns, steepness) for steepness in (*generator.uniform(0.8, 1.7, 2), 2.0))
     y, x = np.arange(rows, dtype=np.float32)[:, None] + 0.5, np.arange(columns, dtype=np.float32)[None, :] + 0.5
     slope = generator.normal(0, 0.12, 2).astype(np.float32)
     ramp = 1 + slope[0] * (2 * y / rows - 1) + slope[1] * (2 * x / columns - 1) + np.float32(0.06) * shades
@@ -77,7 +77,7 @@ def _leaf_mixtures(generator: np.random.Generator, leaves: int, materials: int) 
     common = generator.dirichlet(np.full(materials, 1.0))
     first, second = generator.choice(materials, (2, leaves), p=common)
     share = generator.beta(0.5, 2.0, leaves)
-    waver = generator.beta(0.6, 4.0, leaves) * 0.8
+    waver = generator.beta(0.8, 4.0, leaves)
     table = np.zeros((leaves, 2 * materials))
     every = np.arange(leaves)
     table[every, first] = 1 - share
@@ -92,7 +92,7 @@ def _leaf_light(generator: np.random.Generator, layout: Layout, relief: float) -
     leaves = len(layout.radius)
     level = np.exp(generator.normal(0, 0.22, leaves))
     glint, shadow = generator.random((2, leaves))
-    level = np.where(glint < 0.02, level * generator.uniform(1.5, 4, leaves), level)
+    level = np.where(glint < 0.015, level * generator.uniform(1.5, 3, leaves), level)
     sky = np.where(shadow < 0.06, generator.uniform(0.5, 0.9, leaves), 0.0)
     level = np.where(sky > 0, level * 0.35, level)
     slopes = level[:, None] * generator.normal(0, relief, (leaves, 2)) / layout.radius[:, None]

@@ -28,7 +28,7 @@ def random_materials(generator: np.random.Generator, wavelength_nm: FloatArray, 
     shares = generator.dirichlet([4 * share for _, share in MATERIALS])
     kinds = generator.choice(len(MATERIALS), size=count, p=shares)
     spectra = np.stack([MATERIALS[kind][0](generator, wavelength_nm) for kind in kinds])
-    shapes = 0.22 * _smooth_curves(generator, wavelength_nm, count) + 0.035 * _fine_curves(generator, wavelength_nm, count)
+    shapes = 0.22 * _smooth_curves(generator, wavelength_nm, count) + 0.012 * _fine_curves(generator, wavelength_nm, count)
     return np.asarray(np.clip(spectra * np.exp(shapes), 0.002, 1.0))
 
 
@@ -74,11 +74,12 @@ def _soil(generator: np.random.Generator, nm: FloatArray) -> FloatArray:
 
 
 def _dye(generator: np.random.Generator, nm: FloatArray) -> FloatArray:
-    """Paint, plastic, cloth: edges and bumps in the visible, then bright, with a few hydrocarbon features."""
+    """Paint, plastic, cloth: edges, bumps and pigments in the visible, then bright, with a few hydrocarbon features."""
     base = generator.uniform(0.01, 0.12)
     edge = _step(nm, generator.uniform(420, 760), generator.uniform(10, 35)) * generator.uniform(0.2, 0.8)
     colour = _bump(nm, generator.uniform(400, 680), generator.uniform(20, 60)) * generator.uniform(0.0, 0.6)
-    features = [(1720, 20, generator.uniform(0, 0.5)), (2310, 25, generator.uniform(0, 0.6))]
+    pigments = [(generator.uniform(400, 750), generator.uniform(12, 40), generator.uniform(0, 0.6)) for _ in range(2)]
+    features = [*pigments, (1720, 20, generator.uniform(0, 0.5)), (2310, 25, generator.uniform(0, 0.6))]
     return np.asarray((base + edge + colour) * np.exp(-_absorption(nm, features)))
 
 
