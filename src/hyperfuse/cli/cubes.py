@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from hyperfuse.cli import output
 from hyperfuse.cli.networks import describe_network, print_network
 from hyperfuse.errors import OptionError
 
@@ -72,33 +73,34 @@ def convert(
     target: Annotated[Path, typer.Argument(metavar="OUT", help="What to write: .tif .hdr .nc .h5 .zarr .mat .npz .npy.")],
     variable: Variable = None,
     band_axis: BandAxis = None,
-    cog: Annotated[bool, typer.Option("--cog", help="Write a cloud-optimised GeoTIFF.")] = False,
-    creation_options: Annotated[
-        list[str] | None,
-        typer.Option("--co", metavar="NAME=VALUE", help="Format's own option, e.g. COMPRESS=ZSTD, INTERLEAVE=bip, VERSION=7.3."),
-    ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace OUT if it exists.")] = False,
+    bands: output.Bands = None,
+    dtype: output.DataType = None,
+    scale_factor: output.ScaleFactor = None,
+    nodata: output.Nodata = None,
+    compress: output.Compress = None,
+    cog: output.Cog = False,
+    overviews: output.Overviews = False,
+    creation_options: output.CreationOptions = None,
+    stac: output.Stac = False,
+    overwrite: output.Overwrite = False,
 ) -> None:
-    """Convert a cube to another format; nothing is lost on the way.
+    """Convert a cube to another format; nothing is lost on the way but what is asked for.
 
     [dim]hyperfuse convert scene.hdr scene.tif[/dim]
+    [dim]hyperfuse convert enmap.zip small.tif --bands 0.4-1.0um,good --dtype int16 --scale-factor 0.0001 --cog --stac[/dim]
     """
     from hyperfuse.cubes.files import open_cube, write_cube
 
     written = write_cube(
-        open_cube(source, variable, band_axis), target, options=parse_options(creation_options), cog=cog, overwrite=overwrite
+        open_cube(source, variable, band_axis),
+        target,
+        output=output.output_options(bands, dtype, scale_factor, nodata, compress, overviews, stac),
+        options=output.parse_options(creation_options),
+        cog=cog,
+        overwrite=overwrite,
+        inputs=[source],
     )
     typer.echo(printable(written))
-
-
-def parse_options(texts: list[str] | None) -> dict[str, str]:
-    options = {}
-    for text in texts or []:
-        name, equals, value = text.partition("=")
-        if not name or not equals:
-            raise OptionError(f"--co {text}", "--co NAME=VALUE", "for example --co COMPRESS=ZSTD")
-        options[name] = value
-    return options
 
 
 def printable(path: Path) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hyperfuse.cli.cubes import parse_options
+from hyperfuse.cli import output as out
 from hyperfuse.cli.pairs import RESPONSE_HELP
 
 if TYPE_CHECKING:
@@ -61,11 +61,22 @@ def fuse(
     hsi_mask: Annotated[Path | None, typer.Option(metavar="FILE", help="The same for the HSI.")] = None,
     hsi_variable: Annotated[str | None, typer.Option(help="Which array of an HSI file that holds several.")] = None,
     msi_variable: Annotated[str | None, typer.Option(help="Which array of an MSI file that holds several.")] = None,
-    cog: Annotated[bool, typer.Option("--cog", help="Write a cloud-optimised GeoTIFF.")] = False,
-    creation_options: Annotated[
-        list[str] | None, typer.Option("--co", metavar="NAME=VALUE", help="Format's own option, e.g. COMPRESS=ZSTD.")
+    hsi_band_axis: Annotated[
+        int | None, typer.Option(metavar="0|1|2", help="Which axis of an unlabelled HSI array holds the bands.")
     ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace OUT if it exists.")] = False,
+    msi_band_axis: Annotated[
+        int | None, typer.Option(metavar="0|1|2", help="Which axis of an unlabelled MSI array holds the bands.")
+    ] = None,
+    bands: out.Bands = None,
+    dtype: out.DataType = None,
+    scale_factor: out.ScaleFactor = None,
+    nodata: out.Nodata = None,
+    compress: out.Compress = None,
+    cog: out.Cog = False,
+    overviews: out.Overviews = False,
+    creation_options: out.CreationOptions = None,
+    stac: out.Stac = False,
+    overwrite: out.Overwrite = False,
     ram: Annotated[
         float | None,
         typer.Option(
@@ -114,7 +125,10 @@ def fuse(
         hsi_mask=hsi_mask,
         hsi_variable=hsi_variable,
         msi_variable=msi_variable,
-        options=parse_options(creation_options),
+        hsi_band_axis=hsi_band_axis,
+        msi_band_axis=msi_band_axis,
+        stored=out.output_options(bands, dtype, scale_factor, nodata, compress, overviews, stac),
+        options=out.parse_options(creation_options),
         cog=cog,
         overwrite=overwrite,
         ram_gb=ram,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -55,6 +55,14 @@ class OutputOptions:
             raise OptionError(f"scale factor {factor:g}", "a number above 0 (stored = physical / factor)", "for example 0.0001")
         if self.compress is not None and self.compress not in COMPRESSIONS:
             raise OptionError(f"compression {self.compress!r}", f"one of {', '.join(COMPRESSIONS)}")
+
+    def asked_for(self) -> dict[str, Any]:
+        """By name, without what was left alone."""
+        return {name: value for name, value in vars(self).items() if value is not None and value is not False}
+
+    def for_the_file(self) -> OutputOptions:
+        """For a cube that has its bands and numbers already."""
+        return replace(self, bands=None, dtype=None, scale_factor=None, nodata=None)
 
 
 AS_IT_IS = OutputOptions()

@@ -9,18 +9,29 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
+from hyperfuse.cubes.band_selection import select_bands
 from hyperfuse.cubes.cube import make_cube, nodata_of
 from hyperfuse.cubes.nodata import usual_nodata
-from hyperfuse.cubes.stored_values import to_stored
+from hyperfuse.cubes.output_options import AS_IT_IS, OutputOptions, output_template
+from hyperfuse.cubes.stored_values import Clipping, to_stored
 from hyperfuse.prediction.aligned_pair import AlignedPair
 
 
-def fused_cube(fused: NDArray[np.float32], pair: AlignedPair, hsi: xr.DataArray, record: Mapping[str, str]) -> xr.DataArray:
-    """`fused` covers the pair's part of the output grid; everything else becomes nodata."""
-    template = fused_template(pair, hsi, record, complete=covers_output(pair) and bool(np.isfinite(fused).all()))
+def fused_cube(
+    fused: NDArray[np.float32],
+    pair: AlignedPair,
+    hsi: xr.DataArray,
+    record: Mapping[str, str],
+    output: OutputOptions = AS_IT_IS,
+    clipping: Clipping | None = None,
+) -> xr.DataArray:
+    """`fused` covers the pair's part of the output grid; everything else becomes nodata. Bands and numbers are as `output` asks."""
+    complete = covers_output(pair) and bool(np.isfinite(fused).all())
+    template = output_template(fused_template(pair, hsi, record, complete=complete), output)
     nodata = nodata_of(template)
     stored = np.full(template.shape, 0 if nodata is None else nodata, dtype=template.dtype)
-    stored[:, pair.fine_rows, pair.fine_columns] = to_stored(fused, template)
+    chosen = fused if output.bands is None else fused[select_bands(hsi, output.bands)]
+    stored[:, pair.fine_rows, pair.fine_columns] = to_stored(chosen, template, clipping)
     return template.copy(data=stored)
 
 

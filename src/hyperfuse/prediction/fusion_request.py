@@ -63,6 +63,8 @@ class FusionRequest:
     hsi_mask: PathLike | None = None
     hsi_variable: str | None = None
     msi_variable: str | None = None
+    hsi_band_axis: int | None = None
+    msi_band_axis: int | None = None
     stored: OutputOptions = AS_IT_IS
     options: Mapping[str, str] = field(default_factory=dict)
     cog: bool = False

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hyperfuse.cubes.files import refuse_target, write_cube
+from hyperfuse.cubes.stored_values import Clipping
 from hyperfuse.errors import OptionError
 from hyperfuse.prediction.fused_cube import fused_cube
 from hyperfuse.prediction.fusion_request import FusionRequest
@@ -49,21 +50,22 @@ def run_fusion(request: FusionRequest) -> FusionRun:
 
 
 def _run_whole(plan: ScenePlan, seconds: StageSeconds) -> None:
-    request, scene = plan.request, plan.scene
+    request, scene, clipping = plan.request, plan.scene, Clipping()
     with progress("Fusing", total=len(plan.tiles), unit="tiles") as advance:
         with seconds.spent_on("computing"):
-            fused = fused_cube(fuse_whole(scene), scene.pair, scene.hsi, plan.record())
+            fused = fused_cube(fuse_whole(scene), scene.pair, scene.hsi, plan.record(), request.stored, clipping)
         advance(1, fused.sizes["y"] * fused.sizes["x"])
     with seconds.spent_on("writing"):
         write_cube(
             fused,
             request.target,
-            output=request.stored,
+            output=request.stored.for_the_file(),
             options=request.options,
             cog=request.cog,
             overwrite=request.overwrite,
             inputs=list(request.inputs.values()),
         )
+    clipping.report(fused)
 
 
 def _to_continue(folder: WorkFolder, request: FusionRequest) -> Journal | None:

@@ -66,16 +66,16 @@ class ScenePlan:
     def record(self) -> dict[str, str]:
         """How the output came about."""
         scene, request = self.scene, self.request
-        options = {name: value for name, value in request.options_of_result().items() if name not in ("method", "weights")}
+        left_out = ("method", "weights", "stored")
+        options = {name: value for name, value in request.options_of_result().items() if name not in left_out}
+        options |= request.stored.asked_for()
         return provenance(method=scene.method_used, weights=scene.weights_digest, inputs=request.inputs, options=options)
 
     def template(self, record: Mapping[str, str]) -> xr.DataArray:
         """The output without its values."""
         scene = self.scene
         like_hsi = fused_template(scene.pair, scene.hsi, record, complete=cannot_miss(scene.pair))
-        template = output_template(like_hsi, self.request.stored)
-        refuse_unfit(selected(scene.hsi, self.request.stored), template)
-        return template
+        return output_template(like_hsi, self.request.stored)
 
     def job(self, fusion: MethodFusion | NetworkFusion, template: xr.DataArray) -> SceneJob:
         scene = self.scene
@@ -105,7 +105,9 @@ def plan_scene(request: FusionRequest) -> ScenePlan:
         raise OptionError(f"{ram_gb:g} GB of memory", f"more than {least:.2g} GB, which the program itself needs", "raise --ram")
     choices = request.choices
     with progress("Preparing", total=3) as advance:
-        hsi, msi = open_cube(request.hsi, request.hsi_variable), open_cube(request.msi, request.msi_variable)
+        hsi = open_cube(request.hsi, request.hsi_variable, request.hsi_band_axis)
+        msi = open_cube(request.msi, request.msi_variable, request.msi_band_axis)
+        refuse_unfit(selected(hsi, request.stored), output_template(hsi, request.stored))
         mask, hsi_mask = (None if path is None else open_cube(path) for path in (request.mask, request.hsi_mask))
         pair = align_pair(hsi, msi, choices.area, mask=mask, hsi_mask=hsi_mask)
         advance(1)
