@@ -104,6 +104,8 @@ def test_estimate_fuse_view_download(client: httpx.Client, folder: Path) -> None
     done = finished(client, client.post("api/fuse", json=pair | {"output": "deeper/out.tif", "method": "gsa"}).json())
     assert done["state"] == "done", done
     assert done["result"] == {
+        "hsi": "hsi.tif",
+        "msi": "msi.tif",
         "output": "deeper/out.tif",
         "bytes": (folder / "deeper" / "out.tif").stat().st_size,
         "method": "gsa",

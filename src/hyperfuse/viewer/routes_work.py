@@ -176,6 +176,8 @@ def _fused(session: Session, hsi: Path, msi: Path, output: Path, wanted: FuseReq
     )
     method = str(open_cube(written).attrs.get("hyperfuse_method", wanted.method))
     return {
+        "hsi": wanted.hsi,
+        "msi": wanted.msi,
         "output": written.relative_to(session.folder.root).as_posix(),
         "bytes": written.stat().st_size,
         "method": method,

@@ -181,12 +181,11 @@ function follow(job) {
 }
 
 async function ended(job) {
-  find("fuse-start").disabled = false;
+  find("fuse-start").disabled = !form.hsi || !form.msi;
   if (job.state === "failed") return replace(parts.work, errorBox(job.error));
   if (job.state === "cancelled") return replace(parts.work, make("p", { className: "warn", id: "fuse-cancelled" }, "Cancelled. Nothing was written."));
-  const { output, method, bytes: size, downloadable } = job.result;
-  const pair = { hsi: form.hsi, msi: form.msi };
-  const view = async () => { try { await openScene({ fused: output, ...pair }); say(`Showing ${output}`); } catch (error) { replace(parts.work, errorBox(error)); } };
+  const { output, method, bytes: size, downloadable, hsi, msi } = job.result;
+  const view = async () => { try { await openScene({ fused: output, hsi, msi }); say(`Showing ${output}`); } catch (error) { replace(parts.work, errorBox(error)); } };
   form.output = "";
   replace(parts.work, make("h3", {}, "Done"), make("p", {}, make("code", {}, output), ` by ${method}, ${bytes(size)}, in ${number(job.seconds, 2)} s`),
     job.notes.map((note) => make("p", { className: "warn" }, note)),

@@ -28,7 +28,7 @@ export function seriesOf(pin, colour, hidden) {
     const spread = spreadOf(pin, spectrum);
     const steps = order.slice(1).map((band, index) => along[band] - along[order[index]]).filter((step) => step > 0).sort((first, second) => first - second);
     const usual = steps[Math.floor(steps.length / 2)] ?? Infinity;
-    const line = { x: [], y: [], bands: [], spread: spread ? [] : null, widths: [], role: spectrum.role, colour, ...STYLES[spectrum.role] };
+    const line = { x: [], y: [], bands: [], spread: spread ? [] : null, widths: [], role: spectrum.role, place: pin.number, colour, ...STYLES[spectrum.role] };
     const add = (x, y, band) => {
       line.x.push(x); line.y.push(y); line.bands.push(band); line.widths.push(band === null ? 0 : one.fwhm_nm[band]);
       if (spread) line.spread.push(band === null ? 0 : spread[band]);
@@ -43,9 +43,9 @@ export function seriesOf(pin, colour, hidden) {
   return lines;
 }
 
-// Regions spread by their deviation; a fused pixel by its uncertainty, where there is one band by band.
+// The leading image of a region spreads by its deviation; a fused pixel by its uncertainty, where there is one band by band.
 function spreadOf(pin, spectrum) {
-  if (pin.corners) return spectrum.deviation;
+  if (pin.corners) return spectrum.role === state.scene.lead ? spectrum.deviation : null;
   const sure = pin.spectra.find((one) => one.role === "uncertainty");
   return spectrum.role === "fused" && sure && sure.mean.length === spectrum.mean.length ? sure.mean : null;
 }

@@ -143,11 +143,13 @@ function hover(event) {
   if (event && canvas.plot) {
     const x = canvas.plot.valueAt(event.clientX - canvas.getBoundingClientRect().left);
     const near = (line) => line.x.reduce((best, value, index) => (line.y[index] !== null && Math.abs(value - x) < Math.abs((line.x[best] ?? Infinity) - x) ? index : best), -1);
-    const found = lines().map((line) => ({ line, index: near(line) })).filter(({ index }) => index >= 0);
+    const { x0, x1 } = canvas.plot.range;
+    const found = lines().map((line) => ({ line, index: near(line) })).filter(({ line, index }) => index >= 0 && Math.abs(line.x[index] - x) < (x1 - x0) / 30);
     if (found.length) {
       hoverX = found[0].line.x[found[0].index];
       const unit = axis().isWavelength ? `${number(hoverX, 5)} nm` : `band ${hoverX}`;
-      reading.textContent = `${unit}: ` + found.slice(0, 8).map(({ line, index }) => `${titleOf(line.role)} ${number(line.y[index])}`).join(", ");
+      const several = state.pins.length > 1;
+      reading.textContent = `${unit}: ` + found.slice(0, 8).map(({ line, index }) => `${several ? `${line.place} ` : ""}${titleOf(line.role)} ${number(line.y[index])}`).join(", ");
     }
   }
   draw();
