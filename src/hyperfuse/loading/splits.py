@@ -155,10 +155,25 @@ def _disjoint_split(scenes: Sequence[Scene], patch_size: int, stride: int | None
             counts["in blocks" if blocks and area else "tested whole" if blocks else "trained on whole"] += 1
             test += blocks
             if area is not None:
-                size = _fitting(patch_size, min(area))
-                train += _complete(_covering(place, area, size, stride or max(1, size // 2)), scene, size)
+                train += _patches(place, scene, area, patch_size, stride)
     parts = ", ".join(f"{count} {word}" for word, count in counts.items() if count)
     return Split(train, test, overlapping=False, label=f"disjoint ({parts}; guard {guard} pixels)")
+
+
+def train_on_all(scenes: Sequence[Scene], patch_size: int, stride: int | None = None) -> Split:
+    """Patches over whole scenes, where others are there for testing."""
+    windows = [window for place, scene in enumerate(scenes) for window in _patches(place, scene, scene.size, patch_size, stride)]
+    return Split(windows, [], overlapping=False, label="whole scenes for training")
+
+
+def keep_for_testing(scenes: Sequence[Scene]) -> Split:
+    blocks = [TestBlock(place, 0, 0, *scene.size) for place, scene in enumerate(scenes)]
+    return Split([], blocks, overlapping=False, label="other scenes for testing")
+
+
+def _patches(place: int, scene: Scene, area: Size, patch_size: int, stride: int | None) -> list[PatchWindow]:
+    size = _fitting(patch_size, min(area))
+    return _complete(_covering(place, area, size, stride or max(1, size // 2)), scene, size) if size else []
 
 
 def _groups(scenes: Sequence[Scene]) -> list[list[int]]:

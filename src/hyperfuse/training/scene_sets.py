@@ -14,9 +14,9 @@ from hyperfuse.loading.buckets import Bucket, check_settings, make_buckets
 from hyperfuse.loading.scene import Scene
 from hyperfuse.loading.scene_sources import load_scenes
 from hyperfuse.loading.simulation_settings import ScaleChoices
-from hyperfuse.loading.splits import PatchWindow, Split, TestBlock, guard_width, split_scenes
+from hyperfuse.loading.splits import PatchWindow, Split, TestBlock, guard_width, keep_for_testing, split_scenes, train_on_all
 from hyperfuse.loading.synthetic_source import SYNTHETIC
-from hyperfuse.training.experiment import Experiment, SceneSet, SplitSettings
+from hyperfuse.training.experiment import Experiment, SceneSet
 from hyperfuse.training.validation import ValidationCase, make_cases
 
 
@@ -78,11 +78,7 @@ def _divide(scenes: Sequence[Scene], scene_set: SceneSet, experiment: Experiment
     if scene_set.use == "split":
         guard = guard_width(largest_scale(experiment), experiment.simulation.shift)
         return split_scenes(scenes, settings.kind, settings.patch_size, settings.stride, guard)
-    if scene_set.use == "train":
-        windows = [window for place, scene in enumerate(scenes) for window in _covering(place, scene.size, settings)]
-        return Split(windows, [], overlapping=False, label="whole scenes for training")
-    blocks = [TestBlock(place, 0, 0, *scene.size) for place, scene in enumerate(scenes)]
-    return Split([], blocks, overlapping=False, label="other scenes for testing")
+    return train_on_all(scenes, settings.patch_size, settings.stride) if scene_set.use == "train" else keep_for_testing(scenes)
 
 
 def largest_scale(experiment: Experiment) -> float:
@@ -90,14 +86,6 @@ def largest_scale(experiment: Experiment) -> float:
     scale = experiment.simulation.scale
     trained = max(scale.choices) if isinstance(scale, ScaleChoices) else scale[1]
     return max(trained, *experiment.validation.scales)
-
-
-def _covering(place: int, size: tuple[int, int], settings: SplitSettings) -> list[PatchWindow]:
-    """Patches over a whole scene, the last ones at its far edges; a scene smaller than a patch has one patch of its own size."""
-    patch = min(settings.patch_size, *size)
-    stride = settings.stride or max(1, patch // 2)
-    starts = [sorted({*range(0, length - patch + 1, stride), length - patch}) for length in size]
-    return [PatchWindow(place, top, left, patch) for top in starts[0] for left in starts[1]]
 
 
 def _synthetic_buckets(experiment: Experiment, scene_set: SceneSet) -> list[Bucket]:

@@ -77,9 +77,7 @@ def validate(network: FusionNetwork, case: ValidationCase) -> tuple[Score, Tenso
 
 def _make_case(name: str, scene: Scene, reference: Tensor, weights: NDArray[np.float64], scale: float, base: str) -> ValidationCase:
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore"
-        )  # test scenes are cut to whole coarse pixels; that need not be said each time
+        warnings.simplefilter("ignore")  # test scenes are cut to whole coarse pixels; that need not be said each time
         simulation = simulate_pair(make_cube(reference.numpy()), scale, weights)
     hsi, msi = (torch.from_numpy(np.ascontiguousarray(cube.values)) for cube in (simulation.hsi, simulation.msi))
     used = torch.from_numpy(np.ascontiguousarray(simulation.reference.values))
