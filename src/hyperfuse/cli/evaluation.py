@@ -27,6 +27,12 @@ def evaluate(
     q2n: Annotated[bool, typer.Option("--q2n", help="Also compute Q2n, the hypercomplex quality index.")] = False,
     fused_variable: Annotated[str | None, typer.Option(help="Which array of a fused file that holds several.")] = None,
     reference_variable: Annotated[str | None, typer.Option(help="Which array of a reference file that holds several.")] = None,
+    fused_band_axis: Annotated[
+        int | None, typer.Option(metavar="0|1|2", help="Which axis of an unlabelled fused array holds the bands.")
+    ] = None,
+    reference_band_axis: Annotated[
+        int | None, typer.Option(metavar="0|1|2", help="Which axis of an unlabelled reference array holds the bands.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Score a fused cube against its reference: PSNR, SAM, ERGAS, SSIM, UQI, RMSE."""
@@ -38,7 +44,8 @@ def evaluate(
     from hyperfuse.quality.evaluation import evaluate as evaluate_cubes
     from hyperfuse.reporting.tables import band_table, evaluation_table
 
-    fused_cube, reference_cube = open_cube(fused, fused_variable), open_cube(reference, reference_variable)
+    fused_cube = open_cube(fused, fused_variable, fused_band_axis)
+    reference_cube = open_cube(reference, reference_variable, reference_band_axis)
     scores = evaluate_cubes(fused_cube, reference_cube, scale, peak, with_q2n=q2n)
     if as_json:
         typer.echo(json.dumps(scores.as_dict(), indent=2, allow_nan=False))

@@ -32,6 +32,9 @@ def simulate(
     seed: Annotated[int, typer.Option(help="Of the noise.")] = 0,
     skip_uncovered: Annotated[bool, typer.Option("--skip-uncovered", help="Drop response bands outside the reference's.")] = False,
     variable: Annotated[str | None, typer.Option(help="Which array of a file that holds several.")] = None,
+    band_axis: Annotated[
+        int | None, typer.Option(metavar="0|1|2", help="Which axis of an unlabelled array holds the bands.")
+    ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the four files if they exist.")] = False,
 ) -> None:
     """Simulate a coarse HSI and a fine MSI from a fine hyperspectral image (Wald's protocol)."""
@@ -39,7 +42,7 @@ def simulate(
     from hyperfuse.degradation.simulated_files import simulate as simulate_files
 
     record = simulate_files(
-        reference, out_dir, scale, response, psf_fwhm, shift, snr_hsi, snr_msi, seed, skip_uncovered, variable, overwrite
+        reference, out_dir, scale, response, psf_fwhm, shift, snr_hsi, snr_msi, seed, skip_uncovered, variable, overwrite, band_axis
     )
     (height, width), (coarse_height, coarse_width) = record.fine_size, record.coarse_size
     bands = len(record.response.weights[0])

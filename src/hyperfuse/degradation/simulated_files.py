@@ -33,11 +33,12 @@ def simulate(
     skip_uncovered: bool = False,
     variable: str | None = None,
     overwrite: bool = False,
+    band_axis: int | None = None,
 ) -> SimulationRecord:
     """Simulate a pair from a file; `hsi.tif`, `msi.tif`, `reference.tif` and `observation.json` appear in `out_dir`."""
     folder = Path(out_dir)
     with appearing_together(folder, OUTPUTS, overwrite=overwrite) as workplace:
-        reference = open_cube(reference_path, variable=variable)
+        reference = open_cube(reference_path, variable, band_axis)
         pair = simulate_pair(reference, scale, response, psf_fwhm, shift, snr_hsi_db, snr_msi_db, seed, skip_uncovered)
         record = pair.record.model_copy(update={"reference": Path(reference_path).name})
         write_cube(pair.hsi, workplace / HSI_FILE)
