@@ -5,12 +5,12 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from hyperfuse.cubes.target_lock import ASIDE, new_workplace, only_run_on
 from hyperfuse.errors import CubeWriteError, HyperfuseError
 
 ATTEMPTS, SECONDS_BETWEEN = 40, 0.05
@@ -35,19 +35,20 @@ def published(
     """
     for path in (*beside, target):
         refuse_unwritable(path, overwrite=overwrite)
-    with _write_errors(target):
-        if workplace is None:
-            workplace = Path(tempfile.mkdtemp(prefix=f".{target.name[:80]}.", suffix=".partial", dir=target.parent))
-        else:
-            workplace.mkdir()
-    try:
+    with only_run_on(target):
         with _write_errors(target):
-            made = workplace / "made"
-            made.mkdir()
-            yield made / target.name
-            _move_all(made, workplace, target, stale)
-    finally:
-        _remove(workplace)
+            if workplace is None:
+                workplace = new_workplace(target)
+            else:
+                workplace.mkdir()
+        try:
+            with _write_errors(target):
+                made = workplace / "made"
+                made.mkdir()
+                yield made / target.name
+                _move_all(made, workplace, target, stale)
+        finally:
+            _remove(workplace)
 
 
 def refuse_unwritable(target: Path, *, overwrite: bool) -> None:
@@ -70,7 +71,7 @@ def _is_replaceable_folder(folder: Path) -> bool:
 
 def _move_all(made: Path, workplace: Path, target: Path, stale: Sequence[Path]) -> None:
     """Old files step aside into the workplace, which is removed at the end; where a step fails, they go back."""
-    aside = workplace / "aside"
+    aside = workplace / ASIDE
     replaced: list[tuple[Path, Path]] = []
     published_now: list[Path] = []
     try:

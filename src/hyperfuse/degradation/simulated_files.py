@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from fractions import Fraction
 from pathlib import Path
 
 from hyperfuse.cubes.files import open_cube, write_cube
+from hyperfuse.cubes.target_lock import ASIDE, new_workplace, only_run_on
 from hyperfuse.degradation.response import ResponseSpec
 from hyperfuse.degradation.simulation import simulate_pair
 from hyperfuse.degradation.simulation_record import SimulationRecord, write_simulation_record
@@ -55,18 +55,19 @@ def appearing_together(folder: Path, names: tuple[str, ...], *, overwrite: bool)
     Other files in `folder` are left alone; files of the same names stay as they were until every new one is ready.
     """
     _refuse(folder, names, overwrite=overwrite)
-    try:
-        workplace = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".partial", dir=folder.absolute().parent))
-    except OSError as error:
-        raise CubeWriteError(f"cannot write beside {folder}: {error.strerror}", remedy="choose another folder") from error
-    try:
-        yield workplace
-        _move_in(workplace, folder, names)
-    except CubeWriteError as error:
-        # Who asked for `folder` need not know of the workplace.
-        raise CubeWriteError(str(error).replace(f"{workplace}{os.sep}", f"{folder}{os.sep}")) from error
-    finally:
-        shutil.rmtree(workplace, ignore_errors=True)
+    with only_run_on(folder.absolute()):
+        try:
+            workplace = new_workplace(folder.absolute())
+        except OSError as error:
+            raise CubeWriteError(f"cannot write beside {folder}: {error.strerror}", remedy="choose another folder") from error
+        try:
+            yield workplace
+            _move_in(workplace, folder, names)
+        except CubeWriteError as error:
+            # Who asked for `folder` need not know of the workplace.
+            raise CubeWriteError(str(error).replace(f"{workplace}{os.sep}", f"{folder}{os.sep}")) from error
+        finally:
+            shutil.rmtree(workplace, ignore_errors=True)
 
 
 def _refuse(folder: Path, names: tuple[str, ...], *, overwrite: bool) -> None:
@@ -85,7 +86,7 @@ def _refuse(folder: Path, names: tuple[str, ...], *, overwrite: bool) -> None:
 
 def _move_in(workplace: Path, folder: Path, names: tuple[str, ...]) -> None:
     is_new = not folder.exists()
-    replaced = workplace / "replaced"
+    replaced = workplace / ASIDE
     replaced.mkdir()
     moved: list[str] = []
     try:

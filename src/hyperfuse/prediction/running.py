@@ -11,13 +11,13 @@ from pathlib import Path
 
 from hyperfuse.cubes.files import refuse_target, write_cube
 from hyperfuse.cubes.stored_values import Clipping
+from hyperfuse.cubes.target_lock import only_run_on
 from hyperfuse.errors import OptionError
 from hyperfuse.prediction.fused_cube import fused_cube
 from hyperfuse.prediction.fusion_request import FusionRequest
 from hyperfuse.prediction.memory import bounded_caches
 from hyperfuse.prediction.prepared_scene import fuse_whole
 from hyperfuse.prediction.scene_plan import ScenePlan, plan_scene
-from hyperfuse.prediction.target_lock import only_run_on
 from hyperfuse.prediction.tile_engine import StageSeconds
 from hyperfuse.prediction.tiled_run import run_tiles
 from hyperfuse.prediction.work_folder import Journal, WorkFolder
