@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -68,9 +69,9 @@ def describe_image(image: OpenImage, folder: Folder) -> dict[str, Any]:
     }
 
 
-def describe_file(cube: xr.DataArray) -> dict[str, Any]:
-    """The summary that `hyperfuse info` gives."""
-    return summarise(cube).as_dict()
+def describe_file(cube: xr.DataArray, found: Mapping[str, str]) -> dict[str, Any]:
+    """What `hyperfuse info` says."""
+    return summarise(cube).as_dict() | {"found": dict(found)}
 
 
 def offers_overviews(image: OpenImage) -> bool:

@@ -12,6 +12,7 @@ from hyperfuse.cubes.files import CONTAINERS, CREATORS
 from hyperfuse.cubes.publishing import refuse_unwritable
 from hyperfuse.errors import CubeFileError, CubeWriteError, HyperfuseError, OptionError
 from hyperfuse.viewer.foreign_storage import refuse_foreign_storage
+from hyperfuse.viewer.product_folders import is_product
 
 # Suffixes that name their format. GDAL would guess others by their content, and some formats point at other files or hosts.
 CUBE_SUFFIXES = (".tif", ".tiff", ".hdr", *CONTAINERS)
@@ -66,7 +67,8 @@ class Folder:
             suffix = path.suffix.lower()
             if entry.name.startswith(".") or not self._holds(path):
                 continue
-            if suffix in CUBE_SUFFIXES and (entry.is_file() or suffix == ".zarr"):
+            is_cube = suffix in CUBE_SUFFIXES and (entry.is_file() or suffix == ".zarr")
+            if is_cube or is_product(path):
                 yield path
             elif entry.is_dir(follow_symlinks=False) and depth > 1:
                 yield from self._walk(path, depth - 1)
@@ -74,12 +76,19 @@ class Folder:
     def cube(self, name: str) -> Path:
         """A file of the folder that may be opened as a cube."""
         path = self.existing(name)
+        if is_product(path):
+            self._refuse_links_out_of(path)
+            return path
         if path.suffix.lower() not in CUBE_SUFFIXES:
             raise CubeFileError(f"{path.name}", f"a file of {', '.join(CUBE_SUFFIXES)}", "for ENVI name the .hdr")
         if path.suffix.lower() == ".hdr" and not self._holds(find_data(path)):
             raise _outside()
         refuse_foreign_storage(path)
         return path
+
+    def _refuse_links_out_of(self, product: Path) -> None:
+        if product.is_dir() and not all(self._holds(path) for path in product.rglob("*")):
+            raise _outside()
 
     def existing(self, name: str) -> Path:
         path = self._below(name)

@@ -119,4 +119,4 @@ async def get_metadata(role: str, session: SessionHere, workers: WorkersHere) ->
     if role not in scene.images:
         raise OptionError(f"image {role[:40]!r}", f"one of {', '.join(scene.images)}")
     image = scene.images[role]
-    return await workers.run(lambda: {"file": str(image.path), "role": role} | describe_file(image.cube))
+    return await workers.run(lambda: {"file": str(image.path), "role": role} | describe_file(image.cube, image.found))

@@ -11,7 +11,8 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import FileResponse
 from pydantic import BaseModel, ConfigDict, Field
 
-from hyperfuse.cubes.files import open_cube
+from hyperfuse.cubes.files import open_cube, open_explained
+from hyperfuse.cubes.output_options import OutputOptions
 from hyperfuse.cubes.publishing import published
 from hyperfuse.errors import OptionError
 from hyperfuse.viewer.description import describe_file, offers_overviews
@@ -41,6 +42,9 @@ class FuseRequest(Pair):
     consistency: bool = False
     trust: Literal["msi", "hsi"] = "msi"
     overwrite: bool = False
+    overviews: bool = False
+    resume: bool = False
+    ram_gb: float | None = Field(default=None, gt=0, le=1e5, allow_inf_nan=False)
 
 
 class OverviewRequest(BaseModel):
@@ -57,7 +61,7 @@ async def list_files(session: SessionHere, workers: WorkersHere) -> dict[str, An
 
 @router.get("/files/summary")
 async def summarise_file(path: str, session: SessionHere, workers: WorkersHere) -> dict[str, Any]:
-    return await workers.run(lambda: describe_file(open_cube(session.folder.cube(path))))
+    return await workers.run(lambda: describe_file(*open_explained(session.folder.cube(path))))
 
 
 @router.get("/files/picture")
@@ -173,6 +177,9 @@ def _fused(session: Session, hsi: Path, msi: Path, output: Path, wanted: FuseReq
         consistency=wanted.consistency,
         trust=wanted.trust,
         overwrite=wanted.overwrite,
+        stored=OutputOptions(overviews=wanted.overviews),
+        resume=wanted.resume,
+        ram_gb=wanted.ram_gb,
     )
     method = str(open_cube(written).attrs.get("hyperfuse_method", wanted.method))
     return {

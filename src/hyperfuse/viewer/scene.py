@@ -10,7 +10,7 @@ import numpy as np
 import xarray as xr
 
 from hyperfuse.cubes.cube import wavelengths_nm
-from hyperfuse.cubes.files import open_cube
+from hyperfuse.cubes.files import open_explained
 from hyperfuse.cubes.grid import Grid, Placement, Positions, grid_of, parallel_placement, positions_in
 from hyperfuse.errors import OptionError
 from hyperfuse.viewer.raster_source import RasterSource, raster_behind
@@ -31,6 +31,9 @@ class OpenImage:
     page: Grid
     placement: Placement | None
     """Where the centres of the page's pixels lie in this image; None where the two grids are not parallel."""
+
+    found: Mapping[str, str]
+    """What an agency's product is made of: label -> sentence."""
 
     def positions(self, rows: Positions, columns: Positions) -> tuple[Positions, Positions]:
         """Rows (n, 1) and columns (1, m) of pixels of the page as rows and columns of this image, that broadcast to (n, m)."""
@@ -70,7 +73,8 @@ def open_scene(paths: Mapping[str, Path], number: int = 0) -> Scene:
     unknown = sorted(set(paths) - set(ROLES))
     if unknown:
         raise OptionError(f"an image opened as {unknown[0]!r}", f"one of {', '.join(ROLES)}")
-    cubes = {role: open_cube(paths[role]) for role in ROLES if role in paths}
+    explained = {role: open_explained(paths[role]) for role in ROLES if role in paths}
+    cubes = {role: cube for role, (cube, _) in explained.items()}
     leading = next((role for role in LEADING if role in cubes), None)
     if leading is None:
         raise OptionError("no image to show", "a fused image, an HSI, an MSI or a reference", "choose a file")
@@ -78,7 +82,7 @@ def open_scene(paths: Mapping[str, Path], number: int = 0) -> Scene:
     images, notes = {}, []
     for role, cube in cubes.items():
         placement, complaints = (ON_ITSELF, []) if role == leading else _lying(grid_of(cube), grid)
-        images[role] = OpenImage(role, paths[role], cube, raster_behind(paths[role], cube), grid, placement)
+        images[role] = OpenImage(role, paths[role], cube, raster_behind(paths[role], cube), grid, placement, explained[role][1])
         notes += [f"{ROLES[role]}: {complaint}" for complaint in complaints]
         if wavelengths_nm(cube) is None and role != "uncertainty":
             notes.append(f"{ROLES[role]}: wavelengths unknown, bands are matched by their number")

@@ -20,7 +20,7 @@ export function facts(about) {
     ["Pixel", about.transform ? about.pixel_size.map((size) => number(size)).join(" × ") : "no georeference"], ["Nodata", about.nodata ?? "none"],
     ["Values", about.sampled_minimum === null ? "only nodata (sampled)" : `${number(about.sampled_minimum)} to ${number(about.sampled_maximum)} (sampled)`],
   ];
-  return [...rows, ...Object.entries(about.attributes)];
+  return [...rows, ...Object.entries(about.found ?? {}), ...Object.entries(about.attributes)];
 }
 
 const metaTable = (rows) => make("table", { className: "meta" }, make("tbody", {}, rows.map(([name, value]) => make("tr", {}, make("th", { scope: "row" }, name), make("td", {}, String(value))))));

@@ -9,7 +9,7 @@ import { facts, openScene } from "./files.js";
 import { on, state, tell } from "./store.js";
 
 const TITLES = { hsi: "HSI: coarse, many narrow bands", msi: "MSI: fine, few bands" };
-const form = { hsi: "", msi: "", method: "auto", output: "", estimate: true, consistency: false, trust: "msi", overwrite: false };
+const form = { hsi: "", msi: "", method: "auto", output: "", estimate: true, consistency: false, trust: "msi", overwrite: false, overviews: true, ram_gb: null };
 const found = {}; // path -> summary
 let files = [], methods = [], ready = false, uploadLimit = Infinity;
 const parts = {};
@@ -158,32 +158,34 @@ function renderOptions() {
   const line = make("p", { className: "note" });
   const describe = () => { const one = methods.find((method) => method.name === form.method); line.textContent = one ? `${one.line}${one.reference ? ` (${one.reference})` : ""}` : ""; };
   const check = (name, text) => make("label", { className: "check" }, make("input", { type: "checkbox", checked: form[name], on: { change: (event) => { form[name] = event.target.checked; } } }), text);
-  const start = make("button", { type: "button", className: "primary wide", id: "fuse-start", disabled: !form.hsi || !form.msi, on: { click: fuse } }, "Fuse");
+  const start = make("button", { type: "button", className: "primary wide", id: "fuse-start", disabled: !form.hsi || !form.msi, on: { click: () => fuse(chosen()) } }, "Fuse");
   describe();
   replace(parts.options, make("h3", {}, "3  Fuse"),
     make("label", { className: "field" }, make("span", {}, "Method"), make("select", { className: "wide", id: "fuse-method", on: { change: (event) => { form.method = event.target.value; describe(); } } }, methods.map((one) => make("option", { value: one.name, selected: one.name === form.method }, one.name)))), line,
     make("label", { className: "field" }, make("span", {}, "Write to"), make("input", { type: "text", id: "fuse-output", value: form.output, spellcheck: false, on: { input: (event) => { form.output = event.target.value.trim(); } } })),
-    make("details", {}, make("summary", {}, "More choices"), check("estimate", "Estimate shift, blur, response and noise first"), check("consistency", "Make it agree once more with both images"), check("overwrite", "Replace the file if it exists"),
+    make("details", {}, make("summary", {}, "More choices"), check("estimate", "Estimate shift, blur, response and noise first"), check("consistency", "Make it agree once more with both images"), check("overwrite", "Replace the file if it exists"), check("overviews", "With overviews, so that it is quick to look at (GeoTIFF)"),
+      make("label", { className: "field" }, make("span", {}, "Memory at most, GB"), make("input", { type: "number", min: 0.5, step: 0.5, value: form.ram_gb ?? "", placeholder: "half of the machine's", on: { change: (event) => { form.ram_gb = Number(event.target.value) || null; } } })),
       make("label", { className: "field" }, make("span", {}, "Whose georeference is right"), make("select", { on: { change: (event) => { form.trust = event.target.value; } } }, ["msi", "hsi"].map((name) => make("option", { value: name, selected: name === form.trust }, name.toUpperCase()))))), start);
 }
 
-async function fuse() {
-  try {
-    const { method, output, estimate, consistency, trust, overwrite, hsi, msi } = form;
-    follow(await post("api/fuse", { method, output, estimate, consistency, trust, overwrite, hsi, msi }));
-  } catch (error) { replace(parts.work, errorBox(error)); }
+async function fuse(choices) {
+  try { follow(await post("api/fuse", choices), choices); } catch (error) { replace(parts.work, errorBox(error)); }
 }
 
-function follow(job) {
+// Only GeoTIFF holds overviews.
+const chosen = () => ({ ...form, overviews: form.overviews && /\.tiff?$/i.test(form.output) });
+
+function follow(job, choices = null) {
   find("fuse-start").disabled = true;
-  replace(parts.work, watch(job, "Fusing", ended));
+  replace(parts.work, watch(job, "Fusing", (end) => ended(end, choices)));
   parts.work.scrollIntoView({ block: "nearest" });
 }
 
-async function ended(job) {
+async function ended(job, choices) {
   find("fuse-start").disabled = !form.hsi || !form.msi;
   if (job.state === "failed") return replace(parts.work, errorBox(job.error));
-  if (job.state === "cancelled") return replace(parts.work, make("p", { className: "warn", id: "fuse-cancelled" }, "Cancelled. Nothing was written."));
+  if (job.state === "cancelled") return replace(parts.work, make("div", { className: "warn", id: "fuse-cancelled" }, make("p", {}, "Cancelled. No image was written; finished tiles of a large one are kept."),
+    choices ? make("button", { type: "button", on: { click: () => fuse({ ...choices, resume: true }) } }, "Go on with it") : null));
   const { output, method, bytes: size, downloadable, hsi, msi } = job.result;
   const view = async () => { try { await openScene({ fused: output, hsi, msi }); say(`Showing ${output}`); } catch (error) { replace(parts.work, errorBox(error)); } };
   form.output = "";
