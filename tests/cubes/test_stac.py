@@ -223,7 +223,7 @@ class TestProvenance:
         record = provenance(
             weights="sha256:abc",
             inputs={"hsi": "/home/me/a.tif"},
-            options={"extent": "msi", "cog": False, "mask": None},
+            options={"extent": "msi", "estimate": False, "mask": None},
             facts={"scale": "4"},
         )
         version = record.pop("hyperfuse_version")
@@ -231,7 +231,7 @@ class TestProvenance:
         assert record == {
             "hyperfuse_weights": "sha256:abc",
             "hyperfuse_date": "2023-11-14T22:13:20Z",
-            "hyperfuse_options": "extent=msi",
+            "hyperfuse_options": "extent=msi estimate=False",
             "hyperfuse_hsi": "a.tif",
             "hyperfuse_scale": "4",
         }

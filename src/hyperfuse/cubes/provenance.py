@@ -24,7 +24,7 @@ def provenance(
 ) -> dict[str, str]:
     """Attributes for a new cube. `inputs`: role -> file, of which only the name is kept; `options`: what was asked for, and
     nothing that was left alone; `facts`: whatever else is worth keeping."""
-    said = {key: f"{value}" for key, value in (options or {}).items() if value is not None and value is not False}
+    said = {key: f"{value}" for key, value in (options or {}).items() if value is not None}
     record = {
         "method": method,
         "weights": weights,
