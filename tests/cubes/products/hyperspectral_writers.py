@@ -69,6 +69,8 @@ def enmap_xml(level: str, gain: float, offset: float) -> str:
         for number, i in zip(numbers, order, strict=True)
     )
     channels = {name: ",".join(map(str, numbers[mask])) for name, mask in (("vnir", vnir), ("swir", ~vnir))}
+    if level == "L1B":
+        channels["swir"] = ",".join(map(str, range(1, 134)))
     return f"""<?xml version="1.0" encoding="UTF-8"?>
 <level_X xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance" xsi:noNamespaceSchemaLocation="../level_X.xsd">
   <metadata><schema><processingLevel>{level}</processingLevel></schema></metadata>

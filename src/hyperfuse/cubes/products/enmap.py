@@ -73,8 +73,8 @@ def _level(xml: XmlMetadata) -> str:
 def _detectors(xml: XmlMetadata, bands: int) -> NDArray[np.str_]:
     """Which detector saw each band: from the lists of channels, or where they are missing, by their number."""
     detectors = np.full(bands, "", dtype="<U4")
-    for name in DETECTORS:
-        for number in _channels(xml, name):
+    for name, numbers in _channels(xml).items():
+        for number in numbers:
             if 1 <= number <= bands:
                 detectors[number - 1] = name
     if (detectors == "").any():
@@ -84,15 +84,21 @@ def _detectors(xml: XmlMetadata, bands: int) -> NDArray[np.str_]:
     return detectors
 
 
-def _channels(xml: XmlMetadata, detector: str) -> list[int]:
-    path = f"specific/{detector.lower()}ProductQuality/expectedChannelsList"
-    return [int(xml.to_number(entry, path)) for entry in (xml.text(path) or "").split(",") if entry.strip()]
+def _channels(xml: XmlMetadata) -> dict[str, list[int]]:
+    """The numbers of the bands that each detector should have; nothing where both lists count from 1 and so name no band."""
+    paths = {name: f"specific/{name.lower()}ProductQuality/expectedChannelsList" for name in DETECTORS}
+    channels = {
+        name: [int(xml.to_number(entry, path)) for entry in (xml.text(path) or "").split(",") if entry.strip()]
+        for name, path in paths.items()
+    }
+    vnir, swir = channels.values()
+    return {} if set(vnir) & set(swir) else channels
 
 
 def _good_bands(xml: XmlMetadata, bands: int) -> NDArray[np.bool_]:
     """False for bands that the processor left empty: their statistics are those of the fill value."""
     good = np.ones(bands, dtype=bool)
-    expected = {number for name in DETECTORS for number in _channels(xml, name)}
+    expected = {number for numbers in _channels(xml).values() for number in numbers}
     if expected:
         good &= np.isin(np.arange(1, bands + 1), list(expected))
     statistics = xml.all("product/bandStatistics/bandID")
