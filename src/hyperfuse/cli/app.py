@@ -13,7 +13,7 @@ from typing import Annotated, TextIO
 import typer
 from rich.console import Console
 
-from hyperfuse.cli import cubes, evaluation, fusing, methods, networks, pairs, scenes, training, viewing
+from hyperfuse.cli import batch, cubes, evaluation, fusing, methods, networks, pairs, scenes, training, viewing
 from hyperfuse.errors import HyperfuseError
 from hyperfuse.progress import show_progress
 
@@ -27,6 +27,7 @@ app = typer.Typer(
 )
 
 app.command()(fusing.fuse)
+app.command()(batch.batch)
 app.command()(fusing.demo)
 app.command()(methods.methods)
 app.command()(methods.estimate)
