@@ -4,12 +4,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: demo test lint benchmark clean
+.PHONY: demo test lint benchmark browser clean
 
 demo: $(VENV)/.demo
 	$(BIN)/hyperfuse demo
 
-test: $(VENV)/.dev
+test: $(VENV)/.dev browser
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -17,6 +17,14 @@ test: $(VENV)/.dev
 
 benchmark: $(VENV)/.dev
 	$(BIN)/pytest benchmarks --benchmark-enable
+
+# The page is tested in Debian's chromium, which is installed where that is possible; elsewhere those tests are skipped and say so.
+browser:
+	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || { \
+	  test "$$(id -u)" = 0 && command -v apt-get >/dev/null && export DEBIAN_FRONTEND=noninteractive && \
+	  { timeout 300 apt-get install -qq -y --no-install-recommends chromium || \
+	    { timeout 120 apt-get update -qq && timeout 300 apt-get install -qq -y --no-install-recommends chromium; }; } >/dev/null 2>&1; } || \
+	echo "no chromium here and none to be installed: the browser tests will be skipped"
 
 $(VENV)/.demo: pyproject.toml constraints.txt | $(BIN)/python
 	$(BIN)/pip install -c constraints.txt -e '.[demo]'
