@@ -12,9 +12,10 @@ import os
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TypeVar
 
 import torch
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load as parse_safetensors
 from safetensors.torch import save as serialise_safetensors
@@ -27,6 +28,7 @@ CONFIG_NAME = "config.json"
 FORMAT = "hyperfuse-network"
 FORMAT_VERSION = 1
 HUB_PREFIX = "hf://"
+Config = TypeVar("Config", bound=BaseModel)
 _KEYS = {"format", "format_version", "preset", "network", "margin", "provenance", "weights"}
 
 
@@ -52,11 +54,16 @@ def write(folder: Path, tensors: Mapping[str, Tensor], described: Mapping[str, o
 
 def read(source: str | Path) -> tuple[dict[str, Tensor], dict[str, object], Path]:
     """The tensors, the checked config and the folder of `source`: a folder, its config.json, or `hf://owner/name[@revision]`."""
-    folder = _fetched(str(source)) if str(source).startswith(HUB_PREFIX) else Path(source)
-    if folder.name == CONFIG_NAME:
-        folder = folder.parent
+    folder = _local_folder(source)
     config = _read_config(folder)
     return _read_tensors(folder, config), config, folder
+
+
+def network_kind(source: str | Path) -> str | None:
+    """Which rival the weights of `source` belong to; None for a fusion network, whose config names no kind."""
+    network = _read_config(_local_folder(source)).get("network")
+    kind = network.get("kind") if isinstance(network, dict) else None
+    return None if kind is None else str(kind)
 
 
 def listed_digest(config: Mapping[str, object]) -> str:
@@ -67,8 +74,13 @@ def listed_digest(config: Mapping[str, object]) -> str:
 
 
 def parse_network(config: Mapping[str, object], folder: Path) -> NetworkConfig:
+    return parse_config(config, folder, NetworkConfig)
+
+
+def parse_config(config: Mapping[str, object], folder: Path, kind: type[Config]) -> Config:
+    """What a checked config says of its network, as a model of this kind."""
     try:
-        return NetworkConfig.model_validate(config.get("network"))
+        return kind.model_validate(config.get("network"))
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "network"
@@ -146,6 +158,11 @@ def _read_tensors(folder: Path, config: Mapping[str, object]) -> dict[str, Tenso
     except SafetensorError as error:
         raise WeightsFileError(f"{path} is not a safetensors file ({error})", "", "fetch the weights again") from error
     return {name: tensor.to(torch.float32, copy=True) for name, tensor in tensors.items()}
+
+
+def _local_folder(source: str | Path) -> Path:
+    folder = _fetched(str(source)) if str(source).startswith(HUB_PREFIX) else Path(source)
+    return folder.parent if folder.name == CONFIG_NAME else folder
 
 
 def _fetched(address: str) -> Path:

@@ -1,0 +1,56 @@
+"""The rivals by name, in the sizes that the paper prints and in thin ones for a laptop, and any network from its weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from hyperfuse.networks import weights_folder
+from hyperfuse.networks.fusion_network import FusionNetwork
+from hyperfuse.networks.network_errors import NetworkError, WeightsFileError
+from hyperfuse.networks.rivals.dcinn import Dcinn, DcinnConfig
+from hyperfuse.networks.rivals.dspnet import DspNet, DspNetConfig
+from hyperfuse.networks.rivals.mimo_sst import MimoSst, MimoSstConfig
+from hyperfuse.networks.rivals.pstun import Pstun, PstunConfig
+from hyperfuse.networks.rivals.rival_network import RivalNetwork
+
+AnyRivalConfig = Annotated[DspNetConfig | MimoSstConfig | DcinnConfig | PstunConfig, Field(discriminator="kind")]
+RIVALS: dict[str, Any] = {"dspnet": DspNet, "mimo-sst": MimoSst, "dcinn": Dcinn, "pstun": Pstun}
+
+# Bands as in the paper's table of efficiency; `with_bands` for other sensors.
+RIVAL_PRESETS: dict[str, DspNetConfig | MimoSstConfig | DcinnConfig | PstunConfig] = {
+    "dspnet": DspNetConfig(bands=32, msi_bands=3),
+    "mimo-sst": MimoSstConfig(bands=31, msi_bands=3, idle_layers=True),
+    "dcinn": DcinnConfig(bands=31, msi_bands=3),
+    "pstun": PstunConfig(bands=31, msi_bands=3),
+    "dspnet-thin": DspNetConfig(bands=31, msi_bands=3, width=16, head_width=16),
+    "mimo-sst-thin": MimoSstConfig(bands=31, msi_bands=3, width=24),
+    "dcinn-thin": DcinnConfig(bands=31, msi_bands=3, width=16, inner_blocks=1, exponential_terms=4),
+    "pstun-thin": PstunConfig(bands=31, msi_bands=3, width=16),
+}
+
+
+def rival_preset(name: str) -> DspNetConfig | MimoSstConfig | DcinnConfig | PstunConfig:
+    """The configuration of that name; an unknown name is an error that lists the known ones."""
+    if name not in RIVAL_PRESETS:
+        raise NetworkError(f'no rival is called "{name}"', f"one of {', '.join(RIVAL_PRESETS)}")
+    return RIVAL_PRESETS[name]
+
+
+def build_rival(config: DspNetConfig | MimoSstConfig | DcinnConfig | PstunConfig) -> RivalNetwork:
+    """A rival of this shape with fresh, untrained weights."""
+    network: RivalNetwork = RIVALS[config.kind](config)
+    return network
+
+
+def load_any_network(source: str | Path) -> FusionNetwork | RivalNetwork:
+    """Ours or a rival, whichever the weights of `source` belong to."""
+    kind = weights_folder.network_kind(source)
+    if kind is None:
+        return FusionNetwork.from_pretrained(source)
+    if kind not in RIVALS:
+        raise WeightsFileError(f'{source}: a network of kind "{kind}"', f"one of {', '.join(RIVALS)}", "update hyperfuse")
+    network: RivalNetwork = RIVALS[kind].from_pretrained(source)
+    return network
