@@ -46,9 +46,9 @@ def estimate_offset_field(pair: AlignedPair, observation: Observation) -> Offset
 
 
 def _spans(size: int) -> list[slice]:
-    """Windows along one axis: half overlapping where there is room for few, spread out where there is room for many."""
+    """Windows along one axis: half overlapping, or more where that makes only two; spread out where there is room for many."""
     side = min(size, WINDOW)
-    count = max(1, min(MOST_WINDOWS, round(2 * (size - side) / side) + 1))
+    count = max(3 if size >= 1.5 * side else 1, min(MOST_WINDOWS, round(2 * (size - side) / side) + 1))
     starts = [round(index * (size - side) / max(1, count - 1)) for index in range(count)]
     return [slice(start, start + side) for start in starts]
 
