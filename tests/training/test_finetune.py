@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from hyperfuse.cli.app import run
-from hyperfuse.errors import BandError, OptionError
+from hyperfuse.errors import BandError, OptionError, TrainingError
 from hyperfuse.networks.fusion_network import FusionNetwork
 from hyperfuse.training.experiment import read_experiment
 from hyperfuse.training.finetune import PARTS, finetune, freeze_parts
@@ -105,3 +105,27 @@ def test_curves_are_drawn(trained: Path, tmp_path: Path, capsys: pytest.CaptureF
     assert run(["curves", str(tmp_path), "-o", str(tmp_path / "other.png")]) == 2
     assert "expected the folder of a run" in capsys.readouterr().err
     assert not (tmp_path / "other.png").exists()
+
+
+def test_a_continued_adaptation_is_the_same_one(trained: Path, tmp_path: Path) -> None:
+    def adapt(weights: Path, freeze: list[str]) -> None:
+        finetune(
+            weights,
+            [str(trained / "scenes/train_b.npz")],
+            tmp_path / "adapted",
+            test_scenes=[str(trained / "scenes/test_a.npz")],
+            iterations=2,
+            freeze=freeze,
+            patch_size=16,
+            workers=0,
+            resume=True,
+        )
+
+    adapt(trained / "run/weights", ["decoder"])
+    record = json.loads((tmp_path / "adapted/weights/config.json").read_text())["provenance"]["experiment"]["finetuning"]
+    assert record["freeze"] == ["decoder"]
+    assert record["digest"] == FusionNetwork.from_pretrained(trained / "run/weights").weights_digest
+    with pytest.raises(TrainingError, match=r"finetuning\.freeze differ"):
+        adapt(trained / "run/weights", ["kernels"])
+    with pytest.raises(OptionError, match="no part of the scenes can be kept back"):
+        finetune(trained / "run/weights", ["synthetic"], tmp_path / "other", patch_size=16)

@@ -11,11 +11,13 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from hyperfuse.errors import CubeWriteError, OptionError, TrainingError, WeightsError
+import hyperfuse
+from hyperfuse.errors import BandError, CubeWriteError, HyperfuseError, OptionError, TrainingError, WeightsError
 from hyperfuse.networks.fusion_network import FusionNetwork
 from hyperfuse.training import checkpoint as checkpoints
 from hyperfuse.training.experiment import Experiment, read_experiment
@@ -23,8 +25,9 @@ from hyperfuse.training.loop import learning_rate
 from hyperfuse.training.run_folder import CHECKPOINT
 from hyperfuse.training.run_log import read_log
 from hyperfuse.training.train import describe, train
-from training.tiny_experiments import write_experiment
+from training.tiny_experiments import smooth_scene, write_experiment
 
+MAIN = str(Path(hyperfuse.__file__).parent / "__main__.py")
 COMMAND = [sys.executable, "-c", "from hyperfuse.cli.app import main; main()"]
 QUIET = os.environ | {"OMP_WAIT_POLICY": "PASSIVE", "OMP_NUM_THREADS": "1"}
 
@@ -116,7 +119,7 @@ def test_killed_and_resumed_it_ends_with_the_same_bits(path: Path, tmp_path: Pat
 
 
 def test_ctrl_c_saves_and_resume_goes_on(path: Path, tmp_path: Path) -> None:
-    arguments = ["train", str(path), "-o", str(tmp_path / "run"), "--set", "length.steps=4000", "--set", "validation.every=4000"]
+    arguments = ["train", str(path), "-o", str(tmp_path / "run"), "--set", "length.steps=400", "--set", "validation.every=400"]
     running = subprocess.Popen([*COMMAND, *arguments], env=QUIET, stderr=subprocess.PIPE, text=True, preexec_fn=_hear_interrupts)
     _wait_for(tmp_path / "run" / CHECKPOINT)
     running.send_signal(signal.SIGINT)
@@ -125,16 +128,18 @@ def test_ctrl_c_saves_and_resume_goes_on(path: Path, tmp_path: Path) -> None:
     assert "go on with --resume" in said
     assert "Traceback" not in said
     step = checkpoints.read_checkpoint(tmp_path / "run" / CHECKPOINT).progress["step"]
-    assert 4 <= step < 4000
+    assert 4 <= step < 400
+    assert train(read_experiment(path, ["length.steps=400", "validation.every=400"]), tmp_path / "run", resume=True).finished
 
 
 @pytest.mark.parametrize(
     "start",
     [
         [sys.executable, "-m", "hyperfuse", "--quiet"],
+        [str(Path(sys.executable).parent / "fabric"), "run", "--accelerator", "cpu", "--devices", "2", "--strategy", "ddp", MAIN],
         [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "29731", "-m", "hyperfuse"],
     ],
-    ids=["loop.devices", "torchrun"],
+    ids=["loop.devices", "fabric run", "torchrun"],
 )
 def test_two_processes_reach_the_loss_of_one(path: Path, tmp_path: Path, start: list[str]) -> None:
     changes = ["loop.ema=0", "loop.log_every=1", "loop.accelerator=cpu"]
@@ -214,10 +219,90 @@ def test_every_choice_trains(path: Path, tmp_path: Path, changes: list[str]) -> 
     assert {line["event"] for line in read_log(tmp_path / "run")} == {"train", "validation"}
 
 
-def test_accumulated_batches_are_one_large_step(path: Path, tmp_path: Path) -> None:
-    """Four patches from one bucket at once, or two times two, give one step of the same length and different draws."""
-    train(read_experiment(path, ["loop.accumulate=2"]), tmp_path / "run")
-    assert checkpoints.read_checkpoint(tmp_path / "run" / CHECKPOINT).progress["step"] == 12
+def test_several_blocks_of_a_scene_count_each(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from hyperfuse.loading import splits
+
+    monkeypatch.setattr(splits, "LARGEST_TEST_SIDE", 16)
+    split = path.read_text().replace('use = "train"', 'use = "split"').replace("patch_size = 16", "patch_size = 8")
+    path.write_text(split)
+    train(read_experiment(path, ["length.steps=2", "simulation.scale=2", "validation.scales=[2]"]), tmp_path / "run")
+    scores = next(line for line in read_log(tmp_path / "run") if line["event"] == "validation")
+    names = list(scores["psnr_db"])
+    assert {"train_a block 1 x2", "train_a block 2 x2", "test_a x2"} <= set(names)
+    assert scores["mean_psnr_db"] == pytest.approx(sum(scores["psnr_db"].values()) / len(names))
+    assert not scores["overlapping"]
+
+
+def test_a_gradient_that_is_no_number_does_not_reach_the_weights(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hyperfuse.training import loop
+
+    def poisoned(fused: torch.Tensor, reference: torch.Tensor, weight: float) -> torch.Tensor:
+        calls.append(1)
+        loss = (fused - reference).abs().mean()
+        return loss + (0.0 * fused.sum()).sqrt() if len(calls) == 8 else loss
+
+    calls: list[int] = []
+    monkeypatch.setattr(loop, "fusion_loss", poisoned)
+    path.write_text(path.read_text().replace("clip_norm = 1.0", ""))
+    with pytest.raises(TrainingError, match=r"the gradient became nan at step 8; .*the last good checkpoint is kept"):
+        train(read_experiment(path), tmp_path / "run")
+    assert checkpoints.read_checkpoint(tmp_path / "run" / CHECKPOINT).progress["step"] == 4
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        (["loop.accelerator=cuda"], "no CUDA device"),
+        (["loop.batch_size=3", "loop.devices=2"], "batches of 3 for 2 processes"),
+        (['network.channels={kind="bands", max_channels=10}', "network.msi_kernel=joined"], "at most 10 together"),
+        (['network.channels={kind="fixed", bands=9, msi_bands=3}', "network.msi_kernel=joined"], "exactly 9 and 3"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_what_cannot_be_trained_is_refused_before_anything_is_written(
+    path: Path, tmp_path: Path, changes: list[str], complaint: str
+) -> None:
+    experiment = read_experiment(path, changes)
+    for attempt in (lambda: train(experiment, tmp_path / "run"), lambda: describe(experiment)):
+        with pytest.raises(HyperfuseError, match=complaint):
+            attempt()
+    assert not (tmp_path / "run").exists()
+
+
+def test_wavelength_channels_need_known_wavelengths(path: Path, tmp_path: Path) -> None:
+    np.savez(tmp_path / "scenes/train_c.npz", cube=smooth_scene(11, 32, 5))
+    changes = ['network.channels={kind="wavelength"}', "length.steps=2"]
+    with pytest.raises(BandError, match=r"of unknown wavelengths; .*set assumed_nm"):
+        train(read_experiment(path, changes), tmp_path / "run")
+    path.write_text(path.read_text().replace('use = "train"', 'use = "train"\nassumed_nm = [400, 900]'))
+    assert train(read_experiment(path, changes), tmp_path / "run").finished
+
+
+def test_other_scenes_are_noticed(path: Path, tmp_path: Path) -> None:
+    train(read_experiment(path), tmp_path / "run")
+    np.savez(tmp_path / "scenes/train_c.npz", cube=smooth_scene(9, 32, 5), wavelength_nm=np.linspace(430, 900, 9))
+    with pytest.raises(TrainingError, match="begun with other scenes"):
+        train(read_experiment(path), tmp_path / "run", resume=True)
+
+
+def test_a_scene_that_is_trained_and_tested_on_is_called_overlapping(path: Path, tmp_path: Path) -> None:
+    path.write_text(path.read_text().replace("test_*.npz", "train_a.npz"))
+    outcome = train(read_experiment(path, ["length.steps=2"]), tmp_path / "run")
+    assert "overlapping: train_a both trained and tested on" in outcome.split
+    assert json.loads((tmp_path / "run/weights/config.json").read_text())["provenance"]["overlapping"]
+
+
+def test_a_torn_log_and_a_left_over_file_do_no_harm(path: Path, tmp_path: Path) -> None:
+    experiment = read_experiment(path)
+    train(experiment, tmp_path / "whole")
+    train(experiment, tmp_path / "run")
+    (tmp_path / f"run/.{CHECKPOINT}.partial").write_bytes(b"half")
+    with (tmp_path / "run/log.jsonl").open("a") as log:
+        log.write('{"event": "tr')
+    assert train(experiment, tmp_path / "run", resume=True).finished
+    assert_same_state(tmp_path / "run", tmp_path / "whole")
 
 
 def test_the_rate_falls_as_a_cosine_after_the_warm_up(path: Path) -> None:

@@ -9,7 +9,8 @@ import typer
 
 INTERRUPTED = 130
 ScenesFolder = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="Where data sets of `hyperfuse scenes` and relative paths are looked for.")
+    Path | None,
+    typer.Option("--folder", metavar="DIR", help="Where data sets of `hyperfuse scenes` and relative paths are looked for."),
 ]
 
 
@@ -29,8 +30,9 @@ def train(
 ) -> None:
     """Train a network as an experiment file says.
 
-    Ctrl-C saves a checkpoint and stops; --resume goes on from it to the same weights as an unbroken run. Several processes: set
-    loop.devices, or start it with torchrun.
+    The folder of the run gets log.jsonl, TensorBoard curves, pictures, a checkpoint, the best and the final weights. Ctrl-C saves a
+    checkpoint and stops (exit code 130); --resume goes on from it to the same weights as an unbroken run. Several processes: set
+    loop.devices, or start it with torchrun or fabric run. What an experiment file can say: docs/training.md.
 
     [dim]hyperfuse train experiments/small_cpu.toml --set length.steps=1000[/dim]
     """
@@ -49,7 +51,7 @@ def train(
         raise typer.Exit(INTERRUPTED)
     if outcome.first_process:
         best = "" if outcome.best_psnr_db is None else f"  best validation {outcome.best_psnr_db:.2f} dB"
-        typer.echo(f"{outcome.folder}  {outcome.steps} steps{best}")
+        typer.echo(f"{outcome.folder}  {outcome.steps} steps{best}  ({outcome.split})")
 
 
 def finetune(

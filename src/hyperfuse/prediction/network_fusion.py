@@ -63,7 +63,8 @@ def fuse_with_network(
     msi_unit = msi_units(msi, observation, hsi_unit, network.config.value_range[1])
     placement = Placement(*(axis_placement(*axis) for axis in zip(observation.scale, observation.shift, strict=True)))
     base = None if network.config.base == BICUBIC else fuse_arrays(hsi, msi, observation, network.config.base)
-    whole_hsi, whole_msi = (hsi / hsi_unit)[None], (msi / msi_unit)[None]
+    device = next(network.parameters()).device
+    whole_hsi, whole_msi = (hsi / hsi_unit)[None].to(device), (msi / msi_unit)[None].to(device)
     with network_errors():
         channels = find_channels(
             network.config, whole_hsi, whole_msi, wavelength_nm, msi_centres_nm(observation.response, wavelength_nm)
@@ -73,10 +74,10 @@ def fuse_with_network(
             whole_hsi,
             whole_msi,
             placement=placement,
-            base=None if base is None else (base / hsi_unit)[None],
+            base=None if base is None else (base / hsi_unit)[None].to(device),
             channels=channels,
         )
-    return fused[0] * hsi_unit
+    return fused[0].cpu() * hsi_unit
 
 
 def msi_centres_nm(response: Tensor, wavelength_nm: Tensor | None) -> Tensor | None:

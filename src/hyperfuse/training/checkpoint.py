@@ -8,7 +8,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +19,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.optim import Optimizer
 
-from hyperfuse.errors import CubeWriteError, WeightsError
+from hyperfuse.errors import CubeWriteError, TrainingError, WeightsError
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -41,18 +40,20 @@ def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
     for index, state in checkpoint.optimiser.items():
         tensors |= {f"optimiser.{index}.{name}": tensor for name, tensor in state.items()}
     contents = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    handle, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    os.close(handle)
+    if not all(bool(torch.isfinite(tensor).all()) for tensor in checkpoint.network.values()):
+        raise TrainingError("weights that are not finite", "numbers", "the checkpoint before them is kept; lower the learning rate")
+    # A name of its own, so that what a killed run left is overwritten instead of piling up.
+    beside = path.with_name(f".{path.name}.partial")
     try:
         # JSON writes the shortest decimals that read back as the same numbers.
         save_file(contents, beside, metadata={"progress": json.dumps(checkpoint.progress)})
-        with Path(beside).open("rb") as written:
+        with beside.open("rb") as written:
             os.fsync(written.fileno())
-        Path(beside).replace(path)
+        beside.replace(path)
     except (OSError, SafetensorError) as error:
         raise _write_error(path, error) from error
     finally:
-        Path(beside).unlink(missing_ok=True)
+        beside.unlink(missing_ok=True)
 
 
 def read_checkpoint(path: Path) -> Checkpoint:

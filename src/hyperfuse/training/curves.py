@@ -19,9 +19,10 @@ def draw_curves(folders: Sequence[Path], path: Path) -> None:
     figure = Figure(figsize=(10.5, 3.8), layout="constrained")
     loss_axes, gain_axes = figure.subplots(1, 2)
     for name, log in runs.items():
-        steps, losses = _column(log, "train", "loss")
-        loss_axes.semilogy(steps, losses, label=name, linewidth=1.2)
-        gain_axes.plot(*_column(log, "validation", "mean_gain_db"), marker="o", markersize=3, label=name, linewidth=1.4)
+        overlapping = any(line.get("overlapping") for line in log)
+        shown = f"{name} (overlapping split)" if overlapping else name
+        loss_axes.semilogy(*_column(log, "train", "loss"), label=shown, linewidth=1.2)
+        gain_axes.plot(*_column(log, "validation", "mean_gain_db"), marker="o", markersize=3, label=shown, linewidth=1.4)
     loss_axes.set(xlabel="step", ylabel="training loss")
     gain_axes.set(xlabel="step", ylabel="PSNR above the base, dB")
     gain_axes.axhline(0.0, color="0.5", linewidth=0.8)

@@ -12,11 +12,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from hyperfuse.errors import OptionError
 from hyperfuse.loading.observing import SimulationSettings
+from hyperfuse.loading.synthetic_source import SYNTHETIC
 from hyperfuse.methods.catalogue import METHODS
 from hyperfuse.networks.network_config import NetworkConfig, preset
 
-Count = Annotated[int, Field(ge=1)]
+Count = Annotated[int, Field(ge=1, strict=True)]
+CountOrNone = Annotated[int, Field(ge=0, strict=True)]
 Share = Annotated[float, Field(ge=0, lt=1)]
+Finite = Field(allow_inf_nan=False, gt=0)
 
 
 class _Table(BaseModel):
@@ -35,7 +38,7 @@ class SceneSet(_Table):
     source: str
     use: Literal["split", "train", "test"] = "split"
     exclude: tuple[str, ...] = ()
-    bands: tuple[Count, ...] = (31, 64, 102, 145, 191)
+    bands: Annotated[tuple[Count, ...], Field(min_length=1)] = (31, 64, 102, 145, 191)
     assumed_nm: tuple[Annotated[float, Field(gt=0)], Annotated[float, Field(gt=0)]] | None = None
 
 
@@ -43,17 +46,17 @@ class SplitSettings(_Table):
     """kind  "disjoint": blocks with a guard band between training and test; "paper": the paper's own, which overlap."""
 
     kind: Literal["disjoint", "paper"] = "disjoint"
-    patch_size: Annotated[int, Field(ge=8)] = 128
+    patch_size: Annotated[int, Field(ge=8, strict=True)] = 128
     stride: Count | None = None
 
 
 class Optimiser(_Table):
-    learning_rate: Annotated[float, Field(gt=0)] = 2e-4
-    final_learning_rate: Annotated[float, Field(ge=0)] = 1e-5
-    warmup_steps: Annotated[int, Field(ge=0)] = 0
+    learning_rate: Annotated[float, Finite] = 2e-4
+    final_learning_rate: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1e-5
+    warmup_steps: CountOrNone = 0
     betas: tuple[Share, Share] = (0.9, 0.999)
-    weight_decay: Annotated[float, Field(ge=0)] = 0.0
-    clip_norm: Annotated[float, Field(gt=0)] | None = None
+    weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    clip_norm: Annotated[float, Finite] | None = None
 
 
 class Length(_Table):
@@ -78,9 +81,9 @@ class LoopSettings(_Table):
     accumulate: Count = 1
     precision: Literal["float32", "bfloat16"] = "float32"
     ema: Share = 0.0
-    ssim_weight: Annotated[float, Field(ge=0)] = 0.1
-    workers: Annotated[int, Field(ge=0)] = 1
-    accelerator: str = "auto"
+    ssim_weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.1
+    workers: CountOrNone = 1
+    accelerator: Literal["auto", "cpu", "cuda"] = "auto"
     devices: Count | None = None
     nodes: Count = 1
     log_every: Count = 50
@@ -91,14 +94,22 @@ class ValidationSettings(_Table):
     """Whole test scenes (at most `largest` pixels on a side, from the middle), simulated at these scales with this response."""
 
     every: Count = 1000
-    scales: tuple[Annotated[float, Field(gt=1)], ...] = (4.0,)
+    scales: Annotated[tuple[Annotated[float, Field(gt=1, le=1000)], ...], Field(min_length=1)] = (4.0,)
     response: str = "rgb"
     largest: Annotated[int, Field(ge=16)] = 512
 
 
+class Finetuning(_Table):
+    """Where a network that is adapted came from, and which of its parts stay as they are."""
+
+    weights: str
+    digest: str
+    freeze: tuple[str, ...] = ()
+
+
 class Experiment(_Table):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
-    seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    seed: Annotated[int, Field(ge=0, lt=2**31, strict=True)] = 0
     network: NetworkConfig
     scenes: Annotated[tuple[SceneSet, ...], Field(min_length=1)]
     split: SplitSettings = SplitSettings()
@@ -107,6 +118,7 @@ class Experiment(_Table):
     length: Length
     loop: LoopSettings = LoopSettings()
     validation: ValidationSettings = ValidationSettings()
+    finetuning: Finetuning | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -122,6 +134,21 @@ class Experiment(_Table):
     def _known_base(self) -> Experiment:
         if self.network.base not in METHODS:
             raise ValueError(f'got base "{self.network.base}", expected one of {", ".join(METHODS)}')
+        return self
+
+    @model_validator(mode="after")
+    def _trained_on_values_from_0_to_1(self) -> Experiment:
+        if self.network.value_range != (0.0, 1.0):
+            raise ValueError("got another value_range, expected [0.0, 1.0]: scenes are scaled to it in training")
+        return self
+
+    @model_validator(mode="after")
+    def _synthetic_scenes_train(self) -> Experiment:
+        synthetic = [each for each in self.scenes if each.source == SYNTHETIC]
+        if any(each.use == "test" for each in synthetic):
+            raise ValueError('got use = "test" for synthetic scenes, expected "train": they are for training')
+        if self.length.epochs is not None and len(synthetic) == len(self.scenes):
+            raise ValueError("got epochs of scenes without end, expected length.steps")
         return self
 
 
@@ -176,7 +203,8 @@ def _first_fault(error: ValidationError, tables: dict[str, Any]) -> str:
         return f'unknown key "{where}"; expected one of {", ".join(known)}; did you mean "{nearest[0]}"?'
     if fault["type"] == "missing":
         return f'"{where}" is missing'
-    return f'"{where}": {fault["msg"].removeprefix("Value error, ")}; got {fault["input"]!r}'
+    said = fault["msg"].removeprefix("Value error, ")
+    return f'"{where}": {said}' if isinstance(fault["input"], dict) else f'"{where}": {said}; got {fault["input"]!r}'
 
 
 def _known_keys(location: tuple[int | str, ...]) -> list[str]:

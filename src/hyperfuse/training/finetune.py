@@ -12,7 +12,7 @@ from hyperfuse.networks.fusion_network import FusionNetwork
 from hyperfuse.prediction.network_fusion import load_network
 from hyperfuse.training.experiment import parse_experiment
 from hyperfuse.training.run_folder import WEIGHTS
-from hyperfuse.training.scene_sets import GatheredScenes, gather_scenes
+from hyperfuse.training.scene_sets import gather_scenes
 from hyperfuse.training.train import train
 from hyperfuse.training.validation import Score, ValidationCase, validate
 
@@ -76,19 +76,24 @@ def finetune(
             "length": {"steps": iterations},
             "loop": {"batch_size": batch_size, "workers": workers},
             "validation": {"every": iterations, "scales": [scale], "response": response},
+            "finetuning": {"weights": str(weights), "digest": network.weights_digest or "", "freeze": sorted(freeze)},
         },
         "fine-tuning",
     )
     freeze_parts(network, freeze)
     gathered = gather_scenes(experiment, scenes_folder)
-    require_bands(network, gathered)
-    before = {case.name: validate(network.eval(), case)[0] for case in gathered.cases}
+    if not gathered.cases:
+        raise OptionError(
+            "no part of the scenes can be kept back for testing", "scenes to score on", "give --test-scenes, or larger scenes"
+        )
+    before = [validate(network.eval(), case)[0] for case in gathered.cases]
     outcome = train(experiment, folder, resume=resume, scenes=gathered, network=network)
     if not outcome.finished:
         return FinetuningOutcome(outcome.folder, False, [], gathered.label)
     adapted = FusionNetwork.from_pretrained(outcome.folder / WEIGHTS)
     comparisons = [
-        Comparison(case.name, _base_score(case), before[case.name], validate(adapted, case)[0]) for case in gathered.cases
+        Comparison(case.name, _base_score(case), earlier, validate(adapted, case)[0])
+        for case, earlier in zip(gathered.cases, before, strict=True)
     ]
     return FinetuningOutcome(outcome.folder, True, comparisons, gathered.label)
 
@@ -102,16 +107,6 @@ def freeze_parts(network: FusionNetwork, names: Sequence[str]) -> None:
         parameter.requires_grad_(name.partition(".")[0] not in frozen)
     if not any(parameter.requires_grad for parameter in network.parameters()):
         raise OptionError("every part is frozen", "at least one that may learn", "leave a part out of --freeze")
-
-
-def require_bands(network: FusionNetwork, scenes: GatheredScenes) -> None:
-    """Said before the training, not by its first step."""
-    from hyperfuse.prediction.network_fusion import require_fitting_bands
-
-    for bucket in scenes.buckets:
-        require_fitting_bands(network, bucket.bands.count, 1)
-    for case in scenes.cases:
-        require_fitting_bands(network, case.hsi.shape[0], case.msi.shape[0])
 
 
 def comparison_rows(comparisons: Sequence[Comparison]) -> list[dict[str, Any]]:

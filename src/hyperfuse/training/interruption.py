@@ -16,7 +16,14 @@ def interruption_noticed() -> Iterator[Callable[[], bool]]:
         yield asked.is_set  # only the main thread can hear signals
         return
     names = (signal.SIGINT, signal.SIGTERM)
-    earlier = {number: signal.signal(number, lambda *_: asked.set()) for number in names}
+
+    def note(number: int, frame: object) -> None:
+        asked.set()
+        signal.signal(number, earlier[signal.Signals(number)])  # who asks a second time does not want to wait
+
+    earlier = {number: signal.getsignal(number) for number in names}
+    for number in names:
+        signal.signal(number, note)
     try:
         yield asked.is_set
     finally:

@@ -6,11 +6,12 @@ on a CPU, and several processes see together what one would see alone.
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
@@ -39,9 +40,6 @@ class Progress:
     loss_sum: float = 0.0
     loss_count: int = 0
 
-    def as_dict(self) -> dict[str, Any]:
-        return {"step": self.step, "best_psnr_db": self.best_psnr_db, "loss_sum": self.loss_sum, "loss_count": self.loss_count}
-
 
 @dataclass
 class StepTimer:
@@ -62,7 +60,8 @@ class Trainer:
     def __init__(self, experiment: Experiment, scenes: GatheredScenes, folder: RunFolder, network: FusionNetwork) -> None:
         self.experiment, self.scenes, self.folder = experiment, scenes, folder
         self.fabric = _make_fabric(experiment)
-        self.fabric.launch()
+        if os.environ.get("LT_CLI_USED") != "1":  # `fabric run` has started the processes already
+            self.fabric.launch()
         process_slots(experiment.loop.batch_size, 0, self.fabric.world_size)  # refuses a batch that cannot be shared out
         settings = experiment.optimiser
         parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
@@ -128,7 +127,7 @@ class Trainer:
         total = 0.0
         for part in range(loop.accumulate):
             before = time.perf_counter()
-            batch = next(batches)
+            batch = _next(batches)
             timer.waiting += time.perf_counter() - before
             with self.fabric.no_backward_sync(self.module, enabled=part < loop.accumulate - 1):
                 loss = fusion_loss(run_network(self.module, batch), batch.reference, loop.ssim_weight) / loop.accumulate
@@ -138,13 +137,12 @@ class Trainer:
         signals = torch.tensor([total, float(interrupted)], dtype=torch.float64, device=self.fabric.device)
         mean_loss, stop = (float(each) for each in self._mean_over_processes(signals))
         if not math.isfinite(mean_loss):
-            raise self._diverged(mean_loss)
-        if self.experiment.optimiser.clip_norm is not None:
-            norm = self.fabric.clip_gradients(
-                self.module, optimiser, max_norm=self.experiment.optimiser.clip_norm, error_if_nonfinite=False
-            )
-            if norm is not None and not bool(torch.isfinite(norm)):
-                raise self._diverged(float(norm))
+            raise self._diverged("loss", mean_loss)
+        norm = self.fabric.clip_gradients(
+            self.module, optimiser, max_norm=self.experiment.optimiser.clip_norm or math.inf, error_if_nonfinite=False
+        )
+        if norm is None or not bool(torch.isfinite(norm)):
+            raise self._diverged("gradient", math.nan if norm is None else float(norm))
         optimiser.step()
         self._average()
         timer.steps += 1
@@ -174,21 +172,24 @@ class Trainer:
         """On the first process; the others wait for it."""
         if self.fabric.is_global_zero and self.scenes.cases:
             network = self._network_with_averaged_weights()
-            scores: dict[str, Score] = {}
+            scores: list[Score] = []
             for case in self.scenes.cases:
-                scores[case.name], fused = validate(network, case)
+                score, fused = validate(network, case)
+                scores.append(score)
                 if case is self.scenes.cases[0]:
                     log.picture("fused", self.folder.write_sample(self.progress.step, case, fused), self.progress.step)
-            mean = sum(score.psnr_db for score in scores.values()) / len(scores)
-            gain = mean - sum(case.base_psnr_db for case in self.scenes.cases) / len(scores)
+            mean = sum(score.psnr_db for score in scores) / len(scores)
+            base = sum(case.base_psnr_db for case in self.scenes.cases) / len(scores)
+            scored = list(zip(self.scenes.cases, scores, strict=True))
             log.event(
                 "validation",
                 self.progress.step,
                 mean_psnr_db=mean,
-                mean_gain_db=gain,
-                psnr_db={name: score.psnr_db for name, score in scores.items()},
-                spectral_angle_degrees={name: score.spectral_angle_degrees for name, score in scores.items()},
+                mean_gain_db=mean - base,
+                psnr_db={case.name: score.psnr_db for case, score in scored},
+                spectral_angle_degrees={case.name: score.spectral_angle_degrees for case, score in scored},
                 split=self.scenes.label,
+                overlapping=self.scenes.overlapping,
             )
             if self.progress.best_psnr_db is None or mean > self.progress.best_psnr_db:
                 self.progress.best_psnr_db = mean
@@ -207,17 +208,24 @@ class Trainer:
 
     def _write_checkpoint(self) -> None:
         if self.fabric.is_global_zero:
-            checkpoint = Checkpoint(
-                self.plain_network.state_dict(), self.averaged, optimiser_state(self.optimiser), self.progress.as_dict()
-            )
+            kept = asdict(self.progress) | {"steps": self.steps, "scenes": self.scenes.summary()}
+            checkpoint = Checkpoint(self.plain_network.state_dict(), self.averaged, optimiser_state(self.optimiser), kept)
             write_checkpoint(self.folder.path / CHECKPOINT, checkpoint)
         self.fabric.barrier()
 
     def _restore(self, checkpoint: Checkpoint) -> None:
+        kept = dict(checkpoint.progress)
+        same = json.loads(json.dumps([self.steps, self.scenes.summary()]))
+        if [kept.pop("steps", None), kept.pop("scenes", None)] != same:
+            raise TrainingError(
+                f"{self.folder.path} was begun with other scenes or another length",
+                "the same scenes to continue",
+                "bring back the scenes it was begun with, or choose another --output",
+            )
         self.plain_network.load_state_dict(checkpoint.network)
         self.averaged = {name: tensor.to(self.fabric.device) for name, tensor in checkpoint.averaged.items()}
         restore_optimiser(self.optimiser, checkpoint.optimiser)
-        self.progress = Progress(**checkpoint.progress)
+        self.progress = Progress(**kept)
 
     @property
     def _averages(self) -> bool:
@@ -236,14 +244,29 @@ class Trainer:
         mean: Tensor = self.fabric.all_reduce(values, reduce_op="mean") if self.fabric.world_size > 1 else values
         return mean
 
-    def _diverged(self, value: float) -> TrainingError:
+    def _diverged(self, what: str, value: float) -> TrainingError:
         kept = (self.folder.path / CHECKPOINT).exists()
         return TrainingError(
-            f"the loss became {value} at step {self.progress.step + 1}",
-            "a finite loss",
+            f"the {what} became {value} at step {self.progress.step + 1}",
+            f"a finite {what}",
             "lower optimiser.learning_rate or set optimiser.clip_norm; "
             + ("the last good checkpoint is kept" if kept else "no checkpoint had been written yet"),
         )
+
+
+def _next(batches: Iterator[TrainingBatch]) -> TrainingBatch:
+    try:
+        return next(batches)
+    except (RuntimeError, ConnectionError, EOFError) as error:
+        raise TrainingError(
+            f"a loader's worker ended ({error})", "workers that live", "free memory or set loop.workers=0, and go on with --resume"
+        ) from error
+
+
+def expected_processes(experiment: Experiment) -> int:
+    """How many there will be, as far as it is known before they are started."""
+    started = os.environ.get("WORLD_SIZE")
+    return int(started) if started else (experiment.loop.devices or 1) * experiment.loop.nodes
 
 
 def total_steps(experiment: Experiment, patches: int) -> int:
@@ -272,8 +295,10 @@ def _make_fabric(experiment: Experiment) -> Any:
         devices, nodes = int(os.environ["LOCAL_WORLD_SIZE"]), int(os.environ["GROUP_WORLD_SIZE"])
     else:
         devices, nodes = loop.devices or 1, loop.nodes
+    # Apple's accelerator has no double precision, which the components are found in: it is left to those who ask for it by code.
+    accelerator = ("cuda" if torch.cuda.is_available() else "cpu") if loop.accelerator == "auto" else loop.accelerator
     return Fabric(
-        accelerator=loop.accelerator,
+        accelerator=accelerator,
         devices=devices,
         num_nodes=nodes,
         strategy="ddp" if devices * nodes > 1 else "auto",

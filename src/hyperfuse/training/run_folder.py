@@ -15,11 +15,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hyperfuse.cubes.cube import make_cube
+from hyperfuse.cubes.publishing import published
 from hyperfuse.degradation.simulation_record import current_version
 from hyperfuse.errors import CubeWriteError, TrainingError
 from hyperfuse.reporting.colour import colour_composite, stretch_limits
 from hyperfuse.training.experiment import Experiment
-from hyperfuse.training.run_log import RunLog
+from hyperfuse.training.run_log import RunLog, read_log
 from hyperfuse.training.scene_sets import GatheredScenes
 from hyperfuse.training.validation import ValidationCase
 
@@ -35,13 +36,14 @@ class RunFolder:
     def begin(self, experiment: Experiment, *, resume: bool) -> bool:
         """Make the folder, or check that it holds the same experiment; whether there is a checkpoint to continue from."""
         checkpoint = self.path / CHECKPOINT
-        if not resume and (self.path / EXPERIMENT).exists():
+        if not resume and (checkpoint.exists() or read_log(self.path)):
             raise CubeWriteError(f"{self.path} holds a run already", remedy="go on with --resume, or choose another --output")
-        if resume and (self.path / EXPERIMENT).exists():
+        if resume and checkpoint.exists():
             self._require_same(experiment)
         try:
             (self.path / SAMPLES).mkdir(parents=True, exist_ok=True)
-            (self.path / EXPERIMENT).write_text(experiment.model_dump_json(indent=2) + "\n", encoding="utf-8")
+            with published(self.path / EXPERIMENT, overwrite=True) as target:
+                target.write_text(experiment.model_dump_json(indent=2) + "\n", encoding="utf-8")
         except OSError as error:
             raise CubeWriteError(f"cannot write into {self.path}: {error.strerror}", remedy="choose another --output") from error
         return resume and checkpoint.exists()
@@ -64,6 +66,7 @@ class RunFolder:
             "experiment": experiment.model_dump(mode="json"),
             "scenes": scenes.names,
             "split": scenes.label,
+            "overlapping": scenes.overlapping,
             "steps": step,
             "hyperfuse": current_version(),
             "torch": torch.__version__,

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from hyperfuse.cubes.publishing import published
+
 LOG_NAME, BOARD_NAME = "log.jsonl", "tensorboard"
 
 
@@ -21,10 +23,9 @@ class RunLog:
         self._start = time.perf_counter()
         kept = [line for line in read_log(folder) if resumed_at is not None and line["step"] <= resumed_at]
         self._earlier_seconds = float(kept[-1]["seconds"]) if kept else 0.0
-        self._path.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
-        self._board = SummaryWriter(
-            str(folder / BOARD_NAME), purge_step=None if resumed_at is None else resumed_at + 1, max_queue=10_000
-        )
+        with published(self._path, overwrite=True) as target:
+            target.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
+        self._board = SummaryWriter(str(folder / BOARD_NAME), purge_step=(resumed_at or -1) + 1, max_queue=10_000)
 
     @property
     def seconds(self) -> float:

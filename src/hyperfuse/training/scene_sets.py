@@ -27,17 +27,33 @@ class GatheredScenes:
     names: list[str]
     label: str
     """How training and test scenes were divided; it stands beside every figure."""
+    overlapping: bool
+    """Whether test pixels are trained on."""
     patches: int
     notes: list[str]
 
+    def summary(self) -> list[list[object]]:
+        """What a run that is continued must find again: its buckets and the scenes in them."""
+        return [
+            [
+                bucket.name,
+                bucket.bands.count,
+                bucket.size,
+                len(bucket.windows),
+                *((scene.name, *scene.size) for scene in bucket.scenes),
+            ]
+            for bucket in self.buckets
+        ]
 
-def gather_scenes(experiment: Experiment, folder: Path | None = None) -> GatheredScenes:
-    """`folder` is where data sets and relative paths are looked for."""
+
+def gather_scenes(experiment: Experiment, folder: Path | None = None, *, with_cases: bool = True) -> GatheredScenes:
+    """`folder` is where data sets and relative paths are looked for; only the process that validates needs the cases."""
     scenes: list[Scene] = []
     patches: list[PatchWindow] = []
     blocks: list[TestBlock] = []
     buckets: list[Bucket] = []
     labels: list[str] = []
+    overlapping = False
     for scene_set in experiment.scenes:
         if scene_set.source == SYNTHETIC:
             buckets += _synthetic_buckets(experiment, scene_set)
@@ -50,14 +66,33 @@ def gather_scenes(experiment: Experiment, folder: Path | None = None) -> Gathere
         patches += [replace(window, scene=window.scene + start) for window in split.train]
         blocks += [replace(block, scene=block.scene + start) for block in split.test]
         labels.append(split.label)
+        overlapping |= split.overlapping
     buckets = (make_buckets(scenes, patches) if patches else []) + buckets
     if not buckets:
-        raise OptionError("no scene to train on", 'a scene set with use = "split" or "train"')
+        raise OptionError("no patch to train on", 'scenes with use = "split" or "train" that have room for a patch')
     notes = check_settings(buckets, experiment.simulation)
     checked = experiment.validation
-    cases = make_cases(scenes, blocks, checked.scales, checked.response, checked.largest, experiment.network.base)
-    label = "; ".join(dict.fromkeys(labels))
-    return GatheredScenes(buckets, cases, [scene.name for scene in scenes], label, max(1, len(patches)), notes)
+    cases = (
+        make_cases(scenes, blocks, checked.scales, checked.response, checked.largest, experiment.network.base) if with_cases else []
+    )
+    if both := _trained_and_tested(scenes, patches, blocks):
+        labels.append(f"overlapping: {', '.join(both)} both trained and tested on")
+    return GatheredScenes(
+        buckets=buckets,
+        cases=cases,
+        names=[scene.name for scene in scenes],
+        label="; ".join(dict.fromkeys(labels)),
+        overlapping=overlapping or bool(both),
+        patches=max(1, len(patches)),
+        notes=notes,
+    )
+
+
+def _trained_and_tested(scenes: Sequence[Scene], patches: Sequence[PatchWindow], blocks: Sequence[TestBlock]) -> list[str]:
+    """Names of scenes that came in twice, once for each purpose."""
+    trained, tested = ({each.scene for each in group} for group in (patches, blocks))
+    pixels = {place: (scenes[place].stored.shape, scenes[place].stored[:, :4, :64].tobytes()) for place in trained | tested}
+    return sorted({scenes[one].name for one in tested - trained if any(pixels[one] == pixels[other] for other in trained - tested)})
 
 
 def _selected(scenes: Sequence[Scene], scene_set: SceneSet) -> list[Scene]:
@@ -76,7 +111,8 @@ def _with_assumed_wavelengths(scene: Scene, assumed_nm: tuple[float, float] | No
 def _divide(scenes: Sequence[Scene], scene_set: SceneSet, experiment: Experiment) -> Split:
     settings = experiment.split
     if scene_set.use == "split":
-        guard = guard_width(largest_scale(experiment), experiment.simulation.shift)
+        widest = largest_scale(experiment) * max(1.0, experiment.simulation.psf_fwhm[1])
+        guard = guard_width(widest, experiment.simulation.shift)
         return split_scenes(scenes, settings.kind, settings.patch_size, settings.stride, guard)
     return train_on_all(scenes, settings.patch_size, settings.stride) if scene_set.use == "train" else keep_for_testing(scenes)
 

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import os
 import warnings
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
+from hyperfuse.cubes.target_lock import only_run_on
+from hyperfuse.errors import BandError, OptionError
 from hyperfuse.loading.buckets import Bucket
+from hyperfuse.loading.observing import named_response
+from hyperfuse.loading.pair_batches import process_slots
+from hyperfuse.loading.simulation_settings import RANDOM_RESPONSE
 from hyperfuse.networks.complexity import count_parameters
 from hyperfuse.networks.fusion_network import FusionNetwork
+from hyperfuse.networks.network_config import FixedBands, WavelengthBands
+from hyperfuse.prediction.network_fusion import require_fitting_bands
 from hyperfuse.training.experiment import Experiment
-from hyperfuse.training.loop import Trainer, total_steps
+from hyperfuse.training.loop import Trainer, expected_processes, total_steps
 from hyperfuse.training.run_folder import RunFolder
 from hyperfuse.training.scene_sets import GatheredScenes, gather_scenes
 
@@ -24,6 +32,8 @@ class TrainingOutcome:
     step: int
     steps: int
     best_psnr_db: float | None
+    split: str
+    """How training and test scenes were divided."""
     first_process: bool
     """Whether this is the process that speaks for all."""
 
@@ -47,7 +57,8 @@ def train(
     """
     require_extra()
     run = RunFolder(Path(folder))
-    gathered = scenes or gather_scenes(experiment, scenes_folder)
+    gathered = scenes or gather_scenes(experiment, scenes_folder, with_cases=is_first_process())
+    require_trainable(experiment, gathered)
     for note in gathered.notes if is_first_process() else []:
         warnings.warn(note, stacklevel=2)
     # One process makes the folder, before others that are started from here can look into it.
@@ -56,14 +67,51 @@ def train(
         # A generator of its own would not reach the layers' initialisation.
         torch.manual_seed(experiment.seed)
         network = FusionNetwork(experiment.network)
-    trainer = Trainer(experiment, gathered, run, network.train())
-    progress = trainer.train(resume=trainer.told_by_first_process(continues))
-    return TrainingOutcome(run.path, progress.step, trainer.steps, progress.best_psnr_db, trainer.fabric.is_global_zero)
+    with only_run_on(run.path) if is_first_process() else nullcontext():
+        trainer = Trainer(experiment, gathered, run, network.train())
+        progress = trainer.train(resume=trainer.told_by_first_process(continues))
+    return TrainingOutcome(
+        run.path, progress.step, trainer.steps, progress.best_psnr_db, gathered.label, trainer.fabric.is_global_zero
+    )
+
+
+def require_trainable(experiment: Experiment, scenes: GatheredScenes) -> None:
+    """Said before anything is written, not by the first step."""
+    process_slots(experiment.loop.batch_size, 0, expected_processes(experiment))
+    if experiment.loop.accelerator == "cuda" and not torch.cuda.is_available():
+        raise OptionError("loop.accelerator cuda, but no CUDA device", "cpu here", "--set loop.accelerator=cpu")
+    with torch.device("meta"):
+        network = FusionNetwork(experiment.network)
+    channels = experiment.network.channels
+    if isinstance(channels, FixedBands) and experiment.simulation.keep_bands is not None:
+        raise OptionError("fixed channels and simulation.keep_bands", "one of the two", "leave keep_bands out")
+    for bucket in scenes.buckets:
+        for msi_bands in _msi_band_counts(experiment, bucket):
+            require_fitting_bands(network, bucket.bands.count, msi_bands)
+        if isinstance(channels, WavelengthBands) and bucket.bands.wavelength_nm is None:
+            raise BandError(
+                f"{bucket.name} of unknown wavelengths",
+                "known ones: this network's channels are wavelengths",
+                "set assumed_nm in its table of scenes, leave it out, or take other channels",
+            )
+    for case in scenes.cases:
+        require_fitting_bands(network, case.hsi.shape[0], case.msi.shape[0])
+
+
+def _msi_band_counts(experiment: Experiment, bucket: Bucket) -> set[int]:
+    """Fewest and most msi bands that a batch of this bucket can have."""
+    counts: set[int] = set()
+    for choice in experiment.simulation.responses:
+        weights = None if choice.name == RANDOM_RESPONSE else named_response(choice.name, bucket.bands)
+        drawn = experiment.simulation.msi_bands if weights is None else (len(weights),)
+        counts |= {min(count, bucket.bands.count) for count in drawn}
+    return counts
 
 
 def describe(experiment: Experiment, scenes_folder: Path | None = None) -> str:
     """What a training would do, in a few lines."""
     gathered = gather_scenes(experiment, scenes_folder)
+    require_trainable(experiment, gathered)
     with torch.device("meta"):
         parameters = count_parameters(FusionNetwork(experiment.network))
     config = experiment.network
@@ -85,13 +133,12 @@ def _content(bucket: Bucket) -> str:
 
 def is_first_process() -> bool:
     """Whether this process was started by hand, or is the first of those that a launcher started."""
-    return int(os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0"))) == 0 and int(os.environ.get("NODE_RANK", "0")) == 0
+    ranks = ("RANK", "LOCAL_RANK", "NODE_RANK", "SLURM_PROCID")
+    return all(os.environ.get(name, "0") == "0" for name in ranks)
 
 
 def require_extra() -> None:
     from importlib.util import find_spec
-
-    from hyperfuse.errors import OptionError
 
     missing = [name for name in ("lightning_fabric", "tensorboard") if find_spec(name) is None]
     if missing:

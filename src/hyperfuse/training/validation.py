@@ -6,6 +6,7 @@ C bands, M msi bands, h w coarse, H W fine.
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -50,7 +51,7 @@ def make_cases(
 ) -> list[ValidationCase]:
     """One case for each block and scale. A response that a scene's wavelengths do not allow is replaced by even thirds."""
     cases = []
-    for block in blocks:
+    for block, name in zip(blocks, _distinct_names(scenes, blocks), strict=True):
         scene = scenes[block.scene]
         rows, columns = (_middle(part, largest) for part in (block.rows, block.columns))
         reference = scene.patch(rows, columns)
@@ -58,8 +59,19 @@ def make_cases(
         if weights is None:
             weights = even_response(scene.bands)
         for scale in scales:
-            cases.append(_make_case(f"{scene.name} x{scale:g}", scene, reference, weights, scale, base))
+            cases.append(_make_case(f"{name} x{scale:g}", scene, reference, weights, scale, base))
     return cases
+
+
+def _distinct_names(scenes: Sequence[Scene], blocks: Sequence[TestBlock]) -> list[str]:
+    """The scene's name, numbered where it has several blocks or several scenes have it."""
+    names = [scenes[block.scene].name for block in blocks]
+    seen: Counter[str] = Counter()
+    distinct = []
+    for name in names:
+        seen[name] += 1
+        distinct.append(name if names.count(name) == 1 else f"{name} block {seen[name]}")
+    return distinct
 
 
 def even_response(bands: int, msi_bands: int = 3) -> NDArray[np.float64]:
