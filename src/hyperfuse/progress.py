@@ -70,6 +70,10 @@ def show_progress(shown: bool) -> None:
     _shown.set(shown)
 
 
+def progress_is_shown() -> bool:
+    return _shown.get()
+
+
 @contextmanager
 def listening(report: Callable[[ProgressReport], None], cancel: threading.Event | None = None) -> Iterator[None]:
     """Within the block, and in its thread, progress goes to `report` and not to a bar; setting `cancel` ends the work.

@@ -30,12 +30,14 @@ def batch(
     [dim]june/enmap.tif,june/s2.tif,june/fused.tif,gsa[/dim]
     """
     from hyperfuse.prediction.batch import read_batch, run_batch
+    from hyperfuse.progress import progress_is_shown
 
     requests = [_completed(request, ram, workers, cluster) for request in read_batch(pairs)]
     outcomes: list[PairOutcome] = []
 
     def announce(number: int, request: FusionRequest) -> None:
-        typer.echo(f"pair {number} of {len(requests)}: {request.target}", err=True)
+        if progress_is_shown():
+            typer.echo(f"pair {number} of {len(requests)}: {request.target}", err=True)
 
     try:
         for outcome in run_batch(requests, announce):

@@ -33,8 +33,9 @@ def _filled(values: Tensor, weights: Tensor) -> Tensor:
     coarse_weights = avg_pool2d(weights[None], 2, ceil_mode=True)[0]
     coarse_values = avg_pool2d((values * weights)[None], 2, ceil_mode=True)[0] / coarse_weights.clamp_min(1e-30)
     coarse = _filled(coarse_values, coarse_weights)
-    smooth = interpolate(coarse[None], size=values.shape[1:], mode="bilinear", align_corners=False)[0]
-    return torch.where(weights > 0, values, smooth)
+    # By exactly two, whatever is cut off then: pixels must not drift with the size of the image.
+    smooth = interpolate(coarse[None], scale_factor=2, mode="bilinear", align_corners=False)[0]
+    return torch.where(weights > 0, values, smooth[:, : values.shape[1], : values.shape[2]])
 
 
 def mask_missing(fused: Tensor, window: Window) -> Tensor:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from hyperfuse.cubes.files import refuse_target
 from hyperfuse.cubes.output_options import OutputOptions
 from hyperfuse.errors import HyperfuseError, OptionError
 from hyperfuse.prediction.fusion_request import FusionRequest
@@ -124,7 +125,10 @@ def _request(columns: list[str], cells: list[str], number: int, path: Path) -> F
     try:
         values |= {name: _value(name, cell, path.parent) for name, cell in given.items()}
         stored = OutputOptions(**{name: value for name, value in values.items() if name in stored_names})
-        return FusionRequest(**{name: value for name, value in values.items() if name not in stored_names}, stored=stored)
+        request = FusionRequest(**{name: value for name, value in values.items() if name not in stored_names}, stored=stored)
+        # What exists already is skipped; everything else that can be said against an output is said now.
+        refuse_target(request.target, output=stored, options=request.options, cog=request.cog, overwrite=True)
+        return request
     except HyperfuseError as error:
         raise OptionError(f"{path}, line {number}: {error}") from error
 

@@ -24,7 +24,7 @@ from hyperfuse.methods.nodata import fill_missing, mask_missing
 from hyperfuse.methods.window import Window
 from hyperfuse.prediction.aligned_pair import AlignedPair
 from hyperfuse.prediction.moving import SMALLEST_MOVE, moved
-from hyperfuse.prediction.tile_plan import Tile, WindowPlace, covered_part, place_for
+from hyperfuse.prediction.tile_plan import FINE_ALIGNMENT, Tile, WindowPlace, covered_part, place_for
 from hyperfuse.prediction.window_fusion import WindowFusion
 
 # Cubic splines look farther than their four pixels, but fade by 0.27 from pixel to pixel.
@@ -117,7 +117,8 @@ class SceneJob:
         if not self._is_moved:
             return part
         margin = math.ceil(max(abs(distance) for distance in self.move)) + SPLINE_REACH
-        return slice(max(0, part.start - margin), min(size, part.stop + margin))
+        # Begins where holes are filled as they are in any other tile.
+        return slice(max(0, part.start - margin) // FINE_ALIGNMENT * FINE_ALIGNMENT, min(size, part.stop + margin))
 
 
 def _interpolated(window: Window) -> Tensor:

@@ -14,7 +14,7 @@ from hyperfuse.methods.window import Place
 from hyperfuse.prediction.aligned_pair import AlignedPair
 
 # Holes are filled from images halved again and again: windows that begin at multiples of these are halved alike in every tile.
-COARSE_ALIGNMENT, FINE_ALIGNMENT = 8, 16
+COARSE_ALIGNMENT, FINE_ALIGNMENT = 8, 32
 # A compressed block of the output must be written at once.
 OUTPUT_BLOCK = 256
 TILE_SIZES = ((2048, 2048), (1024, 2048), (1024, 1024), (512, 1024), (512, 512), (256, 512), (256, 256), (128, 256), (128, 128),
