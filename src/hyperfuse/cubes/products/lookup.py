@@ -14,9 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 from affine import Affine
 from numpy.typing import NDArray
-from pyproj import Transformer
 from rasterio.crs import CRS
-from scipy.spatial import cKDTree
 
 from hyperfuse.cubes.lazy import WindowReader
 from hyperfuse.cubes.products.containers import LoadDelivered
@@ -140,6 +138,8 @@ def nearest_lookup(latitude: LoadDelivered, longitude: LoadDelivered, pixel: flo
 @lru_cache(maxsize=4)
 def _nearest_table(lookup: NearestLookup) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """Made once in each process, when the first pixels are read."""
+    from scipy.spatial import cKDTree
+
     latitudes, longitudes = _coordinates(lookup.latitude, lookup.longitude)
     rows, columns = np.nonzero(_known(latitudes, longitudes))
     x, y = _projected(latitudes[rows, columns], longitudes[rows, columns], lookup.epsg)
@@ -169,6 +169,8 @@ def _known(latitudes: NDArray[np.float64], longitudes: NDArray[np.float64]) -> N
 def _projected(
     latitudes: NDArray[np.float64], longitudes: NDArray[np.float64], epsg: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    from pyproj import Transformer
+
     x, y = Transformer.from_crs(4326, epsg, always_xy=True).transform(longitudes, latitudes)
     return x, y
 
