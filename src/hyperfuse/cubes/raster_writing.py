@@ -36,8 +36,8 @@ LARGEST_EXACT_NODATA = 2**53
 ENVI_TYPES = {"uint8", "int16", "int32", "float32", "float64", "uint16", "uint32", "int64", "uint64"}
 TIFF_TYPES = ENVI_TYPES | {"int8"}
 LARGEST_COG_BLOCK = 16 * 2**20
-# Overviews add a third; the rest is for tiles at the edges.
-COG_OVER_PLAIN = 1.5
+# For tiles at the edges, and bands that compress less well together.
+COG_OVER_PLAIN = 1.2
 LONGEST_LINE = 2000
 # Compressions that gain by storing differences between neighbours.
 WITH_PREDICTOR = ("deflate", "zstd", "lzw")
@@ -65,8 +65,9 @@ def created_geotiff(
     """A tiled, compressed GeoTIFF; a cloud-optimised one, which always has overviews, is a copy made at the end."""
     profile = {"driver": "GTiff", "bigtiff": "IF_SAFER", "compress": "deflate", "interleave": "band", "num_threads": "all_cpus"}
     profile["predictor"] = "3" if template.dtype.kind == "f" else "2"
-    if template.sizes["y"] >= BLOCK and template.sizes["x"] >= BLOCK:
-        profile |= {"tiled": "yes", "blockxsize": str(BLOCK), "blockysize": str(BLOCK)}
+    block = _cog_block(template) if cog else BLOCK
+    if min(template.sizes["y"], template.sizes["x"]) >= block:
+        profile |= {"tiled": "yes", "blockxsize": str(block), "blockysize": str(block)}
     chosen = _own_options(options)
     if chosen.get("compress", "deflate").lower() not in WITH_PREDICTOR:
         del profile["predictor"]
@@ -78,20 +79,20 @@ def created_geotiff(
         _tag_tiff(target, template, record)
         yield RasterWriter(target, opener)
     opener.raise_error()
+    if overviews or cog:
+        with _gdal_errors(path):
+            add_overviews(first, opener)
     _verify_tiff(first)
     if cog:
-        _copy_to_cog(first, path, {"blocksize": _cog_block(template)} | chosen)
-    elif overviews:
-        with _gdal_errors(path):
-            add_overviews(path, opener)
-        _verify_tiff(path)
+        _copy_to_cog(first, path, {"blocksize": str(block)} | chosen)
 
 
 def _copy_to_cog(plain: Path, path: Path, chosen: Mapping[str, str]) -> None:
+    """Block by block, overviews and all: made by the copy itself, overviews would be compressed again for every band."""
     _require_space(plain.stat().st_size * COG_OVER_PLAIN, path)
-    settings = {"compress": "deflate", "bigtiff": "IF_SAFER", "predictor": "yes", "overview_resampling": "average"}
+    settings = {"compress": "deflate", "bigtiff": "IF_SAFER", "predictor": "yes", "num_threads": "all_cpus"} | dict(chosen)
     with _gdal_errors(path), _refused_options(path), rasterio.Env(GDAL_PAM_ENABLED="NO"):
-        rasterio.shutil.copy(plain, path, driver="COG", **settings | {"num_threads": "all_cpus"} | dict(chosen))
+        rasterio.shutil.copy(plain, path, driver="COG", **settings)
     plain.unlink()
     _verify_tiff(path)
 
@@ -190,10 +191,10 @@ def _verify_tiff(path: Path) -> None:
             written.read(1, window=Window(written.width - 1, written.height - 1, 1, 1))
 
 
-def _cog_block(template: xr.DataArray) -> str:
+def _cog_block(template: xr.DataArray) -> int:
     """COG keeps all bands of a block together: with hundreds of them the usual 512 pixels are far too many to read at once."""
     pixel_bytes = template.sizes["band"] * template.dtype.itemsize
-    return str(next((size for size in (512, 256) if size * size * pixel_bytes <= LARGEST_COG_BLOCK), 128))
+    return next((size for size in (512, 256) if size * size * pixel_bytes <= LARGEST_COG_BLOCK), 128)
 
 
 def _require_space(size: float, path: Path) -> None:
