@@ -106,6 +106,7 @@ def test_wishes_that_cannot_be_met(
     ("target", "options", "message"),
     [
         ("out.nc", "--overviews", "overviews in .nc; expected --cog or --overviews with .tif"),
+        ("out.hdr", "--dtype int8 --scale-factor 0.01", "ENVI cannot hold int8; expected one of float32"),
         ("out.hdr", "--compress deflate", "--compress deflate for out.hdr; expected none with .hdr"),
         ("out.tif", "--stac", "out.json exists already; choose another name or add --overwrite"),
     ],

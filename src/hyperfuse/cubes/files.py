@@ -23,7 +23,7 @@ from hyperfuse.cubes.output_options import AS_IT_IS, COMPRESSIONS, OutputOptions
 from hyperfuse.cubes.products.catalogue import open_product
 from hyperfuse.cubes.publishing import published, refuse_unwritable
 from hyperfuse.cubes.raster import open_raster_file
-from hyperfuse.cubes.raster_writing import created_envi, created_geotiff
+from hyperfuse.cubes.raster_writing import created_envi, created_geotiff, require_envi_type
 from hyperfuse.cubes.stac import item_file, stac_item, write_item
 from hyperfuse.cubes.undisturbed import CubeWriter, undisturbed
 from hyperfuse.cubes.zarr_store import arrays_in_zarr, created_zarr
@@ -220,6 +220,8 @@ def refuse_target(
     """Whatever can be said against a target before there is anything to write to it; to be asked before hours of work."""
     if creator_for(path) is not created_geotiff and (cog or output.overviews):
         raise OptionError(f"{'a cloud-optimised' if cog else 'overviews in'} {path.suffix}", "--cog or --overviews with .tif")
+    if creator_for(path) is created_envi and output.dtype is not None:
+        require_envi_type(output.dtype)
     _refuse_unknown_options(path, _format_options(path, output, options))
     for each in (*_written_beside(path, output), path):
         refuse_unwritable(each, overwrite=overwrite)

@@ -136,7 +136,7 @@ def is_stored_alike(first: xr.DataArray, second: xr.DataArray) -> bool:
 
 def refuse_unfit(source: xr.DataArray, target: xr.DataArray) -> None:
     """Say before the work that integers cannot hold these values: judged by a sample of the source, which has the same bands."""
-    if target.dtype.kind == "f":
+    if target.dtype.kind == "f" or is_stored_alike(source, target):
         return
     values = physical_values(sample_of(source), dtype=np.float64)
     scale, offset = (sample_of(target)[name].values.reshape(-1, 1, 1) for name in ("scale", "offset"))

@@ -72,7 +72,7 @@ def created_geotiff(
     if chosen.get("compress", "deflate").lower() not in WITH_PREDICTOR:
         del profile["predictor"]
     first = path.with_name(f"plain.{path.name}") if cog else path
-    _require_type(template, "GeoTIFF", TIFF_TYPES)
+    _require_type(template.dtype.name, "GeoTIFF", TIFF_TYPES)
     record = _record_for_tiff(template)
     opener = GuardedOpener()
     with _created(first, template, profile | ({} if cog else chosen), opener) as target:
@@ -104,7 +104,7 @@ def created_envi(header: Path, template: xr.DataArray, options: Mapping[str, str
     profile = {"driver": "ENVI", "interleave": "bsq"} | _own_options(options)
     if profile["interleave"].lower() not in INTERLEAVES:
         raise OptionError(f"INTERLEAVE={profile['interleave']}", f"one of {', '.join(INTERLEAVES)}")
-    _require_type(template, "ENVI", ENVI_TYPES)
+    require_envi_type(template.dtype.name)
     with _created(data, template, profile) as target:
         reserve(data, template.nbytes)
         _tag_envi(target, template)
@@ -128,11 +128,13 @@ def _created(path: Path, template: xr.DataArray, profile: Mapping[str, str], ope
             yield target
 
 
-def _require_type(template: xr.DataArray, format_name: str, types: set[str]) -> None:
-    if template.dtype.name not in types:
-        raise CubeWriteError(
-            f"{format_name} cannot hold {template.dtype.name}", f"one of {', '.join(sorted(types))}", "convert the values first"
-        )
+def require_envi_type(dtype: str) -> None:
+    _require_type(dtype, "ENVI", ENVI_TYPES)
+
+
+def _require_type(dtype: str, format_name: str, types: set[str]) -> None:
+    if dtype not in types:
+        raise CubeWriteError(f"{format_name} cannot hold {dtype}", f"one of {', '.join(sorted(types))}", "choose another --dtype")
 
 
 def _place_and_nodata(template: xr.DataArray) -> dict[str, Any]:
