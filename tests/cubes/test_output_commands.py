@@ -19,6 +19,7 @@ from hyperfuse.cubes.files import open_cube, write_cube
 from hyperfuse.cubes.output_options import OutputOptions
 from hyperfuse.degradation.simulation import simulate_pair
 from hyperfuse.prediction.fuse_scene import fuse_files
+from prediction.large_scenes import small_tiles, written_pair
 
 FULL_DISK = Path(__file__).parents[1] / "cli" / "full_disk.py"
 FUSE = ["--method", "gsa", "--no-estimate"]
@@ -147,6 +148,22 @@ class TestFuse:
         with pytest.warns(UserWarning, match=r"of 12288 values .* lay beyond uint8 with a scale factor of 0\.004 \(0 to 1\.02\)"):
             fuse_files(scenes / "hsi.tif", scenes / "msi.tif", tmp_path / "s.tif", method="gsa", estimate=False, stored=stored)
         assert open_cube(tmp_path / "s.tif").values.max() == 254
+
+    def test_in_tiles_as_in_one_piece(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        hsi, msi = written_pair(tmp_path, (20, 20), bands=6)
+        stored = OutputOptions("5,1-2", "uint16", 2e-5, nodata=7, compress="zstd", overviews=True, stac=True)
+        known = {"method": "glp", "estimate": False, "stored": stored}
+        whole = open_cube(fuse_files(hsi, msi, tmp_path / "whole.tif", **known))
+        small_tiles(monkeypatch)
+        tiles = open_cube(fuse_files(hsi, msi, tmp_path / "tiles.tif", **known))
+        np.testing.assert_allclose(physical_values(tiles), physical_values(whole), rtol=0, atol=2e-4)
+        for each in (whole, tiles):
+            assert (each.dtype, each["scale"].values[0], nodata_of(each)) == (np.uint16, 2e-5, 7)
+        items = [json.loads((tmp_path / f"{name}.json").read_text()) for name in ("whole", "tiles")]
+        for item in items:
+            item["properties"] = {key: value for key, value in item["properties"].items() if "date" not in key and key != "created"}
+            item["id"] = item["assets"]["cube"]["href"] = ""
+        assert items[0] == items[1]
 
     def test_more_precise_than_the_hsi(self, scenes: Path, tmp_path: Path) -> None:
         """Whole numbers in, floats out: what was computed is not rounded on its way."""
