@@ -143,8 +143,8 @@ def test_spectra_pins_region_and_exports(page: Any, folder: Path) -> None:
     picture = np.array(Image.open(download.value.path()).convert("RGB"))
     assert picture.shape == (960, 1800, 3)
     assert len(np.unique(picture.reshape(-1, 3), axis=0)) > 50
-    page.locator("#plot").hover(position={"x": 200, "y": 100})
-    assert "nm: " in page.locator(".reading").inner_text()
+    page.locator("#plot").hover(position={"x": 120, "y": 100})
+    page.locator(".reading").filter(has_text="nm: ").wait_for()
 
 
 def test_swipe_and_blink(page: Any) -> None:
