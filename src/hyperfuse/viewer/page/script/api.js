@@ -7,7 +7,8 @@ export class Complaint extends Error {
   }
 }
 
-const gone = () => new Complaint({ got: "The server does not answer", remedy: "start hyperfuse view again and use the URL that it prints" });
+const gone = () =>
+  new Complaint({ got: "The server does not answer", remedy: "start hyperfuse view again and use the URL that it prints" });
 
 async function ask(path, options = {}) {
   let reply;
@@ -38,7 +39,8 @@ export function upload(file, progress) {
     request.open("PUT", `api/uploads/${encodeURIComponent(file.name)}`);
     request.responseType = "json";
     request.upload.onprogress = (event) => event.lengthComputable && progress(event.loaded / event.total);
-    request.onload = () => (request.status < 300 ? resolve(request.response) : reject(new Complaint(request.response ?? {}, request.status)));
+    request.onload = () =>
+      request.status < 300 ? resolve(request.response) : reject(new Complaint(request.response ?? {}, request.status));
     request.onerror = () => reject(gone());
     request.send(file);
   });

@@ -12,18 +12,25 @@ export function fillLayers() {
   const offered = maps.filter((map) => !map.why_not);
   for (const side of ["a", "b"]) {
     const select = find(`layer-${side}`);
-    const group = (label, options) => options.length ? make("optgroup", { label }, options) : null;
+    const group = (label, options) => (options.length ? make("optgroup", { label }, options) : null);
     replace(
       select,
-      group("Images", shown.map((one) => make("option", { value: one.role }, one.title))),
-      group("Maps", offered.map((map) => make("option", { value: map.name }, map.title))),
+      group(
+        "Images",
+        shown.map((one) => make("option", { value: one.role }, one.title)),
+      ),
+      group(
+        "Maps",
+        offered.map((map) => make("option", { value: map.name }, map.title)),
+      ),
     );
     select.disabled = !shown.length;
   }
   const known = [...shown.map((one) => one.role), ...offered.map((map) => map.name)];
-  if (!known.includes(state.layers.a)) state.layers.a = known.includes(state.scene.lead) ? state.scene.lead : known[0] ?? null;
+  if (!known.includes(state.layers.a)) state.layers.a = known.includes(state.scene.lead) ? state.scene.lead : (known[0] ?? null);
   if (!known.includes(state.layers.b) || state.layers.b === state.layers.a)
-    state.layers.b = ["hsi", "msi", "reference", ...known].find((name) => known.includes(name) && name !== state.layers.a) ?? state.layers.a;
+    state.layers.b =
+      ["hsi", "msi", "reference", ...known].find((name) => known.includes(name) && name !== state.layers.a) ?? state.layers.a;
   update();
 }
 
@@ -43,7 +50,14 @@ export function setCompare(way) {
   state.compare = way;
   state.showsB = false;
   clearInterval(ticking);
-  ticking = way === "blink" ? setInterval(() => { state.showsB = !state.showsB; badges(); redraw(); }, BLINK_MS) : null;
+  ticking =
+    way === "blink"
+      ? setInterval(() => {
+          state.showsB = !state.showsB;
+          badges();
+          redraw();
+        }, BLINK_MS)
+      : null;
   update();
   tell("compare");
 }
@@ -115,8 +129,14 @@ export function startCompare() {
   });
   divider.addEventListener("keydown", (event) => {
     const step = { ArrowLeft: -0.02, ArrowRight: 0.02, PageDown: -0.1, PageUp: 0.1 }[event.key];
-    if (step) { moveSplit(state.split + step); event.preventDefault(); }
-    if (event.key === "Home" || event.key === "End") { moveSplit(event.key === "End" ? 1 : 0); event.preventDefault(); }
+    if (step) {
+      moveSplit(state.split + step);
+      event.preventDefault();
+    }
+    if (event.key === "Home" || event.key === "End") {
+      moveSplit(event.key === "End" ? 1 : 0);
+      event.preventDefault();
+    }
   });
   on("scene", fillLayers);
 }

@@ -27,7 +27,10 @@ export function number(value, digits = 4) {
 export function bytes(count) {
   const units = ["B", "kB", "MB", "GB", "TB"];
   let power = 0;
-  while (count >= 1000 && power < units.length - 1) { count /= 1000; power += 1; }
+  while (count >= 1000 && power < units.length - 1) {
+    count /= 1000;
+    power += 1;
+  }
   return `${count < 10 && power ? count.toFixed(1) : Math.round(count)} ${units[power]}`;
 }
 
@@ -37,4 +40,19 @@ export function save(blob, name) {
   setTimeout(() => URL.revokeObjectURL(link.href), 10000);
 }
 
-export const isTyping = (target) => target instanceof HTMLElement && target.matches("input:not([type=range]):not([type=checkbox]):not([type=radio]), select, textarea");
+export const isTyping = (target) =>
+  target instanceof HTMLElement &&
+  target.matches("input:not([type=range]):not([type=checkbox]):not([type=radio]), select, textarea");
+
+// A control with its title above it; clicking the title reaches the control.
+export const field = (title, control) => make("label", { className: "field" }, make("span", {}, title), control);
+
+export const button = (text, run, properties = {}) => make("button", { type: "button", ...properties, on: { click: run } }, text);
+
+export const option = (value, text, chosen) => make("option", { value, selected: value === chosen }, text);
+
+// Two columns: what it is, and what it says.
+export function facts(rows) {
+  const line = ([name, value]) => make("tr", {}, make("th", { scope: "row" }, name), make("td", {}, String(value)));
+  return make("table", { className: "meta" }, make("tbody", {}, rows.map(line)));
+}

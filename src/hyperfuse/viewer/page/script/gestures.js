@@ -19,7 +19,8 @@ const pixel = ({ left, top }) => {
   const { x, y } = view.toGrid(left, top);
   return { row: y - 0.5, column: x - 0.5 };
 };
-const isInside = ({ row, column }) => row >= -0.5 && column >= -0.5 && row < state.scene.height - 0.5 && column < state.scene.width - 0.5;
+const isInside = ({ row, column }) =>
+  row >= -0.5 && column >= -0.5 && row < state.scene.height - 0.5 && column < state.scene.width - 0.5;
 
 export function pick(at, keep) {
   if (state.scene.number && isInside(at)) tell("pick", { row: Math.round(at.row), column: Math.round(at.column), keep });
@@ -35,14 +36,21 @@ function down(event) {
 }
 
 function moved(event) {
-  const now = place(event), before = pointers.get(event.pointerId);
+  const now = place(event),
+    before = pointers.get(event.pointerId);
   hover(now);
   if (!before) return;
-  const rightward = now.left - before.left, downward = now.top - before.top;
+  const rightward = now.left - before.left,
+    downward = now.top - before.top;
   travelled += Math.hypot(rightward, downward);
   if (pointers.size === 2) pinch(event.pointerId, now);
-  else if (marks.path) { const at = pixel(now); marks.path.push([at.row, at.column]); }
-  else if (travelled > STILL) { view.move(rightward, downward); canvas.classList.add("moving"); }
+  else if (marks.path) {
+    const at = pixel(now);
+    marks.path.push([at.row, at.column]);
+  } else if (travelled > STILL) {
+    view.move(rightward, downward);
+    canvas.classList.add("moving");
+  }
   pointers.set(event.pointerId, now);
   redraw();
 }
@@ -61,7 +69,10 @@ function up(event) {
   const alone = pointers.size === 1;
   pointers.delete(event.pointerId);
   canvas.classList.remove("moving");
-  if (!alone) { travelled = Infinity; return; }
+  if (!alone) {
+    travelled = Infinity;
+    return;
+  }
   if (marks.path) finishRegion();
   else if (event.type === "pointerup" && travelled <= STILL) pick(pixel(place(event)), event.shiftKey);
 }
@@ -78,7 +89,9 @@ function thinned(corners) {
   return corners.filter((_, index) => index % every === 0);
 }
 
-function hover(at) { tell("hover", pixel(at)); }
+function hover(at) {
+  tell("hover", pixel(at));
+}
 
 function key(event) {
   const steps = { ArrowLeft: [STEP, 0], ArrowRight: [-STEP, 0], ArrowUp: [0, STEP], ArrowDown: [0, -STEP] };
@@ -93,22 +106,41 @@ function key(event) {
 }
 
 export function startGestures() {
-  canvas.addEventListener("pointerdown", (event) => { marks.cross = false; down(event); });
+  canvas.addEventListener("pointerdown", (event) => {
+    marks.cross = false;
+    down(event);
+  });
   canvas.addEventListener("pointermove", moved);
   canvas.addEventListener("pointerup", up);
   canvas.addEventListener("pointercancel", up);
   canvas.addEventListener("keydown", key);
-  canvas.addEventListener("focus", () => { marks.cross = canvas.matches(":focus-visible") && !pointers.size; redraw(); });
-  canvas.addEventListener("blur", () => { marks.cross = false; redraw(); });
-  canvas.addEventListener("wheel", (event) => {
-    event.preventDefault();
-    const { left, top } = place(event);
-    const amount = event.deltaMode === 1 ? event.deltaY * 16 : event.deltaY;
-    view.zoomAt(2 ** (-amount / 240), left, top);
+  canvas.addEventListener("focus", () => {
+    marks.cross = canvas.matches(":focus-visible") && !pointers.size;
     redraw();
-  }, { passive: false });
-  const zoom = (factor) => () => { view.zoomAt(factor); redraw(); };
+  });
+  canvas.addEventListener("blur", () => {
+    marks.cross = false;
+    redraw();
+  });
+  canvas.addEventListener(
+    "wheel",
+    (event) => {
+      event.preventDefault();
+      const { left, top } = place(event);
+      const amount = event.deltaMode === 1 ? event.deltaY * 16 : event.deltaY;
+      view.zoomAt(2 ** (-amount / 240), left, top);
+      redraw();
+    },
+    { passive: false },
+  );
+  const zoom = (factor) => () => {
+    view.zoomAt(factor);
+    redraw();
+  };
   find("zoom-in").addEventListener("click", zoom(1.6));
   find("zoom-out").addEventListener("click", zoom(1 / 1.6));
-  find("zoom-fit").addEventListener("click", () => { view.fit(); redraw(); });
+  find("zoom-fit").addEventListener("click", () => {
+    view.fit();
+    redraw();
+  });
 }

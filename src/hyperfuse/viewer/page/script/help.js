@@ -4,11 +4,40 @@ import { find, isTyping, make, replace } from "./dom.js";
 export function startHelp(keys) {
   const dialog = find("help");
   const open = () => dialog.showModal();
-  const described = [...keys, { keys: ["← ↑ → ↓"], words: "Move the map, when it has the focus" }, { keys: ["Enter"], words: "Spectrum at the middle of the map" }, { keys: ["?"], words: "This list" }];
-  replace(dialog, make("h2", { id: "help-title" }, "Keys and gestures"),
-    make("dl", { className: "keys" }, described.map(({ keys: names, words }) => make("div", {}, make("dt", {}, names.map((name) => make("kbd", {}, name === " " ? "Space" : name)).flatMap((one, index) => (index ? [" ", one] : [one]))), make("dd", {}, words)))),
-    make("p", { className: "note" }, "Mouse: drag to move, wheel to zoom, click for a spectrum, Shift and click to keep it. Fingers: drag, pinch, tap."),
-    make("p", {}, make("button", { type: "button", className: "primary", on: { click: () => dialog.close() } }, "Close")));
+  const described = [
+    ...keys,
+    { keys: ["← ↑ → ↓"], words: "Move the map, when it has the focus" },
+    { keys: ["Enter"], words: "Spectrum at the middle of the map" },
+    { keys: ["?"], words: "This list" },
+  ];
+  replace(
+    dialog,
+    make("h2", { id: "help-title" }, "Keys and gestures"),
+    make(
+      "dl",
+      { className: "keys" },
+      described.map(({ keys: names, words }) =>
+        make(
+          "div",
+          {},
+          make(
+            "dt",
+            {},
+            names
+              .map((name) => make("kbd", {}, name === " " ? "Space" : name))
+              .flatMap((one, index) => (index ? [" ", one] : [one])),
+          ),
+          make("dd", {}, words),
+        ),
+      ),
+    ),
+    make(
+      "p",
+      { className: "note" },
+      "Mouse: drag to move, wheel to zoom, click for a spectrum, Shift and click to keep it. Fingers: drag, pinch, tap.",
+    ),
+    make("p", {}, make("button", { type: "button", className: "primary", on: { click: () => dialog.close() } }, "Close")),
+  );
   find("help-open").addEventListener("click", open);
   const byKey = new Map(keys.flatMap((one) => one.keys.map((name) => [name.toLowerCase(), one])));
   document.addEventListener("keydown", (event) => {
@@ -17,7 +46,10 @@ export function startHelp(keys) {
     // Space presses buttons; elsewhere it is a glance at the other layer.
     if (event.key === " " && event.target.matches("button, input, summary, a")) return;
     const one = byKey.get(event.key.toLowerCase());
-    if (one) { event.preventDefault(); one.run(event.key); }
+    if (one) {
+      event.preventDefault();
+      one.run(event.key);
+    }
   });
   document.addEventListener("keyup", (event) => byKey.get(event.key.toLowerCase())?.release?.());
 }

@@ -16,9 +16,29 @@ export function duration(seconds) {
 export function watch(job, title, ended) {
   const bar = make("progress", { max: 1, "aria-label": title });
   const words = make("p", { className: "note number", "aria-live": "polite" });
-  const stop = make("button", { type: "button", className: "cancel", on: { click: async () => { stop.disabled = true; await post(`api/jobs/${job.job}/cancel`).catch(() => {}); } } }, "Cancel");
+  const stop = make(
+    "button",
+    {
+      type: "button",
+      className: "cancel",
+      on: {
+        click: async () => {
+          stop.disabled = true;
+          await post(`api/jobs/${job.job}/cancel`).catch(() => {});
+        },
+      },
+    },
+    "Cancel",
+  );
   const notes = make("div", { className: "steps" });
-  const box = make("div", { className: "group", role: "group", "aria-label": title }, make("div", { className: "row spread" }, make("strong", {}, title), stop), bar, words, notes);
+  const box = make(
+    "div",
+    { className: "group", role: "group", "aria-label": title },
+    make("div", { className: "row spread" }, make("strong", {}, title), stop),
+    bar,
+    words,
+    notes,
+  );
   show(job);
   follow();
   return box;
@@ -29,7 +49,8 @@ export function watch(job, title, ended) {
     const speed = now.megapixels_per_second ? ` · ${number(now.megapixels_per_second, 2)} MPix/s` : "";
     const left = now.seconds_left !== null && now.done ? ` · about ${duration(now.seconds_left)} left` : "";
     const counted = now.total > 1 ? ` ${now.done} of ${now.total} ${now.unit}` : "";
-    words.textContent = now.state === "stopping" ? "Stopping …" : `${now.step}${counted} · ${duration(now.seconds)} so far${speed}${left}`;
+    words.textContent =
+      now.state === "stopping" ? "Stopping …" : `${now.step}${counted} · ${duration(now.seconds)} so far${speed}${left}`;
     notes.replaceChildren(...now.notes.map((note) => make("p", { className: "warn" }, note)));
   }
 
@@ -37,7 +58,12 @@ export function watch(job, title, ended) {
     let now = job;
     while (now.state === "running" || now.state === "stopping") {
       await new Promise((resolve) => setTimeout(resolve, OFTEN_MS));
-      try { now = await get(`api/jobs/${job.job}`); } catch (error) { box.replaceChildren(errorBox(error)); return; }
+      try {
+        now = await get(`api/jobs/${job.job}`);
+      } catch (error) {
+        box.replaceChildren(errorBox(error));
+        return;
+      }
       if (box.isConnected) show(now);
     }
     ended(now);

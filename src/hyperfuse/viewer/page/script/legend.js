@@ -11,14 +11,25 @@ async function update() {
   const box = find("legend");
   const layer = visibleLayers().find((name) => isMap(name)) ?? visibleLayers()[0];
   const mine = (asked += 1);
-  if (!layer) { box.hidden = true; return; }
+  if (!layer) {
+    box.hidden = true;
+    return;
+  }
   let legend;
   try {
     legend = await get(`api/legends/${state.scene.number}/${layer}?${lookQuery(layer)}`);
-  } catch { legend = null; }
+  } catch {
+    legend = null;
+  }
   if (mine !== asked) return;
   box.hidden = !legend?.stops;
-  if (legend?.stops) replace(box, make("figcaption", {}, `${image(layer) ? `${titleOf(layer)}, ` : ""}${legend.label}`), ramp(legend.stops), ends(legend));
+  if (legend?.stops)
+    replace(
+      box,
+      make("figcaption", {}, `${image(layer) ? `${titleOf(layer)}, ` : ""}${legend.label}`),
+      ramp(legend.stops),
+      ends(legend),
+    );
 }
 
 function ramp(stops) {
@@ -31,14 +42,22 @@ function ramp(stops) {
   return canvas;
 }
 
-const ends = ({ limits: [[low, high]], unit }) => make("div", { className: "ends" }, make("span", {}, `≤ ${number(low, 3)}${unit}`), make("span", {}, `≥ ${number(high, 3)}${unit}`));
+const ends = ({ limits: [[low, high]], unit }) =>
+  make(
+    "div",
+    { className: "ends" },
+    make("span", {}, `≤ ${number(low, 3)}${unit}`),
+    make("span", {}, `≥ ${number(high, 3)}${unit}`),
+  );
 
 function words({ row, column }) {
   const { transform, crs, height, width } = state.scene;
   if (row < -0.5 || column < -0.5 || row > height - 0.5 || column > width - 0.5) return [];
   const pixel = `row ${Math.round(row) + 1}, column ${Math.round(column) + 1}`;
   if (!transform) return [pixel];
-  const [a, b, c, d, e, f] = transform, x = column + 0.5, y = row + 0.5;
+  const [a, b, c, d, e, f] = transform,
+    x = column + 0.5,
+    y = row + 0.5;
   const digits = Math.abs(a) < 0.01 ? 5 : 0;
   const there = ` · ${(a * x + b * y + c).toFixed(digits)}, ${(d * x + e * y + f).toFixed(digits)}`;
   return [pixel, there, crs ? make("span", { className: "crs" }, ` (${crs})`) : null];
@@ -51,16 +70,28 @@ function scaleBar() {
   const size = transform && crs && Math.hypot(transform[0], transform[3]);
   const unit = size && size >= 0.01 ? "m" : "pixels";
   const perScreenPixel = (unit === "m" ? size : 1) / view.zoom;
-  const wanted = 110 * perScreenPixel, power = 10 ** Math.floor(Math.log10(wanted));
+  const wanted = 110 * perScreenPixel,
+    power = 10 ** Math.floor(Math.log10(wanted));
   const length = power * NICE.filter((nice) => nice * power <= wanted).at(-1);
   bar.style.width = `${length / perScreenPixel}px`;
   bar.hidden = false;
-  const text = unit === "m" ? (length >= 1000 ? `${length / 1000} km` : `${number(length)} m`) : `${number(length)} ${length === 1 ? "pixel" : "pixels"}`;
+  const text =
+    unit === "m"
+      ? length >= 1000
+        ? `${length / 1000} km`
+        : `${number(length)} m`
+      : `${number(length)} ${length === 1 ? "pixel" : "pixels"}`;
   find("scale-text").textContent = text;
 }
 
 export function startLegend() {
   for (const event of ["look", "layers", "compare", "scene"]) on(event, update);
   on("hover", (at) => replace(find("place"), state.scene.number ? words(at) : []));
-  on("drawn", () => { if (state.scene.number) scaleBar(); else { find("scale-bar").hidden = true; find("scale-text").textContent = ""; } });
+  on("drawn", () => {
+    if (state.scene.number) scaleBar();
+    else {
+      find("scale-bar").hidden = true;
+      find("scale-text").textContent = "";
+    }
+  });
 }

@@ -11,17 +11,28 @@ import { startLegend } from "./legend.js";
 import { redraw, savePicture, startMap, view } from "./map.js";
 import { complain, say } from "./messages.js";
 import { startScores } from "./scores.js";
-import { clearPins, pinLast, setDrawing, startSpectra } from "./spectra.js";
+import { clearPins, pinLast, setDrawing } from "./pins.js";
+import { startSpectra } from "./spectra.js";
 import { on, state, tell } from "./store.js";
 import { showTab, startTabs } from "./tabs.js";
 import { startTheme, toggleTheme } from "./theme.js";
 
-const zoom = (factor) => () => { view.zoomAt(factor); redraw(); };
+const zoom = (factor) => () => {
+  view.zoomAt(factor);
+  redraw();
+};
 
 const KEYS = [
   { keys: ["+", "="], words: "Zoom in", run: zoom(1.4) },
   { keys: ["-"], words: "Zoom out", run: zoom(1 / 1.4) },
-  { keys: ["0"], words: "Show the whole scene", run: () => { view.fit(); redraw(); } },
+  {
+    keys: ["0"],
+    words: "Show the whole scene",
+    run: () => {
+      view.fit();
+      redraw();
+    },
+  },
   { keys: ["1", "2", "3", "4", "5"], words: "Show the first, second, … layer as A", run: (key) => layerByNumber(Number(key) - 1) },
   { keys: ["X"], words: "Exchange A and B", run: swap },
   { keys: ["O"], words: "Only A", run: () => setCompare("one") },
@@ -44,10 +55,17 @@ function show(scene) {
   find("empty").hidden = Boolean(scene.number);
   document.title = scene.number ? `${scene.images.find((one) => one.role === scene.lead).file} – hyperfuse` : "hyperfuse";
   tell("scene");
+  const slow = scene.images.find((one) => one.offers_overviews);
+  const offer = { label: "What can be done", run: () => showTab("files", true) };
+  if (slow) say(`${slow.title} is large and has no overviews: from afar it is slow to look at`, "", 12, offer);
 }
 
 async function load() {
-  try { show(await get("api/scene")); } catch (error) { complain(error); }
+  try {
+    show(await get("api/scene"));
+  } catch (error) {
+    complain(error);
+  }
 }
 
 startTheme();
@@ -69,7 +87,13 @@ find("save-picture").addEventListener("click", savePicture);
 find("empty-fuse").addEventListener("click", () => showTab("fuse", true));
 find("empty-open").addEventListener("click", () => showTab("files", true));
 window.addEventListener("dragover", (event) => event.preventDefault());
-window.addEventListener("drop", (event) => { event.preventDefault(); if (event.dataTransfer.files.length && find("panel-fuse").hidden) { showTab("fuse"); say("Drop the files into the panel Fuse"); } });
+window.addEventListener("drop", (event) => {
+  event.preventDefault();
+  if (event.dataTransfer.files.length && find("panel-fuse").hidden) {
+    showTab("fuse");
+    say("Drop the files into the panel Fuse");
+  }
+});
 await load();
 if (!state.scene.number) showTab("fuse");
 else if (state.scene.jobs.some((job) => job.kind === "fuse")) showTab("fuse");

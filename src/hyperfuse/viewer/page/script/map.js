@@ -4,7 +4,7 @@ import { complain } from "./messages.js";
 import { addresses, forgetSources, paintLayer } from "./painter.js";
 import { paintMarks } from "./marks.js";
 import { on, state, tell } from "./store.js";
-import { forgetFailures, isBusy, listen, showing, want } from "./tiles.js";
+import { forgetFailures, hasAny, isBusy, isComplete, listen, showing, want } from "./tiles.js";
 import { Viewport } from "./viewport.js";
 
 export const view = new Viewport();
@@ -33,7 +33,14 @@ function draw() {
   want(needed);
   find("loading").hidden = !isBusy();
   canvas.dataset.whole = whole && !isBusy();
+  remember("first picture", hasAny());
+  remember("whole picture", whole && hasAny() && isComplete());
   tell("drawn", view);
+}
+
+// For whoever measures how soon something can be seen.
+function remember(name, happened) {
+  if (happened && !performance.getEntriesByName(name).length) performance.mark(name);
 }
 
 function paint(context) {
@@ -89,6 +96,10 @@ export function startMap() {
     view.setGrid(state.scene.width ?? 1, state.scene.height ?? 1);
     resize();
   });
-  for (const event of ["look", "layers", "compare", "pins"]) on(event, () => { lastTrouble = ""; redraw(); });
+  for (const event of ["look", "layers", "compare", "pins"])
+    on(event, () => {
+      lastTrouble = "";
+      redraw();
+    });
   resize();
 }

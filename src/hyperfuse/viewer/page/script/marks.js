@@ -8,7 +8,8 @@ export const marks = { cross: false, path: null };
 export function paintMarks(context, view) {
   context.save();
   context.scale(devicePixelRatio, devicePixelRatio);
-  for (const pin of state.pins) pin.corners ? paintRegion(context, view, pin.corners, PALETTE[pin.colour], true) : paintPin(context, view, pin);
+  for (const pin of state.pins)
+    pin.corners ? paintRegion(context, view, pin.corners, PALETTE[pin.colour], true) : paintPin(context, view, pin);
   if (marks.path) paintRegion(context, view, marks.path, "#ffffff", false);
   if (marks.cross) paintCross(context, view);
   context.restore();
@@ -54,13 +55,23 @@ function label(context, text, left, top, colour) {
 }
 
 function paintCross(context, view) {
-  const x = view.width / 2, y = view.height / 2;
-  for (const [colour, width] of [["#000b", 4], ["#fff", 1.5]]) {
+  const x = view.width / 2,
+    y = view.height / 2;
+  for (const [colour, width] of [
+    ["#000b", 4],
+    ["#fff", 1.5],
+  ]) {
     context.strokeStyle = colour;
     context.lineWidth = width;
     context.beginPath();
-    context.moveTo(x - 14, y); context.lineTo(x - 4, y); context.moveTo(x + 4, y); context.lineTo(x + 14, y);
-    context.moveTo(x, y - 14); context.lineTo(x, y - 4); context.moveTo(x, y + 4); context.lineTo(x, y + 14);
+    context.moveTo(x - 14, y);
+    context.lineTo(x - 4, y);
+    context.moveTo(x + 4, y);
+    context.lineTo(x + 14, y);
+    context.moveTo(x, y - 14);
+    context.lineTo(x, y - 4);
+    context.moveTo(x, y + 4);
+    context.lineTo(x, y + 14);
     context.stroke();
   }
 }

@@ -4,7 +4,22 @@ import { find, make } from "./dom.js";
 export function say(text, kind = "", seconds = kind === "bad" ? 15 : 5, action = null) {
   const box = make("div", { className: kind }, make("span", {}, text));
   const close = () => box.remove();
-  if (action) box.append(make("button", { type: "button", on: { click: () => { close(); action.run(); } } }, action.label));
+  if (action)
+    box.append(
+      make(
+        "button",
+        {
+          type: "button",
+          on: {
+            click: () => {
+              close();
+              action.run();
+            },
+          },
+        },
+        action.label,
+      ),
+    );
   box.append(make("button", { type: "button", className: "quiet", "aria-label": "Close this message", on: { click: close } }, "✕"));
   find("messages").append(box);
   while (find("messages").children.length > 3) find("messages").firstChild.remove();
@@ -16,6 +31,8 @@ export function complain(error) {
 }
 
 export function errorBox(error) {
-  const rest = [error.expected && `Expected ${error.expected}.`, error.remedy && `To do: ${error.remedy}.`].filter(Boolean).join(" ");
+  const rest = [error.expected && `Expected ${error.expected}.`, error.remedy && `To do: ${error.remedy}.`]
+    .filter(Boolean)
+    .join(" ");
   return make("div", { className: "error", role: "alert" }, make("strong", {}, error.got ?? error.message), rest);
 }

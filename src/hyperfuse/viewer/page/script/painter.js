@@ -7,13 +7,17 @@ const previous = new Map(); // layer -> the source before the present one, shown
 let latest = new Map();
 
 export function sourceOf(layer) {
-  const now = source(layer), before = latest.get(layer);
+  const now = source(layer),
+    before = latest.get(layer);
   if (before && (before.base !== now.base || before.query !== now.query)) previous.set(layer, before);
   latest.set(layer, now);
   return now;
 }
 
-export function forgetSources() { previous.clear(); latest = new Map(); }
+export function forgetSources() {
+  previous.clear();
+  latest = new Map();
+}
 
 // The level whose pixels come closest to those of the screen.
 export function levelFor(view) {
@@ -22,13 +26,15 @@ export function levelFor(view) {
 }
 
 export function addresses(view, layer) {
-  const from = sourceOf(layer), level = levelFor(view);
+  const from = sourceOf(layer),
+    level = levelFor(view);
   return view.tiles(level, state.scene.tile).map(({ row, column }) => url(from, level, row, column));
 }
 
 // Returns whether everything that should be seen is there.
 export function paintLayer(context, view, layer) {
-  const from = sourceOf(layer), level = levelFor(view);
+  const from = sourceOf(layer),
+    level = levelFor(view);
   const old = previous.get(layer);
   const places = view.tiles(level, state.scene.tile);
   const whole = places.every(({ row, column }) => look(url(from, level, row, column)));
@@ -47,7 +53,17 @@ function paintTile(context, view, from, level, { row, column }) {
     if (!bitmap) continue;
     const part = side / shrink;
     const box = screenBox(view, level, row, column);
-    context.drawImage(bitmap, (column % shrink) * part, (row % shrink) * part, part, part, box.left, box.top, box.width, box.height);
+    context.drawImage(
+      bitmap,
+      (column % shrink) * part,
+      (row % shrink) * part,
+      part,
+      part,
+      box.left,
+      box.top,
+      box.width,
+      box.height,
+    );
     return;
   }
 }
@@ -56,7 +72,9 @@ function paintTile(context, view, from, level, { row, column }) {
 function screenBox(view, level, row, column) {
   const span = state.scene.tile * 2 ** level;
   const ratio = devicePixelRatio;
-  const start = view.toScreen(column * span, row * span), end = view.toScreen((column + 1) * span, (row + 1) * span);
-  const left = Math.round(start.left * ratio), top = Math.round(start.top * ratio);
+  const start = view.toScreen(column * span, row * span),
+    end = view.toScreen((column + 1) * span, (row + 1) * span);
+  const left = Math.round(start.left * ratio),
+    top = Math.round(start.top * ratio);
   return { left, top, width: Math.round(end.left * ratio) - left, height: Math.round(end.top * ratio) - top };
 }

@@ -2,9 +2,7 @@
 import { image, lead, state } from "./store.js";
 
 const GAP = 3.5; // usual steps between bands
-export const STYLES = {
-  fused: { dash: [], thick: 2 }, hsi: { dash: [7, 4] }, reference: { dash: [2, 3] }, msi: { marks: "only" },
-};
+export const STYLES = { fused: { dash: [], thick: 2 }, hsi: { dash: [7, 4] }, reference: { dash: [2, 3] }, msi: { marks: "only" } };
 
 export const knowsWavelengths = (one) => one.wavelength_nm.every((value) => value !== null);
 
@@ -26,16 +24,34 @@ export function seriesOf(pin, colour, hidden) {
     if (!along || hidden.has(spectrum.role)) continue;
     const order = along.map((_, band) => band).sort((first, second) => along[first] - along[second]);
     const spread = spreadOf(pin, spectrum);
-    const steps = order.slice(1).map((band, index) => along[band] - along[order[index]]).filter((step) => step > 0).sort((first, second) => first - second);
+    const steps = order
+      .slice(1)
+      .map((band, index) => along[band] - along[order[index]])
+      .filter((step) => step > 0)
+      .sort((first, second) => first - second);
     const usual = steps[Math.floor(steps.length / 2)] ?? Infinity;
-    const line = { x: [], y: [], bands: [], spread: spread ? [] : null, widths: [], role: spectrum.role, place: pin.number, colour, ...STYLES[spectrum.role] };
+    const line = {
+      x: [],
+      y: [],
+      bands: [],
+      spread: spread ? [] : null,
+      widths: [],
+      role: spectrum.role,
+      place: pin.number,
+      colour,
+      ...STYLES[spectrum.role],
+    };
     const add = (x, y, band) => {
-      line.x.push(x); line.y.push(y); line.bands.push(band); line.widths.push(band === null ? 0 : one.fwhm_nm[band]);
+      line.x.push(x);
+      line.y.push(y);
+      line.bands.push(band);
+      line.widths.push(band === null ? 0 : one.fwhm_nm[band]);
       if (spread) line.spread.push(band === null ? 0 : spread[band]);
     };
     order.forEach((band, index) => {
       const before = order[index - 1];
-      if (index && spectrum.role !== "msi" && along[band] - along[before] > GAP * usual) add((along[band] + along[before]) / 2, null, null);
+      if (index && spectrum.role !== "msi" && along[band] - along[before] > GAP * usual)
+        add((along[band] + along[before]) / 2, null, null);
       add(along[band], one.good[band] ? spectrum.mean[band] : null, band);
     });
     lines.push(line);
@@ -52,15 +68,21 @@ function spreadOf(pin, spectrum) {
 
 // Stretches of the axis that are grey: bad bands of the leading image, and holes between its bands.
 export function shaded() {
-  const one = lead(), along = positions(one);
+  const one = lead(),
+    along = positions(one);
   if (!along) return [];
   const order = along.map((_, band) => band).sort((first, second) => along[first] - along[second]);
-  const steps = order.slice(1).map((band, index) => along[band] - along[order[index]]).filter((step) => step > 0).sort((first, second) => first - second);
+  const steps = order
+    .slice(1)
+    .map((band, index) => along[band] - along[order[index]])
+    .filter((step) => step > 0)
+    .sort((first, second) => first - second);
   const usual = steps[Math.floor(steps.length / 2)] ?? 1;
   const stretches = [];
   order.forEach((band, index) => {
     if (!one.good[band]) stretches.push([along[band] - usual / 2, along[band] + usual / 2]);
-    if (index && along[band] - along[order[index - 1]] > GAP * usual) stretches.push([along[order[index - 1]] + usual / 2, along[band] - usual / 2]);
+    if (index && along[band] - along[order[index - 1]] > GAP * usual)
+      stretches.push([along[order[index - 1]] + usual / 2, along[band] - usual / 2]);
   });
   return stretches;
 }
@@ -78,7 +100,21 @@ export function csv() {
     for (const { role, row, column, pixels, mean, deviation } of pin.spectra) {
       const one = image(role);
       if (!one) continue;
-      mean.forEach((value, band) => lines.push([pin.title, role, one.file, row + 1, column + 1, pixels, band + 1, one.wavelength_nm[band], one.good[band] ? 1 : 0, value, pin.corners ? deviation[band] : ""]));
+      mean.forEach((value, band) =>
+        lines.push([
+          pin.title,
+          role,
+          one.file,
+          row + 1,
+          column + 1,
+          pixels,
+          band + 1,
+          one.wavelength_nm[band],
+          one.good[band] ? 1 : 0,
+          value,
+          pin.corners ? deviation[band] : "",
+        ]),
+      );
     }
   return lines.map((line) => line.map(cell).join(",")).join("\n") + "\n";
 }

@@ -19,7 +19,8 @@ export function startTabs() {
   const nameOf = (tab) => tab.id.replace("tab-", "");
   find("tabs").addEventListener("click", (event) => event.target.role === "tab" && showTab(nameOf(event.target)));
   find("tabs").addEventListener("keydown", (event) => {
-    const all = tabs(), here = all.indexOf(document.activeElement);
+    const all = tabs(),
+      here = all.indexOf(document.activeElement);
     const to = { ArrowRight: here + 1, ArrowLeft: here - 1, Home: 0, End: all.length - 1 }[event.key];
     if (to === undefined || here < 0) return;
     event.preventDefault();

@@ -6,7 +6,11 @@ const KEY = "hyperfuse-theme";
 const system = matchMedia("(prefers-color-scheme: light)");
 
 function remembered() {
-  try { return localStorage.getItem(KEY); } catch { return null; }
+  try {
+    return localStorage.getItem(KEY);
+  } catch {
+    return null;
+  }
 }
 
 const wanted = () => remembered() ?? (system.matches ? "light" : "dark");
@@ -19,7 +23,11 @@ function apply() {
 
 export function toggleTheme() {
   const other = wanted() === "dark" ? "light" : "dark";
-  try { localStorage.setItem(KEY, other); } catch { /* private windows forget */ }
+  try {
+    localStorage.setItem(KEY, other);
+  } catch {
+    /* private windows forget */
+  }
   document.documentElement.dataset.theme = other;
   apply();
 }

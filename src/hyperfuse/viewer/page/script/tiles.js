@@ -14,15 +14,23 @@ let wanted = [];
 let changed = () => {};
 let troubled = () => {};
 
-export function listen(onChange, onTrouble) { changed = onChange; troubled = onTrouble; }
+export function listen(onChange, onTrouble) {
+  changed = onChange;
+  troubled = onTrouble;
+}
 
 export const source = (layer) => ({ base: `api/tiles/${state.scene.number}/${layer}/`, query: lookQuery(layer) });
 export const url = (from, level, row, column) => `${from.base}${level}/${row}/${column}?${from.query}`;
+export const hasAny = () => kept.size > 0;
+export const isComplete = () => [...shown].every((address) => kept.get(address)?.complete === 1);
 export const isBusy = () => underway.size > 0 || wanted.length > 0;
 
 export function look(address) {
   const tile = kept.get(address);
-  if (tile) { kept.delete(address); kept.set(address, tile); }
+  if (tile) {
+    kept.delete(address);
+    kept.set(address, tile);
+  }
   return tile?.bitmap;
 }
 
@@ -74,7 +82,11 @@ function refresh(address) {
 }
 
 let shown = new Set();
-export function showing(addresses) { shown = new Set(addresses); }
+export function showing(addresses) {
+  shown = new Set(addresses);
+}
 const stillShown = (address) => shown.has(address);
 
-export function forgetFailures() { failed.clear(); }
+export function forgetFailures() {
+  failed.clear();
+}

@@ -1,0 +1,155 @@
+"""How soon a person sees a large scene, and how soon a spectrum: in a real browser, on a GeoTIFF of 10000 x 10000 x 30.
+
+pytest benchmarks/viewer --benchmark-enable     about 10 GB of temporary files; with HYPERFUSE_LARGE_SCENES=FOLDER they are kept
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+import rasterio
+from affine import Affine
+from numpy.typing import NDArray
+from rasterio.windows import Window
+
+from hyperfuse.viewer.overview_building import build_overviews
+from viewer.browsers import launched_browser, opened_page
+from viewer.served_page import served
+
+SIDE, BANDS, STRIP = 10_000, 30, 512
+WAVELENGTH_NM = np.linspace(420, 2400, BANDS)
+WITH_OVERVIEWS_SECONDS, WITHOUT_SECONDS, SPECTRUM_SECONDS = 1.0, 5.0, 0.1
+Note = Callable[[str], None]
+
+
+def write_large(path: Path, interleave: str) -> Path:
+    """6 GB of int16, compressed. `interleave`: "band" as hyperfuse writes it, or "pixel": all bands of a block together."""
+    profile = {
+        "driver": "GTiff",
+        "width": SIDE,
+        "height": SIDE,
+        "count": BANDS,
+        "dtype": "int16",
+        "tiled": True,
+        "blockxsize": 256,
+        "blockysize": 256,
+        "compress": "deflate",
+        "predictor": 2,
+        "zlevel": 1,
+        "interleave": interleave,
+        "bigtiff": "yes",
+        "num_threads": "all_cpus",
+        "crs": "EPSG:32633",
+        "transform": Affine(10, 0, 400_000, 0, -10, 5_800_000),
+        "nodata": -9999,
+    }
+    noise = np.random.default_rng(0).integers(-4, 5, (STRIP, SIDE)).astype(np.int16)
+    with rasterio.open(path, "w", **profile) as target:
+        for band, nm in enumerate(WAVELENGTH_NM, start=1):
+            target.update_tags(band, ns="IMAGERY", CENTRAL_WAVELENGTH_UM=f"{nm / 1000:.6f}")
+        for top in range(0, SIDE, STRIP):
+            rows = min(STRIP, SIDE - top)
+            target.write(_strip(top, noise[:rows]), window=Window(0, top, SIDE, rows))
+    return path
+
+
+def _strip(top: int, noise: NDArray[np.int16]) -> NDArray[np.int16]:
+    """Fields of two surfaces, shaded."""
+    y, x = np.arange(top, top + len(noise), dtype=np.float32)[:, None] / 700, np.arange(SIDE, dtype=np.float32)[None, :] / 500
+    fields = np.sin(x + 0.3 * np.sin(y)) * np.cos(y)
+    shade = 60 * np.sin(9 * x) * np.sin(8 * y)
+    green, soil = (1500 + 900 * fields + shade).astype(np.int16), (2200 - 700 * fields + shade).astype(np.int16)
+    strip = np.empty((BANDS, *noise.shape), dtype=np.int16)
+    for band, nm in enumerate(WAVELENGTH_NM):
+        greener = 9 if nm > 700 else 1
+        strip[band] = (greener * (green // 10) + (10 - greener) * (soil // 10)) + np.roll(noise, 37 * band, axis=1)
+    return strip
+
+
+@pytest.fixture(scope="module", params=["band", "pixel"])
+def scene(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
+    """A large file without overviews, in the disk's cache as far as that goes."""
+    kept = os.environ.get("HYPERFUSE_LARGE_SCENES")
+    folder = Path(kept) / request.param if kept else tmp_path_factory.mktemp(request.param)
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "large.tif"
+    if not path.exists():
+        write_large(path, request.param)
+    yield request.param, path
+    path.with_name("large.tif.ovr").unlink(missing_ok=True)
+    if not kept:
+        path.unlink()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with launched_browser() as browser:
+        yield browser
+
+
+def pictures(browser: Any, path: Path, name: str) -> tuple[float, float]:
+    """Seconds from asking for the page to the first picture, and to the whole one."""
+    with served({"fused": path}, path.parent) as url, opened_page(browser, url, name) as page:
+        page.wait_for_function("() => performance.getEntriesByName('whole picture').length > 0", timeout=300_000)
+        first, whole = (
+            page.evaluate("(name) => performance.getEntriesByName(name)[0].startTime", f"{part} picture") / 1000
+            for part in ("first", "whole")
+        )
+    return float(first), float(whole)
+
+
+def spectra_seconds(path: Path) -> list[float]:
+    places = np.random.default_rng(1).integers(0, SIDE, (30, 2))
+    seconds = []
+    with served({"fused": path}, path.parent) as url, httpx.Client(base_url=url, timeout=60) as client:
+        client.get("api/scene")
+        for row, column in places:
+            start = time.perf_counter()
+            assert client.get(f"api/spectra/1?row={row}&column={column}").status_code == 200
+            seconds.append(time.perf_counter() - start)
+    return seconds
+
+
+def test_large_scene(scene: tuple[str, Path], browser: Any, note_figure: Note) -> None:
+    interleave, path = scene
+    size = path.stat().st_size / 1e9
+    first, whole = pictures(browser, path, f"large_{interleave}_without")
+    note_figure(f"{interleave}, {size:.1f} GB, no overviews: first picture {first:.2f} s, whole {whole:.2f} s")
+    assert first < WITHOUT_SECONDS
+    if interleave == "band":
+        assert whole < WITHOUT_SECONDS
+
+    spectra = spectra_seconds(path)
+    note_figure(f"{interleave}: spectrum {1000 * median(spectra):.0f} ms, slowest of {len(spectra)} {1000 * max(spectra):.0f} ms")
+    assert median(spectra) < SPECTRUM_SECONDS
+
+    start = time.perf_counter()
+    built = build_overviews(path, SIDE, threading.Event())
+    minutes = (time.perf_counter() - start) / 60
+    note_figure(f"{interleave}: overviews built in {minutes:.1f} min, {built.stat().st_size / 1e9:.1f} GB")
+    first, whole = pictures(browser, path, f"large_{interleave}_with")
+    note_figure(f"{interleave}, with overviews: first picture {first:.2f} s, whole {whole:.2f} s")
+    assert first < WITH_OVERVIEWS_SECONDS
+
+
+def test_start(scene: tuple[str, Path], note_figure: Note) -> None:
+    """From typing the command to the page being served."""
+    command = [sys.executable, "-c", "from hyperfuse.cli.app import main; main()", "view", str(scene[1]), "--no-browser"]
+    start = time.perf_counter()
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("http://127.0.0.1:")
+        seconds = time.perf_counter() - start
+        process.terminate()
+    note_figure(f"{scene[0]}: `hyperfuse view` serves after {seconds:.2f} s")
