@@ -28,6 +28,7 @@ from hyperfuse.cubes.nodata import nodata_of
 from hyperfuse.cubes.overviews import add_overviews
 from hyperfuse.cubes.raster import GDAL_ERRORS, missing_blocks, reason
 from hyperfuse.cubes.raster_tags import ENVI_RECORD_KEY, RECORD_TAG, automatic_description, natively_described
+from hyperfuse.cubes.raw_writing import RawWriter, raw_writer
 from hyperfuse.errors import CubeWriteError, OptionError
 
 BLOCK = 256
@@ -98,7 +99,7 @@ def _copy_to_cog(plain: Path, path: Path, chosen: Mapping[str, str]) -> None:
 
 
 @contextmanager
-def created_envi(header: Path, template: xr.DataArray, options: Mapping[str, str]) -> Iterator[RasterWriter]:
+def created_envi(header: Path, template: xr.DataArray, options: Mapping[str, str]) -> Iterator[RawWriter]:
     """`scene.hdr` with its pixels in `scene.img`."""
     data = header.with_suffix(".img")
     profile = {"driver": "ENVI", "interleave": "bsq"} | _own_options(options)
@@ -108,7 +109,9 @@ def created_envi(header: Path, template: xr.DataArray, options: Mapping[str, str
     with _created(data, template, profile) as target:
         reserve(data, template.nbytes)
         _tag_envi(target, template)
-        yield RasterWriter(target)
+        bands, height, width = template.shape
+        with raw_writer(data, (bands, height, width), template.dtype, profile["interleave"].lower()) as writer:
+            yield writer
     if data.stat().st_size < template.nbytes:
         raise OSError(errno.ENOSPC, "No space left on device", str(data))
     _complete_header(header, data, template)
