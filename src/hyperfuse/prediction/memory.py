@@ -107,7 +107,7 @@ class MemoryPlan:
 
     @property
     def tiles_at_once(self) -> int:
-        return max(1, min(os.cpu_count() or 1, self.budget // max(1, self.tile_bytes)))
+        return max(1, min(_processors(), self.budget // max(1, self.tile_bytes)))
 
 
 def plan_memory(
@@ -183,6 +183,11 @@ def near_pixels(pair: AlignedPair, observation: Observation, size: tuple[int, in
     core = _middle(pair, size)
     near = place_for(pair, observation, *core, min(reach, conditioning_reach(observation)))
     return _pixels(near.fine_size)
+
+
+def _processors() -> int:
+    """Those that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _middle(pair: AlignedPair, size: tuple[int, int]) -> tuple[slice, slice]:
