@@ -29,7 +29,7 @@ def written_list(folder: Path, *lines: str) -> Path:
 
 
 def test_many_pairs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """One is fused with its own options, one has no image, one is done; then only the failure is left, and at last not even that."""
+    """One is fused with its own options, one has no image, one is done; then only the failure is left, at last not even that."""
     (folder / "old.tif").write_bytes(b"mine")
     pairs = written_list(
         folder,
