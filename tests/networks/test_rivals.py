@@ -39,6 +39,7 @@ PRINTED = {
     "dcinn": (2_417_152, "2.417", 51.531e9),
     "pstun": (29_948_174, "29.948", 102.400e9 / 1.024),  # printed as 0.100 T times 1024, like the paper's own 0.202 T
 }
+THIN = {"dspnet-thin": 392_571, "mimo-sst-thin": 433_456, "dcinn-thin": 553_099, "pstun-thin": 502_030}
 
 every_rival = pytest.mark.parametrize("kind", TINY)
 
@@ -58,9 +59,6 @@ def training_loss(network, pair, reference):
     if isinstance(network, MimoSst):
         return network.training_loss(network.forward_scales(*pair), reference)
     return (network(*pair) - reference).abs().mean()
-
-
-# ---------------------------------------------------------------------------------------------------------- sizes
 
 
 @pytest.mark.parametrize("name", PRINTED)
@@ -95,13 +93,11 @@ def test_two_thirds_of_the_printed_mimo_sst_are_idle():
         assert count_parameters(MimoSst(MimoSstConfig(bands=31, msi_bands=3))) == 1_621_984
 
 
-@pytest.mark.parametrize("name", [name for name in RIVAL_PRESETS if name.endswith("-thin")])
-def test_thin_ones_are_small(name):
+@pytest.mark.parametrize(("name", "parameters"), THIN.items())
+def test_thin_ones_are_small(name, parameters):
     with torch.device("meta"):
-        assert count_parameters(build_rival(rival_preset(name))) < 600_000
-
-
-# ---------------------------------------------------------------------------------------------------------- calling
+        assert count_parameters(build_rival(rival_preset(name))) == parameters < 600_000
+    assert RIVAL_PRESETS.keys() == PRINTED.keys() | THIN.keys()
 
 
 @every_rival
@@ -200,9 +196,6 @@ def test_what_is_no_pair_for_it_is_refused(kind):
         network(hsi.double(), msi)
 
 
-# ---------------------------------------------------------------------------------------------------------- configs and weights
-
-
 @every_rival
 def test_saved_and_loaded_rivals_agree_bit_for_bit(kind, tmp_path):
     network, pair = loud_rival(kind), random_pair(5, 3, (4, 4), (13, 10))
@@ -256,9 +249,6 @@ def test_presets_are_found_by_name():
     assert rival_preset("pstun").with_bands(48, 4) == PstunConfig(bands=48, msi_bands=4)
     with pytest.raises(NetworkError, match='no rival is called "lrtn"; expected one of dspnet, '):
         rival_preset("lrtn")
-
-
-# ---------------------------------------------------------------------------------------------------------- parts
 
 
 def test_attention_against_a_loop():
@@ -402,6 +392,18 @@ def test_the_first_batch_of_dcinn_is_kept_with_the_weights(tmp_path):
     again(*(5 * image for image in pair))
     assert torch.equal(again.entry.norm.scale, scale)
     assert not torch.equal(scale, torch.ones_like(scale))
+
+
+def test_dcinn_answers_in_the_unit_of_its_details():
+    """Not with variance 1, which its normalisations would leave and a training would have to unlearn."""
+    torch.manual_seed(0)
+    msi = torch.rand(2, 3, 16, 16)
+    reference = 0.01 * torch.einsum("cm,bmij->bcij", torch.rand(5, 3), msi)
+    hsi = F.avg_pool2d(reference, 4)
+    with torch.no_grad():
+        change = Dcinn(TINY["dcinn"]).train()(hsi, msi) - upsample_bicubic(hsi, (16, 16), shared_edges((16, 16), (4, 4)))
+        details = reference - upsample_bicubic(hsi, (16, 16), shared_edges((16, 16), (4, 4)))
+    assert 0.5 < float(change.std() / details.std()) < 2
 
 
 def test_mimo_sst_loss_against_a_loop():

@@ -86,11 +86,12 @@ class Dcinn(RivalNetwork):
         pieces = self.haar_down(self.entry(details, told.full))
         for block in self.inner:
             pieces = block(pieces, told.half)
-        missing: Tensor = self.exit(self.haar_up.inverse(pieces), told.full)
+        # Every block leaves its channels with variance 1: the details get their own unit back.
+        missing: Tensor = self.entry.norm.inverse(self.exit(self.haar_up.inverse(pieces), told.full))
         return missing
 
     def _given_details(self, details: Tensor, told: Conditions) -> Tensor:
-        pieces = self.haar_up(self.exit.inverse(details, told.full))
+        pieces = self.haar_up(self.exit.inverse(self.entry.norm.normalised(details), told.full))
         for block in reversed(self.inner):
             assert isinstance(block, InvertibleBlock)
             pieces = block.inverse(pieces, told.half)

@@ -30,6 +30,9 @@ class ActivationNorm(nn.Module):
     def forward(self, image: Tensor) -> Tensor:
         if self.training and not bool(self.fitted > 0):
             self._fit(image)
+        return self.normalised(image)
+
+    def normalised(self, image: Tensor) -> Tensor:
         return self.scale * (image + self.shift)
 
     def inverse(self, image: Tensor) -> Tensor:
