@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 from PIL import Image
 
 from hyperfuse.cubes.files import open_cube
+from hyperfuse.viewer import page_files
 from viewer.served_page import finished, served
 from viewer.viewer_scenes import write_pair
 
@@ -45,6 +47,8 @@ def test_page_and_its_modules(client: httpx.Client) -> None:
     assert client.get("script/main.js").headers["content-type"].startswith("text/javascript")
     assert client.get("style/base.css").headers["content-type"].startswith("text/css")
     assert "http://" not in page.text.replace("http://www.w3.org", "")
+    modules = {path.name for path in (page_files.FOLDER / "script").glob("*.js")}
+    assert set(re.findall(r'"script/(\w+\.js)"', page.text)) == modules
 
 
 def test_scene(client: httpx.Client) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,11 +12,10 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
-from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
 from hyperfuse.errors import HyperfuseError
-from hyperfuse.viewer import routes_view, routes_work
+from hyperfuse.viewer import page_files, routes_view, routes_work
 from hyperfuse.viewer.complaints import Complaint, complaint_of
 from hyperfuse.viewer.folder import Folder, OutsideFolderError
 from hyperfuse.viewer.gate import Gate
@@ -23,7 +23,6 @@ from hyperfuse.viewer.jobs import TooManyJobsError, keep_warnings_as_notes
 from hyperfuse.viewer.session import GoneError, Session
 from hyperfuse.viewer.workers import BusyError, Workers
 
-PAGE = Path(__file__).parent / "page"
 UPLOAD_LIMIT = 4 * 2**30
 STATUS: dict[type[HyperfuseError], int] = {OutsideFolderError: 403, GoneError: 410, TooManyJobsError: 429, BusyError: 503}
 
@@ -44,7 +43,7 @@ def create_app(
     app.state.upload_limit = upload_limit
     app.include_router(routes_view.router)
     app.include_router(routes_work.router)
-    app.mount("/", StaticFiles(directory=PAGE, html=True))
+    app.include_router(page_files.router)
     app.add_exception_handler(HyperfuseError, _own_error)
     app.add_exception_handler(RequestValidationError, _invalid_request)
     app.add_exception_handler(HTTPException, _http_error)
@@ -56,6 +55,8 @@ def create_app(
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     keep_warnings_as_notes()
+    # While the browser starts, what it will ask first is made ready.
+    threading.Thread(target=app.state.session.prepare, name="prepare", daemon=True).start()
     yield
     await anyio.to_thread.run_sync(app.state.session.close)
 

@@ -32,11 +32,12 @@ class Layer:
     positions: Callable[[Positions, Positions], tuple[Positions, Positions]]
     """Pixels of the page as pixels of the layer, see `OpenImage.positions`."""
     window: Callable[[slice, slice], Planes]
-    """Rows and columns of the layer at full resolution -> (K, y, x)."""
+    """Rows and columns of the layer at full resolution -> (K, y, x). With `can_skip` the slices may have steps."""
     decimated: Callable[[slice, slice, int], Planes] | None
     """The same of every n-th pixel, where that costs less; the window begins at multiples of n."""
     label: str
     unit: str = ""
+    can_skip: bool = False
 
     @property
     def bytes(self) -> int:
@@ -67,4 +68,5 @@ def image_layer(image: OpenImage, recipe: Recipe, number: int) -> Layer:
         window=window,
         decimated=decimated if raster is not None and raster.overviews else None,
         label=recipe.label,
+        can_skip=True,
     )

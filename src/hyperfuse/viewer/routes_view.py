@@ -8,12 +8,11 @@ from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from hyperfuse.errors import OptionError
-from hyperfuse.viewer.description import describe_file, describe_scene
+from hyperfuse.viewer.description import describe_file
 from hyperfuse.viewer.looks import Look
 from hyperfuse.viewer.painting import colour_table
 from hyperfuse.viewer.pixel_spectra import MOST_CORNERS, region_spectra, spectra_at
-from hyperfuse.viewer.scene import ROLES, Scene
-from hyperfuse.viewer.session import Session
+from hyperfuse.viewer.scene import ROLES
 from hyperfuse.viewer.tiles import TilePlace
 from hyperfuse.viewer.workers import SessionHere, WorkersHere
 
@@ -51,20 +50,16 @@ async def get_scene(request: Request, session: SessionHere, workers: WorkersHere
     }
     if scene is None:
         return about | {"number": 0, "images": []}
-    return about | await workers.run(lambda: _described(session, scene))
+    return about | await workers.run(lambda: session.describe(scene))
 
 
 @router.post("/scene")
 async def open_files(files: Files, session: SessionHere, workers: WorkersHere) -> dict[str, Any]:
     def work() -> dict[str, Any]:
         paths = {role: session.folder.cube(name) for role in ROLES if (name := getattr(files, role))}
-        return _described(session, session.open(paths))
+        return session.describe(session.open(paths))
 
     return await workers.run(work)
-
-
-def _described(session: Session, scene: Scene) -> dict[str, Any]:
-    return session.descriptions.get(scene.number, lambda: describe_scene(scene, session.folder))
 
 
 @router.get("/tiles/{number}/{layer}/{level}/{row}/{column}")

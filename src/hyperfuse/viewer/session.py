@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Hashable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from hyperfuse.errors import HyperfuseError, OptionError
+from hyperfuse.viewer.description import describe_scene
 from hyperfuse.viewer.folder import Folder
 from hyperfuse.viewer.jobs import Jobs
 from hyperfuse.viewer.layers import Layer, Planes, image_layer
@@ -56,7 +58,7 @@ class Session:
         self._limits: Remembered[Limits] = Remembered(500)
         self._samples: Remembered[Planes] = Remembered(40)
         self._previews: Remembered[Preview] = Remembered(PREVIEW_CACHE_BYTES, lambda made: made.bytes, Preview.stop)
-        self.descriptions: Remembered[dict[str, Any]] = Remembered(2)
+        self._descriptions: Remembered[dict[str, Any]] = Remembered(2)
         self._quick_looks: Remembered[bytes] = Remembered(100)
         self._tiles: Remembered[Tile] = Remembered(TILE_CACHE_BYTES, lambda tile: len(tile.png))
 
@@ -69,6 +71,18 @@ class Session:
             for cache in (self._layers, self._axes, self._pairs, self._limits, self._samples, self._previews, self._tiles):
                 cache.clear()
         return scene
+
+    def describe(self, scene: Scene) -> dict[str, Any]:
+        return self._descriptions.get(scene.number, lambda: describe_scene(scene, self.folder))
+
+    def prepare(self) -> None:
+        """What will be asked first: the description, the stretch, and the picture from afar."""
+        scene = self.scene
+        if scene is None:
+            return
+        with suppress(HyperfuseError):
+            self.tile(scene.number, scene.lead.role, TilePlace(highest_level(scene.longer_side), 0, 0), DEFAULT_LOOK)
+            self.describe(scene)
 
     def require_scene(self, number: int | None = None) -> Scene:
         scene = self.scene
