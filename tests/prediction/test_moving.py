@@ -43,7 +43,7 @@ def test_trusting_the_hsi_puts_the_result_into_its_frame() -> None:
     fine = waves(np.arange(48.0)[:, None], np.arange(48.0)[None])
     msi = make_cube(fine[None], transform=Affine(1, 0, 0, 0, -1, 0), crs=32633)
     known = {"method": "bicubic", "psf_fwhm": 4.0, "shift": (2.0, 0.0)}
-    in_msi_frame = physical_values(fuse(hsi, msi, trust="msi", **known))[0]
+    in_msi_frame = physical_values(fuse(hsi, msi, trust="msi", extent="msi", **known))[0]
     in_hsi_frame = physical_values(fuse(hsi, msi, trust="hsi", **known))[0]
     inner = (slice(12, -12), slice(12, -12))
     np.testing.assert_allclose(in_msi_frame[inner], fine[inner], atol=0.02)

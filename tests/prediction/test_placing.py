@@ -49,8 +49,8 @@ def interior_error(fused: xr.DataArray, hsi: xr.DataArray, msi: xr.DataArray) ->
 @given(
     scale_y=st.floats(1.0, 6.0),
     scale_x=st.floats(1.0, 6.0),
-    offset_x=st.floats(-30.0, 30.0),
-    offset_y=st.floats(-30.0, 30.0),
+    offset_x=st.floats(-15.0, 15.0),
+    offset_y=st.floats(-15.0, 15.0),
     flip=st.booleans(),
 )
 def test_any_scale_offset_and_orientation(scale_y: float, scale_x: float, offset_x: float, offset_y: float, flip: bool) -> None:

@@ -13,7 +13,7 @@ from typing import Annotated, TextIO
 import typer
 from rich.console import Console
 
-from hyperfuse.cli import batch, cubes, evaluation, fusing, methods, networks, pairs, scenes, training, viewing
+from hyperfuse.cli import batch, cubes, evaluation, fusing, methods, networks, pairs, registration, scenes, training, viewing
 from hyperfuse.errors import HyperfuseError
 from hyperfuse.progress import show_progress
 
@@ -31,6 +31,7 @@ app.command()(batch.batch)
 app.command()(fusing.demo)
 app.command()(methods.methods)
 app.command()(methods.estimate)
+app.command()(registration.register)
 app.command()(cubes.info)
 app.command()(cubes.convert)
 app.command()(pairs.simulate)

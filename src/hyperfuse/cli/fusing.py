@@ -41,6 +41,9 @@ def fuse(
         tuple[float, float] | None,
         typer.Option(metavar="DY DX", help="Known shift: how far down and right of its georeference the HSI looks, fine pixels."),
     ] = None,
+    local_shift: Annotated[
+        bool, typer.Option("--local-shift", help="Follow a shift that differs from place to place. See `hyperfuse register`.")
+    ] = False,
     trust: Annotated[
         str, typer.Option(metavar="msi|hsi", help="Whose georeference is right where the two disagree; the result lies there.")
     ] = "msi",
@@ -116,6 +119,7 @@ def fuse(
         response=response,
         psf_fwhm=psf_fwhm,
         shift=shift,
+        local_shift=local_shift,
         trust=trust,
         consistency=consistency,
         extent=extent,

@@ -26,6 +26,7 @@ __all__ = [
     "fine_grid",
     "grid_nodes",
     "grid_of",
+    "metres_per_pixel",
     "parallel_placement",
     "place",
     "positions_in",
@@ -134,6 +135,22 @@ def window_of_grid(grid: Grid, rows: slice, columns: slice) -> Grid:
     height, width = rows.stop - rows.start, columns.stop - columns.start
     moved = None if grid.transform is None else grid.transform @ Affine.translation(columns.start, rows.start)
     return Grid(height, width, moved, grid.crs)
+
+
+def metres_per_pixel(grid: Grid) -> tuple[float, float] | None:
+    """Height and width of the pixel in the middle; None for an image that does not say where on Earth it lies."""
+    if grid.transform is None or grid.crs is None or not (grid.crs.is_projected or grid.crs.is_geographic):
+        return None
+    if grid.crs.is_projected:
+        height, width = grid.pixel_size
+        factor = float(grid.crs.linear_units_factor[1])
+        return height * factor, width * factor
+    rows = (grid.height - 1) / 2 + np.array([0.0, 1.0, 0.0])
+    columns = (grid.width - 1) / 2 + np.array([0.0, 0.0, 1.0])
+    longitude, latitude = _applied(grid.transform, columns + 0.5, rows + 0.5)
+    ellipsoid = pyproj.CRS.from_wkt(grid.crs.to_wkt()).get_geod() or pyproj.Geod(ellps="WGS84")
+    _, _, lengths = ellipsoid.inv(longitude[[0, 0]], latitude[[0, 0]], longitude[1:], latitude[1:])
+    return float(lengths[0]), float(lengths[1])
 
 
 def fine_grid(hsi: Grid, msi: Grid) -> Grid:

@@ -74,6 +74,12 @@ class OffsetField:
     def error_at(self, rows: Floats, columns: Floats) -> Floats:
         return _at_nodes(self.errors, self.fine_size, rows, columns)
 
+    def moved(self, by: tuple[float, float]) -> OffsetField:
+        """The same field counted from another start."""
+        windows = [replace(each, offset=(each.offset[0] + by[0], each.offset[1] + by[1])) for each in self.windows]
+        start = self.start[0] + by[0], self.start[1] + by[1]
+        return replace(self, start=start, offsets=self.offsets + np.array(by)[:, None, None], windows=tuple(windows))
+
     def difference(self, other: OffsetField) -> float:
         """Root mean square distance between two fields, in fine pixels."""
         return float(np.sqrt(((self.offsets - other.offsets) ** 2).sum(axis=0).mean()))
@@ -91,6 +97,11 @@ class OffsetField:
     def largest(self) -> float:
         """The longest offset, in fine pixels."""
         return float(np.hypot(*self.offsets).max())
+
+    @property
+    def error(self) -> float:
+        """Standard error of the offset, the median over the scene, in fine pixels."""
+        return float(np.median(np.hypot(*self.errors)))
 
     @property
     def confidence(self) -> float:

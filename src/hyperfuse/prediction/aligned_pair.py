@@ -15,7 +15,7 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from hyperfuse.cubes.grid import Grid, fine_grid, grid_of, parallel_placement, place, require_finer, window_of_grid
-from hyperfuse.errors import GridError, ValueRangeError
+from hyperfuse.errors import GridError, OptionError, ValueRangeError
 from hyperfuse.prediction.cut_image import EVERYTHING, CutImage, require_values
 from hyperfuse.prediction.overlap import SMALLEST_HSI, WHOLE_HSI, Area, AxisOverlap, overlaps
 from hyperfuse.prediction.reprojection import parallel_to
@@ -100,7 +100,7 @@ def align_pair(
     *,
     mask: xr.DataArray | None = None,
     hsi_mask: xr.DataArray | None = None,
-    known_offset: tuple[float, float] = (0.0, 0.0),
+    known_offset: tuple[float, float] | None = None,
 ) -> AlignedPair:
     """Cut both images to what they share, turn the HSI the MSI's way, and refuse what cannot be fused.
 
@@ -119,7 +119,9 @@ def align_pair(
         placement = place(grid_of(hsi), msi_grid)
     hsi_grid = grid_of(hsi)
     require_finer(hsi_grid, msi_grid, placement)
-    rows, columns = overlaps(hsi_grid, msi_grid, placement.moved(known_offset), area)
+    offset = known_offset or (0.0, 0.0)
+    require_possible_shift(offset, (msi_grid.height, msi_grid.width))
+    rows, columns = overlaps(hsi_grid, msi_grid, placement.moved(offset), area)
     hsi_source = CutImage(hsi, rows.coarse, columns.coarse, rows.direction, columns.direction)
     msi_source = CutImage(msi, rows.fine, columns.fine)
     require_values(msi_source, "MSI")
@@ -131,13 +133,19 @@ def align_pair(
         msi_source=msi_source,
         usable_bands=usable_bands,
         scale=placement.scale,
-        grid_shift=(rows.shift - known_offset[0], columns.shift - known_offset[1]),
+        grid_shift=(rows.shift - offset[0], columns.shift - offset[1]),
         output_grid=window_of_grid(fine_grid(hsi_grid, msi_grid), rows.output, columns.output),
         fine_rows=_within(rows),
         fine_columns=_within(columns),
-        known_offset=known_offset,
+        known_offset=offset,
         turned_hsi=turned_hsi,
     )
+
+
+def require_possible_shift(shift: tuple[float, float], fine_size: tuple[int, int]) -> None:
+    # Written so that NaN fails too.
+    if not all(abs(distance) < size / 2 for distance, size in zip(shift, fine_size, strict=True)):
+        raise OptionError(f"shift of {shift[0]:g} {shift[1]:g} fine pixels", "less than half of the MSI", "mend --shift")
 
 
 def _within(axis: AxisOverlap) -> slice:

@@ -36,6 +36,12 @@ class CutImage:
         values: NDArray[np.float32] = physical_values(self.cube, *source, bands)
         return values[:, :: self.row_direction, :: self.column_direction]
 
+    def thinned(self, every: int) -> NDArray[np.float32]:
+        """All bands of every n-th row and column, read row by row where they are far apart."""
+        rows, columns = (slice(part.start, part.stop, every) for part in (self.rows, self.columns))
+        values: NDArray[np.float32] = physical_values(self.cube, rows, columns)
+        return values[:, :: self.row_direction, :: self.column_direction]
+
     def is_missing(self, rows: NDArray[np.int64], columns: NDArray[np.int64], bands: NDArray[np.int64]) -> NDArray[np.bool_]:
         """(rows, columns) Where none of these bands has a value. Pixels count within the cut but may lie beyond it."""
         source_rows = _source_pixels(rows, self.rows, self.row_direction, self.cube.sizes["y"])

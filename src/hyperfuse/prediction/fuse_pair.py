@@ -27,7 +27,7 @@ from hyperfuse.methods.nodata import fill_missing, mask_missing
 from hyperfuse.methods.selection import FEWEST_COARSER_PIXELS, MOST_PIXELS
 from hyperfuse.methods.window import Window
 from hyperfuse.networks.fusion_network import FusionNetwork
-from hyperfuse.prediction.aligned_pair import AlignedPair
+from hyperfuse.prediction.aligned_pair import AlignedPair, require_possible_shift
 from hyperfuse.prediction.network_fusion import fuse_with_network
 from hyperfuse.prediction.scene_sample import LARGEST_NOISE_SIDE, NOISE_COPIES, StreamedSamples, representative_window
 
@@ -48,7 +48,8 @@ def observe(pair: AlignedPair, hsi: xr.DataArray, hints: ObservationHints, most_
     """How the pair was observed, over its usable bands. With a limit to memory, a pair too large for it is read in parts."""
     if hints.psf_fwhm is not None and not 0 < hints.psf_fwhm < 1e4:
         raise OptionError(f"point spread of {hints.psf_fwhm} fine pixels", "a width above 0")
-    _require_possible_shift(hints.shift, pair)
+    if hints.shift is not None and hints.shift != pair.known_offset:
+        require_possible_shift(hints.shift, (pair.fine_shape[1], pair.fine_shape[2]))
     sigma = None if hints.psf_fwhm is None else (sigma_from_fwhm(hints.psf_fwhm),) * 2
     known = KnownParts(
         sigma=sigma or (None if hints.estimate else default_sigma(pair.scale)),
@@ -75,14 +76,6 @@ def _estimation_bytes(pair: AlignedPair) -> int:
     values = bands * math.prod(coarse) + msi_bands * math.prod(fine)
     in_the_middle = max(bands * math.prod(coarse), msi_bands * math.prod(fine))
     return 8 * values + NOISE_COPIES * 8 * min(in_the_middle, max(bands, msi_bands) * LARGEST_NOISE_SIDE**2)
-
-
-def _require_possible_shift(shift: tuple[float, float] | None, pair: AlignedPair) -> None:
-    if shift is None:
-        return
-    # Written so that NaN fails too.
-    if not all(abs(distance) < size / 2 for distance, size in zip(shift, pair.fine_shape[1:], strict=True)):
-        raise OptionError(f"shift of {shift[0]:g} {shift[1]:g} fine pixels", "less than half of the overlap", "mend --shift")
 
 
 def resolved_method(pair: AlignedPair, observation: Observation, method: str, most_bytes: int | None = None) -> str:

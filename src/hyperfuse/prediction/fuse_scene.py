@@ -38,6 +38,7 @@ def fuse(
     response: ResponseSpec | None = None,
     psf_fwhm: float | None = None,
     shift: tuple[float, float] | None = None,
+    local_shift: bool = False,
     trust: str = MSI,
     consistency: bool = False,
     extent: str = INTERSECTION,
@@ -54,7 +55,8 @@ def fuse(
     `method` is a name from `hyperfuse methods`, `weights` the folder of a trained network to use instead. Shift, point spread,
     response and noise are estimated from the pair; what is known may be given (`psf_fwhm` and `shift` in fine pixels), and without
     `estimate` the georeference is trusted and the point spread taken to be as wide as a coarse pixel. Where the two images turn out
-    to be shifted against each other, the result lies where the one named by `trust` ("msi" or "hsi") says.
+    to be shifted against each other, the result lies where the one named by `trust` ("msi" or "hsi") says. With `local_shift` the
+    shift may differ from place to place.
     `consistency` makes a method's result agree once more with both images, as far as their noise allows.
 
     The result covers what both images show, or with `extent` "msi" or "hsi" all that one of them shows, on the MSI's grid
@@ -62,11 +64,11 @@ def fuse(
     is not used, where `hsi_mask` is not 0 the HSI; both may lie on any grid.
     """
     hints, area = ObservationHints(estimate, response, psf_fwhm, shift), Area(extent, bounds, bounds_crs)
-    choices = FusionChoices(method, weights, hints, trust, consistency, area)
+    choices = FusionChoices(method, weights, hints, trust, consistency, area, local_shift)
     hsi_cube, msi_cube = as_image(hsi), as_image(msi)
     msi_mask, coarse_mask = (None if image is None else as_image(image) for image in (mask, hsi_mask))
     with progress("Fusing", total=4) as advance:
-        pair = align_pair(hsi_cube, msi_cube, area, mask=msi_mask, hsi_mask=coarse_mask)
+        pair = align_pair(hsi_cube, msi_cube, area, mask=msi_mask, hsi_mask=coarse_mask, known_offset=choices.known_offset)
         advance(1)
         scene = prepare_scene(pair, hsi_cube, choices, advance)
         fused = fuse_whole(scene)
@@ -85,6 +87,7 @@ def fuse_files(
     response: ResponseSpec | None = None,
     psf_fwhm: float | None = None,
     shift: tuple[float, float] | None = None,
+    local_shift: bool = False,
     trust: str = MSI,
     consistency: bool = False,
     extent: str = INTERSECTION,
@@ -125,6 +128,7 @@ def fuse_files(
         response=response,
         psf_fwhm=psf_fwhm,
         shift=shift,
+        local_shift=local_shift,
         trust=trust,
         consistency=consistency,
         extent=extent,

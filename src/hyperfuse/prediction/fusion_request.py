@@ -31,6 +31,12 @@ class FusionChoices:
     trust: str = MSI
     consistency: bool = False
     area: Area = field(default_factory=Area)
+    local_shift: bool = False
+
+    @property
+    def known_offset(self) -> tuple[float, float] | None:
+        """How the cut must follow a known shift; where the HSI is trusted, the images are cut where it says that it lies."""
+        return self.hints.shift if self.trust == MSI else None
 
     def __post_init__(self) -> None:
         if self.method != AUTO:
@@ -54,6 +60,7 @@ class FusionRequest:
     response: ResponseSpec | None = None
     psf_fwhm: float | None = None
     shift: tuple[float, float] | None = None
+    local_shift: bool = False
     trust: str = MSI
     consistency: bool = False
     extent: str = INTERSECTION
@@ -97,6 +104,7 @@ class FusionRequest:
             self.trust,
             self.consistency,
             Area(self.extent, self.bounds, self.bounds_crs),
+            self.local_shift,
         )
 
     @property

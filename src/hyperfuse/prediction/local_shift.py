@@ -15,7 +15,7 @@ from hyperfuse.estimation.offset_field import OffsetField, WindowOffset, constan
 from hyperfuse.estimation.registration import Block, register
 from hyperfuse.estimation.sampling import MARGIN_OF_BLOCK, PairSamples
 from hyperfuse.prediction.aligned_pair import AlignedPair
-from hyperfuse.prediction.straightening import straightened_pair
+from hyperfuse.prediction.straightening import find_straightening
 from hyperfuse.progress import progress
 
 WINDOW = 16  # coarse pixels along each side
@@ -41,7 +41,7 @@ def estimate_offset_field(pair: AlignedPair, observation: Observation) -> Offset
             field = fit_offset_field([window for window in windows if window is not None], fine_size, start)
             if field.difference(before) < SETTLED:
                 break
-            looked_at = straightened_pair(pair, observation, field)
+            looked_at = find_straightening(pair, observation, field).straightened(pair)
     return field
 
 

@@ -15,6 +15,8 @@ from hyperfuse.prediction.fuse_pair import fuse_pair, observe, resolved_method
 from hyperfuse.prediction.fusion_request import HSI, FusionChoices
 from hyperfuse.prediction.moving import moved
 from hyperfuse.prediction.network_fusion import load_network, require_fitting_bands
+from hyperfuse.prediction.registered_pair import register_pair
+from hyperfuse.prediction.straightening import Straightening
 from hyperfuse.progress import Advance
 
 
@@ -27,6 +29,9 @@ class PreparedScene:
     observation: Observation
     method: str
     network: FusionNetwork | None
+    aligned: AlignedPair
+    """The pair before its HSI was straightened, where that was needed; else the same."""
+    straightening: Straightening | None
 
     @property
     def method_used(self) -> str | None:
@@ -44,11 +49,18 @@ def prepare_scene(
     network = None if choices.weights is None else load_network(str(choices.weights))
     if network is not None:
         require_fitting_bands(network, int(pair.usable_bands.sum()), pair.fine_shape[0])
-    observation = observe(pair, hsi, choices.hints, most_bytes)
+    found = register_pair(
+        pair,
+        lambda each: observe(each, hsi, choices.hints, most_bytes),
+        local_shift=choices.local_shift,
+        look_further=choices.hints.estimate and choices.hints.shift is None,
+    )
     advance(1)
-    method = resolved_method(pair, observation, choices.method, most_bytes) if network is None else choices.method
+    method = choices.method
+    if network is None:
+        method = resolved_method(found.pair, found.observation, method, most_bytes)
     advance(1)
-    return PreparedScene(pair, hsi, choices, observation, method, network)
+    return PreparedScene(found.pair, hsi, choices, found.observation, method, network, pair, found.straightening)
 
 
 def fuse_whole(scene: PreparedScene) -> NDArray[np.float32]:

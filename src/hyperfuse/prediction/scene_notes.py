@@ -10,23 +10,32 @@ from hyperfuse.estimation.observation import Observation
 from hyperfuse.networks.components import Subspace
 from hyperfuse.networks.fusion_network import FusionNetwork
 from hyperfuse.networks.pair_channels import PairChannels
+from hyperfuse.prediction.straightening import Straightening
 from hyperfuse.prediction.window_fusion import MethodFusion, NetworkFusion
 
 SUBSPACES = ("hsi_subspace", "msi_subspace")
 
 
-def notes_of(observation: Observation, fusion: MethodFusion | NetworkFusion) -> dict[str, Any]:
+def notes_of(
+    observation: Observation, fusion: MethodFusion | NetworkFusion, straightening: Straightening | None = None
+) -> dict[str, Any]:
     network = fusion if isinstance(fusion, NetworkFusion) else None
     method = fusion.base if isinstance(fusion, NetworkFusion) else fusion
     return {
         "observation": _contents(observation),
         "method": None if method is None else _contents(method),
         "network": None if network is None else _network_notes(network),
+        "straightening": None if straightening is None else straightening.notes(),
     }
 
 
 def observation_from(notes: Mapping[str, Any]) -> Observation:
     return Observation(**notes["observation"])
+
+
+def straightening_from(notes: Mapping[str, Any]) -> Straightening | None:
+    found = notes["straightening"]
+    return None if found is None else Straightening.from_notes(found)
 
 
 def fusion_from(notes: Mapping[str, Any], network: FusionNetwork | None) -> MethodFusion | NetworkFusion:

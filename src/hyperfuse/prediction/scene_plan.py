@@ -109,11 +109,11 @@ def plan_scene(request: FusionRequest) -> ScenePlan:
         msi = open_cube(request.msi, request.msi_variable, request.msi_band_axis)
         refuse_unfit(selected(hsi, request.stored), output_template(hsi, request.stored))
         mask, hsi_mask = (None if path is None else open_cube(path) for path in (request.mask, request.hsi_mask))
-        pair = align_pair(hsi, msi, choices.area, mask=mask, hsi_mask=hsi_mask)
+        pair = align_pair(hsi, msi, choices.area, mask=mask, hsi_mask=hsi_mask, known_offset=choices.known_offset)
         advance(1)
         scene = prepare_scene(pair, hsi, choices, advance, int(SHARE_OF_PREPARING * budget))
     # What the estimation has read of a small pair is not kept: it would count twice.
-    scene = replace(scene, pair=replace(scene.pair))
+    scene = replace(scene, pair=replace(scene.pair), aligned=replace(scene.aligned))
     reach, workload = _reach(scene), _workload(scene, request)
     return ScenePlan(request, scene, plan_memory(scene.pair, scene.observation, workload, reach, ram_gb), workload, reach)
 

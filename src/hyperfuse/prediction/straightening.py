@@ -14,10 +14,12 @@ Shapes: C bands, M msi bands, n pixels, h w coarse, H W fine.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from scipy.ndimage import gaussian_filter, map_coordinates, spline_filter
 
@@ -41,32 +43,59 @@ RIDGE = 1e-5
 FIXED_POINT_STEPS = 4
 
 
-def straightened_pair(pair: AlignedPair, observation: Observation, field: OffsetField | None = None) -> AlignedPair:
-    """The same pair with an HSI that looks everywhere where the observation's shift says; computed when it is read.
+@dataclass(frozen=True)
+class Straightening:
+    """Everything that must be known to straighten the HSI of a pair. Pairs are (y, x) in fine pixels."""
 
-    Without a field it did so before, but perhaps from a turned grid.
-    """
-    taken = hsi_as_taken(pair)
-    reader = StraightenedReader(pair, taken, observation.misregistration, observation.sigma, field)
-    reader = replace(reader, weights=_msi_weights(reader))
-    _, height, width = pair.coarse_shape
-    cube = derived_cube(reader, taken.image.cube, Grid(height + 2 * BEYOND, width + 2 * BEYOND, None, None))
-    source = CutImage(cube, slice(BEYOND, BEYOND + height), slice(BEYOND, BEYOND + width))
-    return replace(pair, hsi_source=source, turned_hsi=None)
+    misregistration: tuple[float, float]
+    """How far beyond its georeference all of the HSI shall look."""
+    sigma: tuple[float, float]
+    field: OffsetField | None
+    """How far it does look, where that differs from place to place; None: so far already, but from a turned grid."""
+    weights: NDArray[np.float32] | None
+    """(C, M) W; None: plain splines."""
+
+    def straightened(self, pair: AlignedPair) -> AlignedPair:
+        """The same pair with an HSI that is straightened when it is read."""
+        taken = hsi_as_taken(pair)
+        _, height, width = pair.coarse_shape
+        grid = Grid(height + 2 * BEYOND, width + 2 * BEYOND, None, None)
+        cube = derived_cube(StraightenedReader(pair, taken, self), taken.image.cube, grid)
+        source = CutImage(cube, slice(BEYOND, BEYOND + height), slice(BEYOND, BEYOND + width))
+        return replace(pair, hsi_source=source, turned_hsi=None)
+
+    def notes(self) -> dict[str, Any]:
+        """The same as plain numbers and tensors, to be kept; what single windows said is left out."""
+        field = None
+        if self.field is not None:
+            arrays = {"offsets": torch.from_numpy(self.field.offsets), "errors": torch.from_numpy(self.field.errors)}
+            field = {"fine_size": self.field.fine_size, "start": self.field.start, **arrays}
+        weights = None if self.weights is None else torch.from_numpy(self.weights)
+        return {"misregistration": self.misregistration, "sigma": self.sigma, "field": field, "weights": weights}
+
+    @classmethod
+    def from_notes(cls, notes: Mapping[str, Any]) -> Straightening:
+        field, weights = notes["field"], notes["weights"]
+        if field is not None:
+            arrays = {name: field[name].numpy() for name in ("offsets", "errors")}
+            field = OffsetField(tuple(field["fine_size"]), tuple(field["start"]), **arrays, windows=(), used=())
+        misregistration, sigma = tuple(notes["misregistration"]), tuple(notes["sigma"])
+        return cls(misregistration, sigma, field, None if weights is None else weights.numpy())
+
+
+def find_straightening(pair: AlignedPair, observation: Observation, field: OffsetField | None = None) -> Straightening:
+    """How to make all of the HSI look where the observation's shift says."""
+    plain = Straightening(observation.misregistration, observation.sigma, field, None)
+    return replace(plain, weights=_msi_weights(StraightenedReader(pair, hsi_as_taken(pair), plain)))
 
 
 @dataclass(frozen=True)
 class StraightenedReader:
-    """The pair's HSI, with `BEYOND` more pixels on all sides, as if all of it looked `misregistration` beyond its grid."""
+    """The straightened HSI of a pair, with `BEYOND` more pixels on all sides."""
 
     pair: AlignedPair
     taken: TakenHsi
-    misregistration: tuple[float, float]
-    sigma: tuple[float, float]
-    field: OffsetField | None
-    """Where it looks in truth."""
-    weights: NDArray[np.float32] | None = None
-    """(C, M), W."""
+    how: Straightening
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -84,20 +113,19 @@ class StraightenedReader:
         if needed is None:
             return np.full((len(bands), *looks[0].shape), np.nan, dtype=np.float32)
         values, at = self.taken.image.values(*needed, bands), within(pixels, needed)
-        if self.weights is None:
-            return interpolated(values, at)
+        between = interpolated(values, at)
+        if self.how.weights is None:
+            return between
         seen, wanted = self.msi_seen_at(self.looks_of(needed), looks)
         # Where the HSI is missing, its splines run on neighbours; the MSI's must do so too, to show what that costs.
         seen[:, ~np.isfinite(values).any(axis=0)] = np.nan
-        between = interpolated(np.concatenate([values, seen]), at)
-        detail = np.nan_to_num(wanted - between[len(bands) :])
-        result: NDArray[np.float32] = between[: len(bands)] + np.tensordot(self.weights[bands], detail, 1)
-        return result
+        between += np.tensordot(self.how.weights[bands], np.nan_to_num(wanted - interpolated(seen, at)), 1)
+        return between
 
     def wanted_looks(self, rows: slice, columns: slice) -> Positions:
         """At which fine positions the straightened pixels shall look."""
         pixels = _pixel_positions((rows, columns))
-        (scale_y, scale_x), (shift_y, shift_x), (move_y, move_x) = self.pair.scale, self.pair.grid_shift, self.misregistration
+        (scale_y, scale_x), (shift_y, shift_x), (move_y, move_x) = self.pair.scale, self.pair.grid_shift, self.how.misregistration
         y = (pixels[0] - BEYOND + 0.5) * scale_y - 0.5 + shift_y + move_y
         x = (pixels[1] - BEYOND + 0.5) * scale_x - 0.5 + shift_x + move_x
         return y, x
@@ -117,15 +145,15 @@ class StraightenedReader:
         return self.taken.unplaced((rows, columns))
 
     def _offsets(self, rows: NDArray[np.float64], columns: NDArray[np.float64]) -> NDArray[np.float64]:
-        if self.field is not None:
-            return self.field.at(rows, columns)
-        return np.array(self.misregistration)[:, None, None]
+        if self.how.field is not None:
+            return self.how.field.at(rows, columns)
+        return np.array(self.how.misregistration)[:, None, None]
 
     def msi_seen_at(self, *looks: Positions) -> list[NDArray[np.float32]]:
         """(M, ...) for each set of fine positions: what the HSI's sensor would see of the MSI there. The MSI's holes are filled."""
         window = self._msi_window(*looks)
         msi = filled_from_nearest(self.pair.msi_source.values(*window))
-        blurred = gaussian_filter(msi, (0.0, *self.sigma), mode="nearest", truncate=REACH_IN_SIGMAS)
+        blurred = gaussian_filter(msi, (0.0, *self.how.sigma), mode="nearest", truncate=REACH_IN_SIGMAS)
         coefficients = [spline_filter(plane, 3, np.float64, mode="mirror") for plane in blurred]
         found = []
         for positions in looks:
@@ -137,7 +165,7 @@ class StraightenedReader:
     def _msi_window(self, *looks: Positions) -> Window:
         """The part of the MSI that is seen from some fine positions."""
         parts = []
-        for axis, (size, sigma) in enumerate(zip(self.pair.fine_shape[1:], self.sigma, strict=True)):
+        for axis, (size, sigma) in enumerate(zip(self.pair.fine_shape[1:], self.how.sigma, strict=True)):
             reach = REACH_IN_SIGMAS * sigma + 3
             first, last = min(each[axis].min() for each in looks) - reach, max(each[axis].max() for each in looks) + reach
             start = min(max(0, math.floor(first)), size - 1)

@@ -14,7 +14,7 @@ from hyperfuse.cubes.undisturbed import CubeWriter
 from hyperfuse.errors import Cancelled, CubeWriteError, OptionError
 from hyperfuse.prediction.cluster import fused_on_cluster
 from hyperfuse.prediction.scene_job import FusedTile, SceneJob
-from hyperfuse.prediction.scene_notes import fusion_from, notes_of, observation_from
+from hyperfuse.prediction.scene_notes import fusion_from, notes_of, observation_from, straightening_from
 from hyperfuse.prediction.scene_plan import ScenePlan, learn_scene
 from hyperfuse.prediction.tile_engine import StageSeconds, fused_in_threads
 from hyperfuse.prediction.tile_plan import Tile
@@ -54,13 +54,17 @@ def _begun(plan: ScenePlan, folder: WorkFolder) -> tuple[ScenePlan, SceneJob, xr
     record = plan.record()
     template = plan.template(record)
     fusion = learn_scene(plan)
-    folder.begin(Journal.of(plan.request, plan.memory.tile_size, record), notes_of(plan.scene.observation, fusion))
+    folder.begin(
+        Journal.of(plan.request, plan.memory.tile_size, record), notes_of(plan.scene.observation, fusion, plan.scene.straightening)
+    )
     return plan, plan.job(fusion, template), template
 
 
 def _continued(plan: ScenePlan, folder: WorkFolder, journal: Journal) -> tuple[ScenePlan, SceneJob, xr.DataArray]:
     notes = folder.scene()
-    plan = replace(plan, scene=replace(plan.scene, observation=observation_from(notes)))
+    straightening, aligned = straightening_from(notes), plan.scene.aligned
+    pair = aligned if straightening is None else straightening.straightened(aligned)
+    plan = replace(plan, scene=replace(plan.scene, observation=observation_from(notes), pair=pair))
     plan = plan.in_tiles_of((journal.tile_size[0], journal.tile_size[1]))
     template = plan.template(journal.record)
     return plan, plan.job(fusion_from(notes, plan.scene.network), template), template

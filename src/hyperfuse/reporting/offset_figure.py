@@ -1,0 +1,140 @@
+"""A picture of how an HSI lies on an MSI: arrows over the MSI in grey, from where its georeference puts it to where it looks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import Normalize
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from hyperfuse.cubes.publishing import published
+from hyperfuse.prediction.registration_report import RegistrationReport
+
+Floats = NDArray[np.float64]
+DOTS_PER_INCH = 120
+LARGEST_PICTURE = 900
+WIDEST, TALLEST = 9.0, 9.0
+ARROWS = 14  # along the longer side
+COLOURS = "viridis"
+GREY_PERCENTILES = (2.0, 98.0)
+# Coloured arrows and black marks show on all greys above this.
+DARKEST_GREY = 0.4
+# A colour bar that spans less than this, in fine pixels, would show noise as a pattern.
+SMALLEST_RANGE = 0.1
+ROUND_LENGTHS = (1.0, 2.0, 5.0)
+SMALL, MEDIUM, LARGE = 8.5, 10.0, 13.0
+
+
+def offset_figure(path: Path, report: RegistrationReport, title: str) -> Path:
+    """Write the picture as a PNG, whole or not at all, replacing one that is there."""
+    _, height, width = report.pair.fine_shape
+    shrink = min(WIDEST / width, TALLEST / height)
+    size = max(3.5, width * shrink), max(2.0, height * shrink)
+    figure = Figure(figsize=(size[0] + 2.1, size[1] + 1.5), dpi=DOTS_PER_INCH, facecolor="white", layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    axes.imshow(_grey_picture(report), cmap="gray", vmin=0, vmax=1, extent=(0, width, height, 0), interpolation="nearest")
+    axes.set_facecolor("#d8d8d8")
+    _draw_windows(axes, report)
+    arrows = _draw_arrows(axes, report)
+    _draw_colour_bar(figure, axes, arrows, report)
+    axes.set(xlim=(0, width), ylim=(height, 0), xlabel="fine pixels", ylabel="fine pixels")
+    axes.tick_params(labelsize=SMALL, length=2)
+    axes.set_title(_described(report), fontsize=MEDIUM, loc="left")
+    figure.suptitle(title, fontsize=LARGE, fontweight="bold", x=0.02, ha="left")
+    with published(Path(path), overwrite=True) as target:
+        figure.savefig(target, format="png")
+    return Path(path)
+
+
+def _grey_picture(report: RegistrationReport) -> Floats:
+    """The mean of the MSI's bands, of every n-th pixel, from dark to bright; NaN where there is no data."""
+    source = report.pair.msi_source
+    every = max(1, -(-max(source.shape[1:]) // LARGEST_PICTURE))
+    picture: Floats = source.thinned(every).mean(axis=0).astype(np.float64)
+    seen = picture[np.isfinite(picture)]
+    low, high = np.percentile(seen, GREY_PERCENTILES) if seen.size else (0.0, 1.0)
+    shown = np.clip((picture - low) / (high - low if high > low else 1.0), 0, 1)
+    return DARKEST_GREY + (1 - DARKEST_GREY) * shown
+
+
+def _draw_windows(axes: Any, report: RegistrationReport) -> None:
+    """Where offsets were measured, and where that was of no use."""
+    field = report.field
+    for used, marker, label in ((True, "o", "windows followed"), (False, "x", "windows left out")):
+        places = [window.place for window, each in zip(field.windows, field.used, strict=True) if each == used]
+        if places:
+            rows, columns = np.array(places).T + 0.5
+            colour = {"facecolors": "none", "edgecolors": "black"} if used else {"color": "#c1121f"}
+            axes.scatter(columns, rows, s=14, marker=marker, linewidths=0.9, label=label, zorder=3, **colour)
+    if field.windows:
+        axes.legend(loc="upper left", bbox_to_anchor=(0.0, -0.07), ncols=2, fontsize=SMALL, frameon=False)
+
+
+def _draw_arrows(axes: Any, report: RegistrationReport) -> Any:
+    _, height, width = report.pair.fine_shape
+    spacing = max(height, width) / ARROWS
+    rows, columns = (
+        (np.arange(max(1, round(size / spacing))) + 0.5) * size / max(1, round(size / spacing)) for size in (height, width)
+    )
+    y, x = np.meshgrid(rows, columns, indexing="ij")
+    down, right = report.field.at(y - 0.5, x - 0.5)
+    length = np.hypot(down, right)
+    stretch = 0.9 * spacing / max(float(length.max()), 1e-6)
+    low, high = float(length.min()), float(length.max())
+    if high - low < SMALLEST_RANGE:
+        low, high = max(0.0, (low + high - SMALLEST_RANGE) / 2), (low + high + SMALLEST_RANGE) / 2
+    arrows = axes.quiver(
+        x, y, right * stretch, down * stretch, length, cmap=COLOURS, norm=Normalize(low, high), angles="xy", scale_units="xy",
+        scale=1, width=0.004, pivot="tail", edgecolor="black", linewidth=0.4, zorder=4,
+    )  # fmt: skip
+    shown = _round_length(float(length.max()))
+    axes.quiverkey(
+        arrows,
+        0.86,
+        -0.1,
+        shown * stretch,
+        f"{shown:g} fine pixels",
+        labelpos="E",
+        coordinates="axes",
+        fontproperties={"size": SMALL},
+    )
+    return arrows
+
+
+def _round_length(longest: float) -> float:
+    """1, 2 or 5 times a power of ten, not longer than the longest arrow."""
+    power = 10.0 ** np.floor(np.log10(max(longest, 1e-6)))
+    return float(max(factor * power for factor in ROUND_LENGTHS if factor * power <= max(longest, power)))
+
+
+def _draw_colour_bar(figure: Figure, axes: Any, arrows: Any, report: RegistrationReport) -> None:
+    bar = figure.colorbar(arrows, ax=axes, fraction=0.05, pad=0.02)
+    bar.set_label("offset, fine pixels", fontsize=MEDIUM)
+    bar.ax.tick_params(labelsize=SMALL, length=2)
+    if report.metres is not None:
+        metres = float(np.sqrt(report.metres[0] * report.metres[1]))
+
+        def in_metres(pixels: Any) -> Any:
+            return pixels * metres
+
+        def in_pixels(length: Any) -> Any:
+            return length / metres
+
+        bar.ax.yaxis.set_ticks_position("left")
+        bar.ax.yaxis.set_label_position("left")
+        other = bar.ax.secondary_yaxis("right", functions=(in_metres, in_pixels))
+        other.set_ylabel("offset, metres", fontsize=MEDIUM)
+        other.tick_params(labelsize=SMALL, length=2)
+
+
+def _described(report: RegistrationReport) -> str:
+    field, whole = report.field, report.whole
+    words = f"whole scene {whole.offset[0]:+.2f} {whole.offset[1]:+.2f} (down, right), confidence {whole.confidence:.2f}"
+    if not any(field.used):
+        return f"{words}; no local offsets"
+    return f"{words}; local: varies by {field.variation:.2f}, at most {field.largest:.2f}, confidence {field.confidence:.2f}"
