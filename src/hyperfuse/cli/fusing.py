@@ -13,6 +13,8 @@ from hyperfuse.cli.pairs import RESPONSE_HELP
 if TYPE_CHECKING:
     from hyperfuse.prediction.fusion_request import FusionRequest
 
+OBSERVATION = "How the pair was observed"
+INPUTS = "Parts of the inputs"
 LARGE_SCENES = "Large scenes"
 INTERRUPTED = 130
 
@@ -32,43 +34,78 @@ def fuse(
     estimate: Annotated[
         bool,
         typer.Option(
-            help="Find shift, point spread, response and noise from the pair itself (else: as georeferenced, FWHM = scale)."
+            help="Find shift, point spread, response and noise from the pair itself (else: as georeferenced, FWHM = scale).",
+            rich_help_panel=OBSERVATION,
         ),
     ] = True,
-    response: Annotated[str | None, typer.Option(metavar="R", help="Known response, not estimated. " + RESPONSE_HELP)] = None,
-    psf_fwhm: Annotated[float | None, typer.Option(help="Known point spread of the HSI, FWHM in fine pixels.")] = None,
+    response: Annotated[
+        str | None, typer.Option(metavar="R", help="Known response, not estimated. " + RESPONSE_HELP, rich_help_panel=OBSERVATION)
+    ] = None,
+    psf_fwhm: Annotated[
+        float | None, typer.Option(help="Known point spread of the HSI, FWHM in fine pixels.", rich_help_panel=OBSERVATION)
+    ] = None,
     shift: Annotated[
         tuple[float, float] | None,
-        typer.Option(metavar="DY DX", help="Known shift: how far down and right of its georeference the HSI looks, fine pixels."),
+        typer.Option(
+            metavar="DY DX",
+            help="Known shift: how far down and right of its georeference the HSI looks, fine pixels.",
+            rich_help_panel=OBSERVATION,
+        ),
     ] = None,
     local_shift: Annotated[
-        bool, typer.Option("--local-shift", help="Follow a shift that differs from place to place. See `hyperfuse register`.")
+        bool,
+        typer.Option(
+            "--local-shift",
+            help="Follow a shift that differs from place to place. See `hyperfuse register`.",
+            rich_help_panel=OBSERVATION,
+        ),
     ] = False,
     trust: Annotated[
-        str, typer.Option(metavar="msi|hsi", help="Whose georeference is right where the two disagree; the result lies there.")
+        str,
+        typer.Option(
+            metavar="msi|hsi",
+            help="Whose georeference is right where the two disagree; the result lies there.",
+            rich_help_panel=OBSERVATION,
+        ),
     ] = "msi",
     consistency: Annotated[
         bool, typer.Option("--consistency", help="Make the result agree once more with both images, as far as their noise allows.")
     ] = False,
     extent: Annotated[
-        str, typer.Option(metavar="intersection|msi|hsi", help="What OUT covers: what both images show, or all of one of them.")
+        str,
+        typer.Option(
+            metavar="intersection|msi|hsi",
+            help="What OUT covers: what both images show, or all of one of them.",
+            rich_help_panel=INPUTS,
+        ),
     ] = "intersection",
     bounds: Annotated[
         tuple[float, float, float, float] | None,
-        typer.Option(metavar="XMIN YMIN XMAX YMAX", help="Fuse only this part, in the MSI's coordinates."),
+        typer.Option(metavar="XMIN YMIN XMAX YMAX", help="Fuse only this part, in the MSI's coordinates.", rich_help_panel=INPUTS),
     ] = None,
-    bounds_crs: Annotated[str | None, typer.Option(metavar="CRS", help="Of --bounds, e.g. EPSG:4326.")] = None,
+    bounds_crs: Annotated[
+        str | None, typer.Option(metavar="CRS", help="Of --bounds, e.g. EPSG:4326.", rich_help_panel=INPUTS)
+    ] = None,
     mask: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Clouds in the MSI: not used where this raster, on any grid, is not 0.")
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Clouds in the MSI: not used where this raster, on any grid, is not 0.", rich_help_panel=INPUTS
+        ),
     ] = None,
-    hsi_mask: Annotated[Path | None, typer.Option(metavar="FILE", help="The same for the HSI.")] = None,
-    hsi_variable: Annotated[str | None, typer.Option(help="Which array of an HSI file that holds several.")] = None,
-    msi_variable: Annotated[str | None, typer.Option(help="Which array of an MSI file that holds several.")] = None,
+    hsi_mask: Annotated[Path | None, typer.Option(metavar="FILE", help="The same for the HSI.", rich_help_panel=INPUTS)] = None,
+    hsi_variable: Annotated[
+        str | None, typer.Option(help="Which array of an HSI file that holds several.", rich_help_panel=INPUTS)
+    ] = None,
+    msi_variable: Annotated[
+        str | None, typer.Option(help="Which array of an MSI file that holds several.", rich_help_panel=INPUTS)
+    ] = None,
     hsi_band_axis: Annotated[
-        int | None, typer.Option(metavar="0|1|2", help="Which axis of an unlabelled HSI array holds the bands.")
+        int | None,
+        typer.Option(metavar="0|1|2", help="Which axis of an unlabelled HSI array holds the bands.", rich_help_panel=INPUTS),
     ] = None,
     msi_band_axis: Annotated[
-        int | None, typer.Option(metavar="0|1|2", help="Which axis of an unlabelled MSI array holds the bands.")
+        int | None,
+        typer.Option(metavar="0|1|2", help="Which axis of an unlabelled MSI array holds the bands.", rich_help_panel=INPUTS),
     ] = None,
     bands: out.Bands = None,
     dtype: out.DataType = None,
@@ -106,6 +143,7 @@ def fuse(
     """Fuse a coarse HSI with a fine MSI: the HSI's bands on the MSI's pixels, with all metadata.
 
     [dim]hyperfuse fuse enmap.tif sentinel2.tif -o fused.tif[/dim]
+    [dim]hyperfuse fuse enmap.zip S2A.SAFE -o fused.tif --bands 0.4-1.0um,good --dtype int16 --scale-factor 0.0001 --cog[/dim]
     """
     from hyperfuse.prediction.fusion_request import FusionRequest
 

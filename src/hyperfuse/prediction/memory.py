@@ -31,7 +31,7 @@ DEFAULT_SHARE = 0.5  # of the machine's memory
 # Windows that are being cut into pieces, small matrices, and what the allocator does not give back at once.
 OVERHEAD_OF_TILE = 40_000_000
 ROOM = 1.2
-# Tiles are planned so that two may be worked on at once. One that is large enough for its margin to cost little is not made larger.
+# Tiles are planned for two at once on every machine. One that is large enough for its margin to cost little is not made larger.
 TILES_AT_ONCE = 2
 TOLERABLE_MARGIN = 1.3
 # A scene up to this side is fused in one piece where memory allows.
@@ -62,7 +62,7 @@ class Workload:
         """At the peak of the work on one tile; `near_pixels` are the fine pixels within reach of the last step."""
         core, window, coarse = _pixels(place.core_size), _pixels(place.fine_size), _pixels(place.coarse_size)
         denoising = 20 * coarse * (self.msi_bands + 1) * (self.msi_bands + MOST_COMPONENTS)
-        on_inputs = 24 * self.msi_bands * window + 36 * self.bands * coarse
+        on_inputs = 20 * self.msi_bands * window + 36 * self.bands * coarse
         on_bands = 4 * self.bands * (self.core_copies * core + self.window_copies * window)
         on_components = 4 * self.components * near_pixels
         return int(ROOM * (on_inputs + denoising + max(on_components, on_bands + on_components / 4)) + OVERHEAD_OF_TILE)
@@ -126,23 +126,23 @@ def plan_memory(
         needed = whole_bytes(workload, everything)
         if needed <= budget:
             return MemoryPlan(output, needed, budget, whole=True)
-    fitting = None
-    needed = 0
+    best, most_done, needed = None, 0.0, 0
     for size in sizes or TILE_SIZES[::-1]:
         place, near = place_for(pair, observation, *_middle(pair, size), reach), near_pixels(pair, observation, size, reach)
         needed = workload.working_bytes(place, near) + 2 * workload.input_bytes(place) + 2 * workload.block_bytes(place)
-        if TILES_AT_ONCE * needed > budget and (fitting is not None or needed > budget):
+        # What is done at once of what is wanted, not of the margins.
+        done = min(TILES_AT_ONCE, budget // needed) * _pixels(place.core_size) / near
+        if done > most_done:
+            best, most_done = MemoryPlan(size, needed, budget), done
+        if done >= TILES_AT_ONCE / TOLERABLE_MARGIN or needed > budget:
             break
-        fitting = MemoryPlan(size, needed, budget)
-        if near <= TOLERABLE_MARGIN * _pixels(size) or (size[0] >= output[0] and size[1] >= output[1]):
-            break
-    if fitting is None:
+    if best is None:
         least = (needed + PROGRAM_BYTES + CACHE_BYTES) / GIGABYTE
         height, width = (sizes or TILE_SIZES)[-1]
         raise OptionError(
             f"{ram_gb:g} GB of memory", f"at least {least:.2g} GB for a tile of {height}x{width} pixels", "raise --ram"
         )
-    return fitting
+    return best
 
 
 def whole_bytes(workload: Workload, everything: WindowPlace) -> int:
