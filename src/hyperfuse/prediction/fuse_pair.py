@@ -26,7 +26,7 @@ from hyperfuse.methods.fuse_arrays import fuse_arrays, suited_method
 from hyperfuse.methods.nodata import fill_missing, mask_missing
 from hyperfuse.methods.selection import FEWEST_COARSER_PIXELS, MOST_PIXELS
 from hyperfuse.methods.window import Window
-from hyperfuse.networks.fusion_network import FusionNetwork
+from hyperfuse.networks.rivals.catalogue import AnyNetwork
 from hyperfuse.prediction.aligned_pair import AlignedPair, require_possible_shift
 from hyperfuse.prediction.network_fusion import fuse_with_network
 from hyperfuse.prediction.scene_sample import LARGEST_NOISE_SIDE, NOISE_COPIES, StreamedSamples, representative_window
@@ -93,7 +93,7 @@ def resolved_method(pair: AlignedPair, observation: Observation, method: str, mo
 
 
 def fuse_pair(
-    pair: AlignedPair, observation: Observation, method: str, network: FusionNetwork | None = None, *, consistency: bool = False
+    pair: AlignedPair, observation: Observation, method: str, network: AnyNetwork | None = None, *, consistency: bool = False
 ) -> NDArray[np.float32]:
     """(C, H, W) physical values, NaN where there is no data. Bands flagged bad or empty are only interpolated."""
     fused = np.empty((pair.hsi.shape[0], *pair.msi.shape[1:]), dtype=np.float32)
@@ -109,7 +109,7 @@ def fuse_pair(
     return fused
 
 
-def _by_network(network: FusionNetwork, hsi: Tensor, msi: Tensor, observation: Observation, wavelength_nm: Tensor | None) -> Tensor:
+def _by_network(network: AnyNetwork, hsi: Tensor, msi: Tensor, observation: Observation, wavelength_nm: Tensor | None) -> Tensor:
     fused = fuse_with_network(network, fill_missing(hsi), fill_missing(msi), observation, wavelength_nm)
     return mask_missing(fused, Window(hsi, msi, observation))
 

@@ -20,7 +20,7 @@ from hyperfuse.estimation.observation import Observation
 from hyperfuse.methods.catalogue import find_method
 from hyperfuse.methods.conditioning import conditioning_reach
 from hyperfuse.methods.pair_model import MOST_COMPONENTS
-from hyperfuse.networks.fusion_network import FusionNetwork
+from hyperfuse.networks.rivals.catalogue import AnyNetwork
 from hyperfuse.prediction.aligned_pair import AlignedPair
 from hyperfuse.prediction.tile_plan import TILE_SIZES, WindowPlace, place_for
 
@@ -81,7 +81,7 @@ def method_workload(pair: AlignedPair, method: str, *, consistency: bool, itemsi
     )
 
 
-def network_workload(pair: AlignedPair, network: FusionNetwork, *, itemsize: int) -> Workload:
+def network_workload(pair: AlignedPair, network: AnyNetwork, *, itemsize: int) -> Workload:
     """A network works on features of the whole window, and so does the closed form that it adds to."""
     config = network.config
     bands = pair.coarse_shape[0]

@@ -14,11 +14,12 @@ from torch import Tensor
 from hyperfuse.errors import BandError, GridError, HyperfuseError, OptionError, WeightsError
 from hyperfuse.estimation.observation import Observation
 from hyperfuse.methods.fuse_arrays import fuse_arrays
-from hyperfuse.networks.fusion_network import FusionNetwork
 from hyperfuse.networks.network_config import BICUBIC
 from hyperfuse.networks.network_errors import ChannelCountError, MissingExtraError, NetworkError, PairShapeError, WeightsFileError
 from hyperfuse.networks.pair_channels import find_channels
 from hyperfuse.networks.pixel_centres import AxisPlacement, Placement
+from hyperfuse.networks.rivals.catalogue import AnyNetwork, load_any_network
+from hyperfuse.networks.rivals.rival_network import RivalNetwork
 from hyperfuse.networks.tiling import fuse_by_tiles
 
 # Pixels above this share of all are highlights: they may leave the network's range of values.
@@ -44,19 +45,20 @@ def network_errors() -> Iterator[None]:
         raise OUR_ERRORS.get(type(error), OptionError)(error.got, error.expected, error.remedy) from error
 
 
-def load_network(weights: str) -> FusionNetwork:
+def load_network(weights: str) -> AnyNetwork:
+    """Ours or a rival."""
     with network_errors():
-        return FusionNetwork.from_pretrained(weights)
+        return load_any_network(weights)
 
 
-def require_fitting_bands(network: FusionNetwork, bands: int, msi_bands: int) -> None:
+def require_fitting_bands(network: AnyNetwork, bands: int, msi_bands: int) -> None:
     """Said before the estimation, not after it."""
     with network_errors():
         network.check_bands(bands, msi_bands)
 
 
 def fuse_with_network(
-    network: FusionNetwork, hsi: Tensor, msi: Tensor, observation: Observation, wavelength_nm: Tensor | None = None
+    network: AnyNetwork, hsi: Tensor, msi: Tensor, observation: Observation, wavelength_nm: Tensor | None = None
 ) -> Tensor:
     """hsi (C, h, w), msi (M, H, W) -> (C, H, W) in the hsi's unit. The closed form that the network adds to is run first."""
     hsi_unit = unit_of(hsi, network.config.value_range[1])
@@ -65,6 +67,10 @@ def fuse_with_network(
     base = None if network.config.base == BICUBIC else fuse_arrays(hsi, msi, observation, network.config.base)
     device = next(network.parameters()).device
     whole_hsi, whole_msi = (hsi / hsi_unit)[None].to(device), (msi / msi_unit)[None].to(device)
+    if isinstance(network, RivalNetwork):
+        with network_errors(), torch.inference_mode():
+            whole: Tensor = network(whole_hsi, whole_msi, placement)
+        return whole[0].cpu() * hsi_unit
     with network_errors():
         channels = find_channels(
             network.config, whole_hsi, whole_msi, wavelength_nm, msi_centres_nm(observation.response, wavelength_nm)

@@ -9,7 +9,7 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from hyperfuse.estimation.observation import Observation
-from hyperfuse.networks.fusion_network import FusionNetwork
+from hyperfuse.networks.rivals.catalogue import AnyNetwork
 from hyperfuse.prediction.aligned_pair import AlignedPair
 from hyperfuse.prediction.fuse_pair import fuse_pair, observe, resolved_method
 from hyperfuse.prediction.fusion_request import HSI, FusionChoices
@@ -28,7 +28,7 @@ class PreparedScene:
     choices: FusionChoices
     observation: Observation
     method: str
-    network: FusionNetwork | None
+    network: AnyNetwork | None
     aligned: AlignedPair
     """The pair before its HSI was straightened, where that was needed; else the same."""
     straightening: Straightening | None

@@ -10,6 +10,7 @@ from hyperfuse.estimation.observation import Observation
 from hyperfuse.networks.components import Subspace
 from hyperfuse.networks.fusion_network import FusionNetwork
 from hyperfuse.networks.pair_channels import PairChannels
+from hyperfuse.networks.rivals.catalogue import AnyNetwork
 from hyperfuse.prediction.straightening import Straightening
 from hyperfuse.prediction.window_fusion import MethodFusion, NetworkFusion
 
@@ -38,11 +39,12 @@ def straightening_from(notes: Mapping[str, Any]) -> Straightening | None:
     return None if found is None else Straightening.from_notes(found)
 
 
-def fusion_from(notes: Mapping[str, Any], network: FusionNetwork | None) -> MethodFusion | NetworkFusion:
+def fusion_from(notes: Mapping[str, Any], network: AnyNetwork | None) -> MethodFusion | NetworkFusion:
     method = None if notes["method"] is None else MethodFusion(**notes["method"])
     if network is None:
         assert method is not None
         return method
+    assert isinstance(network, FusionNetwork), "rivals are run on whole scenes"
     found = notes["network"]
     channels = dict(found["channels"])
     for name in SUBSPACES:

@@ -19,11 +19,14 @@ from hyperfuse.cubes.output_options import output_template, refuse_unfit, select
 from hyperfuse.cubes.provenance import provenance
 from hyperfuse.errors import OptionError
 from hyperfuse.methods.window import Window
+from hyperfuse.networks.fusion_network import FusionNetwork
 from hyperfuse.networks.network_config import BICUBIC
+from hyperfuse.networks.rivals.rival_network import RivalNetwork
 from hyperfuse.prediction.aligned_pair import align_pair
 from hyperfuse.prediction.fused_cube import cannot_miss, fused_template
 from hyperfuse.prediction.fusion_request import HSI, FusionRequest
 from hyperfuse.prediction.memory import (
+    LARGEST_WHOLE_SIDE,
     MemoryPlan,
     Workload,
     available_bytes,
@@ -115,7 +118,20 @@ def plan_scene(request: FusionRequest) -> ScenePlan:
     # What the estimation has read of a small pair is not kept: it would count twice.
     scene = replace(scene, pair=replace(scene.pair), aligned=replace(scene.aligned))
     reach, workload = _reach(scene), _workload(scene, request)
-    return ScenePlan(request, scene, plan_memory(scene.pair, scene.observation, workload, reach, ram_gb), workload, reach)
+    memory = plan_memory(scene.pair, scene.observation, workload, reach, ram_gb)
+    _require_whole_for_rivals(scene, memory)
+    return ScenePlan(request, scene, memory, workload, reach)
+
+
+def _require_whole_for_rivals(scene: PreparedScene, memory: MemoryPlan) -> None:
+    if isinstance(scene.network, RivalNetwork) and not memory.whole:
+        grid = scene.pair.output_grid
+        raise OptionError(
+            f"a scene of {grid.height} x {grid.width} pixels for {type(scene.network).__name__}",
+            f"one that fits into memory ({memory.budget / 1e9:.2g} GB) and has at most {LARGEST_WHOLE_SIDE} pixels on a side: "
+            "this network weighs its features by what it sees in the whole scene, so it cannot work in tiles",
+            "cut the scene with --bounds, raise --ram, or take weights of a fusion network",
+        )
 
 
 def learn_scene(plan: ScenePlan) -> MethodFusion | NetworkFusion:
@@ -150,6 +166,7 @@ def learn_from(plan: ScenePlan, windows: Sequence[Callable[[], Window]]) -> Meth
     pair, observation = scene.pair, scene.observation
     if scene.network is None:
         return learn_method(scene.method, scene.choices.consistency, windows)
+    assert isinstance(scene.network, FusionNetwork), "rivals are run on whole scenes"
     centres = wavelengths_nm(pair.hsi_source.cube)
     wavelength_nm = None if centres is None else torch.from_numpy(centres[pair.usable_bands])
     return learn_network(scene.network, observation, wavelength_nm, windows)

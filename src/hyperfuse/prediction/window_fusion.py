@@ -23,6 +23,7 @@ from hyperfuse.networks.fusion_network import FusionNetwork
 from hyperfuse.networks.network_config import BICUBIC
 from hyperfuse.networks.pair_channels import PairChannels, find_channels
 from hyperfuse.networks.pixel_centres import Placement
+from hyperfuse.networks.rivals.catalogue import AnyNetwork
 from hyperfuse.prediction.network_fusion import axis_placement, msi_centres_nm, msi_units, network_errors, unit_of
 
 # Of each window, so many values stand for its range and its components.
@@ -95,9 +96,11 @@ class NetworkFusion:
         return mask_missing(inner.fine(fused[0]) * self.hsi_unit, window)
 
 
-def network_reach(network: FusionNetwork, observation: Observation) -> int:
-    """The receptive field in coarse pixels, and two for interpolation."""
+def network_reach(network: AnyNetwork, observation: Observation) -> int:
+    """The receptive field in coarse pixels, and two for interpolation. A rival sees the whole scene, or none of it."""
     margin = network.margin
+    if margin is None:
+        return 0
     return max(margin.coarse, math.ceil(margin.fine / min(observation.scale))) + 2
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import Discriminator, Tag
 
 from hyperfuse.networks import weights_folder
 from hyperfuse.networks.fusion_network import FusionNetwork
+from hyperfuse.networks.network_config import PRESETS, NetworkConfig
 from hyperfuse.networks.network_errors import NetworkError, WeightsFileError
 from hyperfuse.networks.rivals.dcinn import Dcinn, DcinnConfig
 from hyperfuse.networks.rivals.dspnet import DspNet, DspNetConfig
@@ -16,11 +17,33 @@ from hyperfuse.networks.rivals.mimo_sst import MimoSst, MimoSstConfig
 from hyperfuse.networks.rivals.pstun import Pstun, PstunConfig
 from hyperfuse.networks.rivals.rival_network import RivalNetwork
 
-AnyRivalConfig = Annotated[DspNetConfig | MimoSstConfig | DcinnConfig | PstunConfig, Field(discriminator="kind")]
+OURS = "fusion network"
+
+
+def _kind(config: Any) -> str:
+    """A fusion network names no kind, a rival its own."""
+    kind = config.get("kind") if isinstance(config, dict) else getattr(config, "kind", None)
+    return OURS if kind is None else str(kind)
+
+
+AnyRivalConfig = DspNetConfig | MimoSstConfig | DcinnConfig | PstunConfig
+AnyNetworkConfig = Annotated[
+    Annotated[NetworkConfig, Tag(OURS)]
+    | Annotated[DspNetConfig, Tag("dspnet")]
+    | Annotated[MimoSstConfig, Tag("mimo-sst")]
+    | Annotated[DcinnConfig, Tag("dcinn")]
+    | Annotated[PstunConfig, Tag("pstun")],
+    Discriminator(
+        _kind,
+        custom_error_type="unknown_network",
+        custom_error_message="expected kind to be one of dspnet, mimo-sst, dcinn, pstun, or no kind for a fusion network",
+    ),
+]
+AnyNetwork = FusionNetwork | RivalNetwork
 RIVALS: dict[str, Any] = {"dspnet": DspNet, "mimo-sst": MimoSst, "dcinn": Dcinn, "pstun": Pstun}
 
 # Bands as in the paper's table of efficiency; `with_bands` for other sensors.
-RIVAL_PRESETS: dict[str, DspNetConfig | MimoSstConfig | DcinnConfig | PstunConfig] = {
+RIVAL_PRESETS: dict[str, AnyRivalConfig] = {
     "dspnet": DspNetConfig(bands=32, msi_bands=3),
     "mimo-sst": MimoSstConfig(bands=31, msi_bands=3, idle_layers=True),
     "dcinn": DcinnConfig(bands=31, msi_bands=3),
@@ -32,20 +55,33 @@ RIVAL_PRESETS: dict[str, DspNetConfig | MimoSstConfig | DcinnConfig | PstunConfi
 }
 
 
-def rival_preset(name: str) -> DspNetConfig | MimoSstConfig | DcinnConfig | PstunConfig:
+def rival_preset(name: str) -> AnyRivalConfig:
     """The configuration of that name; an unknown name is an error that lists the known ones."""
     if name not in RIVAL_PRESETS:
         raise NetworkError(f'no rival is called "{name}"', f"one of {', '.join(RIVAL_PRESETS)}")
     return RIVAL_PRESETS[name]
 
 
-def build_rival(config: DspNetConfig | MimoSstConfig | DcinnConfig | PstunConfig) -> RivalNetwork:
+def build_rival(config: AnyRivalConfig) -> RivalNetwork:
     """A rival of this shape with fresh, untrained weights."""
     network: RivalNetwork = RIVALS[config.kind](config)
     return network
 
 
-def load_any_network(source: str | Path) -> FusionNetwork | RivalNetwork:
+def any_preset(name: str) -> NetworkConfig | AnyRivalConfig:
+    """The configuration of that name, ours or a rival's."""
+    known: dict[str, NetworkConfig | AnyRivalConfig] = {**PRESETS, **RIVAL_PRESETS}
+    if name not in known:
+        raise NetworkError(f'no network is called "{name}"', f"one of {', '.join(known)}")
+    return known[name]
+
+
+def build_any_network(config: NetworkConfig | AnyRivalConfig) -> AnyNetwork:
+    """Ours or a rival of this shape, with fresh, untrained weights."""
+    return FusionNetwork(config) if isinstance(config, NetworkConfig) else build_rival(config)
+
+
+def load_any_network(source: str | Path) -> AnyNetwork:
     """Ours or a rival, whichever the weights of `source` belong to."""
     kind = weights_folder.network_kind(source)
     if kind is None:

@@ -16,6 +16,7 @@ WidthOfEights = Annotated[int, Field(ge=8, le=100_000, multiple_of=8)]
 
 class RivalConfig(BaseModel):
     """bands, msi_bands  exactly these, no others
+    width            features of the finest level
     value_range      pixel values that the network expects, from 0 up; a scene is scaled to it before, and back after
     """
 
@@ -25,6 +26,7 @@ class RivalConfig(BaseModel):
 
     bands: Positive
     msi_bands: Positive
+    width: Positive
     value_range: tuple[float, float] = (0.0, 1.0)
 
     @field_validator("value_range")
