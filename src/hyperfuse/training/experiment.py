@@ -14,7 +14,8 @@ from hyperfuse.errors import OptionError
 from hyperfuse.loading.observing import SimulationSettings
 from hyperfuse.loading.synthetic_source import SYNTHETIC
 from hyperfuse.methods.catalogue import METHODS
-from hyperfuse.networks.network_config import NetworkConfig, preset
+from hyperfuse.networks.network_config import NetworkConfig
+from hyperfuse.networks.rivals.catalogue import OURS, AnyNetworkConfig, any_preset
 
 Count = Annotated[int, Field(ge=1, strict=True)]
 CountOrNone = Annotated[int, Field(ge=0, strict=True)]
@@ -110,7 +111,7 @@ class Finetuning(_Table):
 class Experiment(_Table):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
     seed: Annotated[int, Field(ge=0, lt=2**31, strict=True)] = 0
-    network: NetworkConfig
+    network: AnyNetworkConfig
     scenes: Annotated[tuple[SceneSet, ...], Field(min_length=1)]
     split: SplitSettings = SplitSettings()
     simulation: SimulationSettings = SimulationSettings()
@@ -123,11 +124,11 @@ class Experiment(_Table):
     @model_validator(mode="before")
     @classmethod
     def _fill_network_from_preset(cls, tables: Any) -> Any:
-        """`[network] preset = "ssa-small"` and what differs from it."""
+        """`[network] preset = "ssa-small"`, or a rival's, and what differs from it."""
         network = tables.get("network") if isinstance(tables, dict) else None
         if isinstance(network, dict) and "preset" in network:
             changes = {key: value for key, value in network.items() if key != "preset"}
-            return tables | {"network": preset(str(network["preset"])).model_dump() | changes}
+            return tables | {"network": any_preset(str(network["preset"])).model_dump() | changes}
         return tables
 
     @model_validator(mode="after")
@@ -196,7 +197,7 @@ def _apply(tables: dict[str, Any], change: str) -> None:
 def _first_fault(error: ValidationError, tables: dict[str, Any]) -> str:
     """The first complaint as one sentence; an unknown key names the nearest known one."""
     fault = error.errors()[0]
-    where = ".".join(str(part) for part in fault["loc"])
+    where = ".".join(str(part) for part in _as_written(fault["loc"]))
     if fault["type"] == "extra_forbidden":
         known = _known_keys(fault["loc"][:-1])
         nearest = difflib.get_close_matches(str(fault["loc"][-1]), known, n=1, cutoff=0.0)
@@ -207,6 +208,11 @@ def _first_fault(error: ValidationError, tables: dict[str, Any]) -> str:
     return f'"{where}": {said}' if isinstance(fault["input"], dict) else f'"{where}": {said}; got {fault["input"]!r}'
 
 
+def _as_written(location: tuple[int | str, ...]) -> tuple[int | str, ...]:
+    """pydantic names the kind of network between the table and its key."""
+    return location[:1] + location[2:] if location[:1] == ("network",) else location
+
+
 def _known_keys(location: tuple[int | str, ...]) -> list[str]:
     """The keys of the table at this place, found by walking the models."""
     models: list[type[BaseModel]] = [Experiment]
@@ -214,12 +220,18 @@ def _known_keys(location: tuple[int | str, ...]) -> list[str]:
     for part in location:
         fields = [model.model_fields[str(part)] for model in models if str(part) in model.model_fields]
         inner = [model for each in fields for model in _models_in(each.annotation)]
-        by_kind = [model for model in models if "kind" in model.model_fields and model.model_fields["kind"].default == part]
+        by_kind = [model for model in models if _kind_of(model) == part]
         if not inner and not by_kind:  # an index into a list of tables
             continue
         models = by_kind or inner
-        keys = {key for model in models for key in model.model_fields} | ({"preset"} if part == "network" else set())
+        keys = {key for model in models for key in model.model_fields} | ({"preset"} if "network" in location[:2] else set())
     return sorted(keys)
+
+
+def _kind_of(model: type[BaseModel]) -> str | None:
+    if model is NetworkConfig:
+        return OURS
+    return str(model.model_fields["kind"].default) if "kind" in model.model_fields else None
 
 
 def _models_in(annotation: Any) -> list[type[BaseModel]]:

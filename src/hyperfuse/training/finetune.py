@@ -9,6 +9,7 @@ from typing import Any
 
 from hyperfuse.errors import OptionError
 from hyperfuse.networks.fusion_network import FusionNetwork
+from hyperfuse.networks.rivals.catalogue import AnyNetwork
 from hyperfuse.prediction.network_fusion import load_network
 from hyperfuse.training.experiment import parse_experiment
 from hyperfuse.training.run_folder import WEIGHTS
@@ -90,7 +91,7 @@ def finetune(
     outcome = train(experiment, folder, resume=resume, scenes=gathered, network=network)
     if not outcome.finished:
         return FinetuningOutcome(outcome.folder, False, [], gathered.label)
-    adapted = FusionNetwork.from_pretrained(outcome.folder / WEIGHTS)
+    adapted = load_network(str(outcome.folder / WEIGHTS))
     comparisons = [
         Comparison(case.name, _base_score(case), earlier, validate(adapted, case)[0])
         for case, earlier in zip(gathered.cases, before, strict=True)
@@ -98,7 +99,13 @@ def finetune(
     return FinetuningOutcome(outcome.folder, True, comparisons, gathered.label)
 
 
-def freeze_parts(network: FusionNetwork, names: Sequence[str]) -> None:
+def freeze_parts(network: AnyNetwork, names: Sequence[str]) -> None:
+    if not names:
+        return
+    if not isinstance(network, FusionNetwork):
+        raise OptionError(
+            f"--freeze for {type(network).__name__}", "a fusion network, whose parts have names", "leave --freeze out"
+        )
     for name in names:
         if name not in PARTS:
             raise OptionError(f"no part is called {name!r}", f"one of {', '.join(PARTS)}", "mend --freeze")

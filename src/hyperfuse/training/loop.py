@@ -19,12 +19,12 @@ from torch import Tensor
 
 from hyperfuse.errors import TrainingError
 from hyperfuse.loading.pair_batches import batch_loader, process_slots
-from hyperfuse.networks.fusion_network import FusionNetwork
+from hyperfuse.networks.rivals.catalogue import AnyNetwork, build_any_network
 from hyperfuse.progress import progress
 from hyperfuse.training.checkpoint import Checkpoint, optimiser_state, read_checkpoint, restore_optimiser, write_checkpoint
 from hyperfuse.training.experiment import Experiment
 from hyperfuse.training.interruption import interruption_noticed
-from hyperfuse.training.objective import fusion_loss
+from hyperfuse.training.objective import training_loss
 from hyperfuse.training.run_folder import BEST, CHECKPOINT, WEIGHTS, RunFolder
 from hyperfuse.training.scene_sets import GatheredScenes
 from hyperfuse.training.training_batch import BaseMaker, NetworkOnBatch, TrainingBatch, run_network
@@ -57,7 +57,7 @@ class StepTimer:
 class Trainer:
     """One run of one experiment in one folder."""
 
-    def __init__(self, experiment: Experiment, scenes: GatheredScenes, folder: RunFolder, network: FusionNetwork) -> None:
+    def __init__(self, experiment: Experiment, scenes: GatheredScenes, folder: RunFolder, network: AnyNetwork) -> None:
         self.experiment, self.scenes, self.folder = experiment, scenes, folder
         self.fabric = _make_fabric(experiment)
         if os.environ.get("LT_CLI_USED") != "1":  # `fabric run` has started the processes already
@@ -130,7 +130,7 @@ class Trainer:
             batch = _next(batches)
             timer.waiting += time.perf_counter() - before
             with self.fabric.no_backward_sync(self.module, enabled=part < loop.accumulate - 1):
-                loss = fusion_loss(run_network(self.module, batch), batch.reference, loop.ssim_weight) / loop.accumulate
+                loss = training_loss(run_network(self.module, batch), batch.reference, loop.ssim_weight) / loop.accumulate
                 self.fabric.backward(loss)
             total += float(loss.detach())
         # A rank that sees NaN must not leave the others waiting, nor one that was interrupted: all learn of it together.
@@ -196,8 +196,8 @@ class Trainer:
                 self._save_weights(BEST)
         self.fabric.barrier()
 
-    def _network_with_averaged_weights(self) -> FusionNetwork:
-        network = FusionNetwork(self.plain_network.config).to(self.fabric.device)
+    def _network_with_averaged_weights(self) -> AnyNetwork:
+        network = build_any_network(self.experiment.network).to(self.fabric.device)
         network.load_state_dict(self.averaged or self.plain_network.state_dict())
         return network.eval()
 

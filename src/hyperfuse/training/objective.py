@@ -1,4 +1,4 @@
-"""The paper's loss: L1 + lambda (1 - SSIM), on the unclipped output (section 3.4).
+"""The paper's loss: L1 + lambda (1 - SSIM), on the unclipped output (section 3.4); and MIMO-SST's own.
 
 B batch, C bands, H W fine.
 """
@@ -8,8 +8,17 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from hyperfuse.networks.rivals.mimo_sst import ScaleOutputs, loss_over_scales
+
 WINDOW, WINDOW_SIGMA = 11, 1.5
 K1, K2 = 0.01, 0.03
+
+
+def training_loss(outputs: Tensor | ScaleOutputs, reference: Tensor, ssim_weight: float) -> Tensor:
+    """Of what a network answers in training. A network that answers at several scales is defined by its loss over them."""
+    if isinstance(outputs, ScaleOutputs):
+        return loss_over_scales(outputs, reference)
+    return fusion_loss(outputs, reference, ssim_weight)
 
 
 def fusion_loss(fused: Tensor, reference: Tensor, ssim_weight: float) -> Tensor:

@@ -17,8 +17,8 @@ from hyperfuse.loading.observing import named_response
 from hyperfuse.loading.pair_batches import process_slots
 from hyperfuse.loading.simulation_settings import RANDOM_RESPONSE
 from hyperfuse.networks.complexity import count_parameters
-from hyperfuse.networks.fusion_network import FusionNetwork
-from hyperfuse.networks.network_config import FixedBands, WavelengthBands
+from hyperfuse.networks.network_config import FixedBands, NetworkConfig, WavelengthBands
+from hyperfuse.networks.rivals.catalogue import AnyNetwork, build_any_network
 from hyperfuse.prediction.network_fusion import require_fitting_bands
 from hyperfuse.training.experiment import Experiment
 from hyperfuse.training.loop import Trainer, expected_processes, total_steps
@@ -49,7 +49,7 @@ def train(
     resume: bool = False,
     scenes_folder: Path | None = None,
     scenes: GatheredScenes | None = None,
-    network: FusionNetwork | None = None,
+    network: AnyNetwork | None = None,
 ) -> TrainingOutcome:
     """Train in `folder`, to the end or to an interruption. With `resume`, go on from its checkpoint if there is one.
 
@@ -66,7 +66,7 @@ def train(
     if network is None:
         # A generator of its own would not reach the layers' initialisation.
         torch.manual_seed(experiment.seed)
-        network = FusionNetwork(experiment.network)
+        network = build_any_network(experiment.network)
     with only_run_on(run.path) if is_first_process() else nullcontext():
         trainer = Trainer(experiment, gathered, run, network.train())
         progress = trainer.train(resume=trainer.told_by_first_process(continues))
@@ -81,10 +81,11 @@ def require_trainable(experiment: Experiment, scenes: GatheredScenes) -> None:
     if experiment.loop.accelerator == "cuda" and not torch.cuda.is_available():
         raise OptionError("loop.accelerator cuda, but no CUDA device", "cpu here", "--set loop.accelerator=cpu")
     with torch.device("meta"):
-        network = FusionNetwork(experiment.network)
-    channels = experiment.network.channels
-    if isinstance(channels, FixedBands) and experiment.simulation.keep_bands is not None:
-        raise OptionError("fixed channels and simulation.keep_bands", "one of the two", "leave keep_bands out")
+        network = build_any_network(experiment.network)
+    config = experiment.network
+    channels = config.channels if isinstance(config, NetworkConfig) else None
+    if (channels is None or isinstance(channels, FixedBands)) and experiment.simulation.keep_bands is not None:
+        raise OptionError("a network of fixed channels and simulation.keep_bands", "one of the two", "leave keep_bands out")
     for bucket in scenes.buckets:
         for msi_bands in _msi_band_counts(experiment, bucket):
             require_fitting_bands(network, bucket.bands.count, msi_bands)
@@ -113,10 +114,9 @@ def describe(experiment: Experiment, scenes_folder: Path | None = None) -> str:
     gathered = gather_scenes(experiment, scenes_folder)
     require_trainable(experiment, gathered)
     with torch.device("meta"):
-        parameters = count_parameters(FusionNetwork(experiment.network))
-    config = experiment.network
+        parameters = count_parameters(build_any_network(experiment.network))
     lines = [
-        f"network     {parameters:,} parameters, channels {config.channels.kind}, base {config.base}",
+        f"network     {parameters:,} parameters, {_kind_of_network(experiment)}, base {experiment.network.base}",
         f"training    {total_steps(experiment, gathered.patches)} steps of {experiment.loop.batch_size} patches",
         f"split       {gathered.label}",
         *(f"bucket      {bucket.name}: {_content(bucket)}" for bucket in gathered.buckets),
@@ -124,6 +124,13 @@ def describe(experiment: Experiment, scenes_folder: Path | None = None) -> str:
         *(f"note        {note}" for note in gathered.notes),
     ]
     return "\n".join(lines)
+
+
+def _kind_of_network(experiment: Experiment) -> str:
+    config = experiment.network
+    if isinstance(config, NetworkConfig):
+        return f"channels {config.channels.kind}"
+    return f"{config.kind} for {config.bands} and {config.msi_bands} bands"
 
 
 def _content(bucket: Bucket) -> str:

@@ -13,9 +13,11 @@ from torch import Tensor, nn
 from hyperfuse.estimation.observation import known_observation
 from hyperfuse.loading.observing import PairBatch
 from hyperfuse.methods.fuse_arrays import fuse_arrays
-from hyperfuse.networks.fusion_network import FusionNetwork
 from hyperfuse.networks.network_config import BICUBIC
 from hyperfuse.networks.pair_channels import find_channels
+from hyperfuse.networks.rivals.catalogue import AnyNetwork
+from hyperfuse.networks.rivals.mimo_sst import MimoSst, ScaleOutputs
+from hyperfuse.networks.rivals.rival_network import RivalNetwork
 from hyperfuse.prediction.network_fusion import msi_centres_nm
 
 
@@ -54,21 +56,29 @@ def closed_form(batch: PairBatch, method: str) -> Tensor:
 class NetworkOnBatch(nn.Module):
     """The network with its channels found from the pair itself. Takes tensors only, which every engine can move and convert."""
 
-    def __init__(self, network: FusionNetwork, *, bfloat16: bool = False) -> None:
+    def __init__(self, network: AnyNetwork, *, bfloat16: bool = False) -> None:
         super().__init__()
         self.network, self.in_bfloat16 = network, bfloat16
 
     def forward(
         self, hsi: Tensor, msi: Tensor, base: Tensor | None, wavelength_nm: Tensor | None, msi_centres_nm: Tensor | None
-    ) -> Tensor:
-        """(B, C, H, W). Coarse pixels lie where their grid says: a simulated shift is an error that the network has to bear."""
-        channels = find_channels(self.network.config, hsi, msi, wavelength_nm, msi_centres_nm)
+    ) -> Tensor | ScaleOutputs:
+        """(B, C, H, W), and at smaller scales too where a network is trained on them.
+
+        Coarse pixels lie where their grid says: a simulated shift is an error that the network has to bear.
+        """
         with torch.autocast(hsi.device.type, dtype=torch.bfloat16, enabled=self.in_bfloat16):
+            if isinstance(self.network, MimoSst):
+                return self.network.forward_scales(hsi, msi)
+            if isinstance(self.network, RivalNetwork):
+                by_rival: Tensor = self.network(hsi, msi)
+                return by_rival
+            channels = find_channels(self.network.config, hsi, msi, wavelength_nm, msi_centres_nm)
             fused: Tensor = self.network(hsi, msi, None, base, channels)
         return fused
 
 
-def run_network(module: nn.Module, batch: TrainingBatch) -> Tensor:
+def run_network(module: nn.Module, batch: TrainingBatch) -> Tensor | ScaleOutputs:
     centres = msi_centres_nm(batch.response, batch.wavelength_nm)
-    fused: Tensor = module(batch.hsi, batch.msi, batch.base, batch.wavelength_nm, centres)
-    return fused
+    outputs: Tensor | ScaleOutputs = module(batch.hsi, batch.msi, batch.base, batch.wavelength_nm, centres)
+    return outputs

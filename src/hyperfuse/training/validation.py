@@ -23,7 +23,7 @@ from hyperfuse.loading.observing import named_response
 from hyperfuse.loading.scene import Scene
 from hyperfuse.loading.splits import TestBlock
 from hyperfuse.methods.fuse_arrays import fuse_arrays
-from hyperfuse.networks.fusion_network import FusionNetwork
+from hyperfuse.networks.rivals.catalogue import AnyNetwork
 from hyperfuse.prediction.network_fusion import fuse_with_network
 from hyperfuse.quality.metrics import psnr_db, spectral_angle_degrees
 
@@ -82,7 +82,7 @@ def even_response(bands: int, msi_bands: int = 3) -> NDArray[np.float64]:
     return boxes
 
 
-def validate(network: FusionNetwork, case: ValidationCase) -> tuple[Score, Tensor]:
+def validate(network: AnyNetwork, case: ValidationCase) -> tuple[Score, Tensor]:
     fused = fuse_with_network(network, case.hsi, case.msi, case.observation, case.wavelength_nm).clamp(0, 1)
     return _score(fused, case.reference), fused
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Discriminator, Tag
+from pydantic import Discriminator, Field, Tag
 
 from hyperfuse.networks import weights_folder
 from hyperfuse.networks.fusion_network import FusionNetwork
@@ -26,7 +26,7 @@ def _kind(config: Any) -> str:
     return OURS if kind is None else str(kind)
 
 
-AnyRivalConfig = DspNetConfig | MimoSstConfig | DcinnConfig | PstunConfig
+AnyRivalConfig = Annotated[DspNetConfig | MimoSstConfig | DcinnConfig | PstunConfig, Field(discriminator="kind")]
 AnyNetworkConfig = Annotated[
     Annotated[NetworkConfig, Tag(OURS)]
     | Annotated[DspNetConfig, Tag("dspnet")]

@@ -51,6 +51,17 @@ class ScaleOutputs(NamedTuple):
     quarter: Tensor
 
 
+def loss_over_scales(outputs: ScaleOutputs, reference: Tensor) -> Tensor:
+    """Mean absolute error of the pixels, and of their Fourier coefficients, summed over the three scales."""
+    references = [reference, *_shrunk(pad_to_multiple(reference, _SMALLEST_PIECE))[1:]]
+    losses = []
+    for output, target in zip(outputs, references, strict=True):
+        # Half precision has no Fourier transform, and the error of a frequency is a sum over all pixels.
+        error = output.float() - target.float()
+        losses.append(error.abs().mean() + FREQUENCY_WEIGHT * torch.fft.fft2(error).abs().mean())
+    return torch.stack(losses).sum()
+
+
 class _Pyramid(NamedTuple):
     """What the network hands from its encoder to its outputs: the bases and the features of each scale."""
 
@@ -88,22 +99,12 @@ class MimoSst(RivalNetwork):
         return crop_to(self._full_output(pyramid, self._decoded_half(pyramid)), (msi.shape[2], msi.shape[3]))
 
     def forward_scales(self, hsi: Tensor, msi: Tensor, placement: Placement | None = None) -> ScaleOutputs:
-        """All three outputs, for `training_loss`."""
+        """All three outputs, for `loss_over_scales`."""
         pyramid = self._pyramid(hsi, msi, self.checked_placement(hsi, msi, placement))
         half_code = self._decoded_half(pyramid)
         full = crop_to(self._full_output(pyramid, half_code), (msi.shape[2], msi.shape[3]))
         half = pyramid.bases[1] + self.output(half_code)
         return ScaleOutputs(full, half, pyramid.bases[2] + self.quarter_output(pyramid.quarter))
-
-    def training_loss(self, outputs: ScaleOutputs, reference: Tensor) -> Tensor:
-        """Mean absolute error of the pixels, and of their Fourier coefficients, summed over the three scales."""
-        references = [reference, *_shrunk(pad_to_multiple(reference, _SMALLEST_PIECE))[1:]]
-        losses = []
-        for output, target in zip(outputs, references, strict=True):
-            # Half precision has no Fourier transform, and the error of a frequency is a sum over all pixels.
-            error = output.float() - target.float()
-            losses.append(error.abs().mean() + FREQUENCY_WEIGHT * torch.fft.fft2(error).abs().mean())
-        return torch.stack(losses).sum()
 
     def _pyramid(self, hsi: Tensor, msi: Tensor, placement: Placement) -> _Pyramid:
         base = upsample_bicubic(hsi, (msi.shape[2], msi.shape[3]), placement)

@@ -15,7 +15,8 @@ WidthOfEights = Annotated[int, Field(ge=8, le=100_000, multiple_of=8)]
 
 
 class RivalConfig(BaseModel):
-    """bands, msi_bands  exactly these, no others
+    """kind             which rival
+    bands, msi_bands  exactly these, no others
     width            features of the finest level
     value_range      pixel values that the network expects, from 0 up; a scene is scaled to it before, and back after
     """
@@ -24,6 +25,7 @@ class RivalConfig(BaseModel):
 
     base: ClassVar[str] = BICUBIC  # the network makes it itself, from the hsi
 
+    kind: str
     bands: Positive
     msi_bands: Positive
     width: Positive
