@@ -1,0 +1,100 @@
+"""Line charts as inline SVG: their colours are the page's own, so that they follow its light and its dark look."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+
+import numpy as np
+
+from hyperfuse.quality.pairing import Floats
+
+WIDTH, HEIGHT = 420, 250
+LEFT, RIGHT, TOP, BOTTOM = 56, 12, 12, 40
+
+
+@dataclass(frozen=True, eq=False)
+class Line:
+    """`look` is a class of the page's style sheet; a line is interrupted where its heights are NaN."""
+
+    name: str
+    look: str
+    along: Floats
+    heights: Floats
+
+
+def line_chart(lines: Sequence[Line], *, title: str, along: str, upwards: str, from_zero: bool = False) -> str:
+    """A figure's chart. `title` is for those who cannot see it; `along` and `upwards` name the axes."""
+    drawn = [line for line in lines if np.isfinite(line.heights).any()]
+    if not drawn:
+        return '<p class="absent">Nothing to draw.</p>'
+    across = _limits([line.along for line in drawn], from_zero=False)
+    up = _limits([line.heights for line in drawn], from_zero=from_zero)
+    columns, rows = _ticks(*across), _ticks(*up)
+
+    def x(value: float) -> float:
+        return LEFT + (value - across[0]) / (across[1] - across[0]) * (WIDTH - LEFT - RIGHT)
+
+    def y(value: float) -> float:
+        return HEIGHT - BOTTOM - (value - up[0]) / (up[1] - up[0]) * (HEIGHT - TOP - BOTTOM)
+
+    parts = [f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(title)}"><title>{escape(title)}</title>']
+    for value in rows:
+        parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y(value):.1f}" y2="{y(value):.1f}"/>')
+        parts.append(f'<text class="tick" x="{LEFT - 6}" y="{y(value) + 4:.1f}" text-anchor="end">{_number(value)}</text>')
+    for value in columns:
+        parts.append(
+            f'<text class="tick" x="{x(value):.1f}" y="{HEIGHT - BOTTOM + 16}" text-anchor="middle">{_number(value)}</text>'
+        )
+    middle = (TOP + HEIGHT - BOTTOM) / 2
+    parts.append(
+        f'<text class="axis" x="{(LEFT + WIDTH - RIGHT) / 2}" y="{HEIGHT - 6}" text-anchor="middle">{escape(along)}</text>'
+    )
+    parts.append(
+        f'<text class="axis" x="12" y="{middle}" text-anchor="middle" transform="rotate(-90 12 {middle})">{escape(upwards)}</text>'
+    )
+    for line in drawn:
+        path = _path([(x(a), y(h)) for a, h in zip(line.along, line.heights, strict=True)])
+        parts.append(f'<path class="line {escape(line.look)}" d="{path}"/>')
+    return "".join(parts) + "</svg>"
+
+
+def legend(lines: Sequence[Line]) -> str:
+    keys = "".join(
+        f'<li><svg viewBox="0 0 28 8" aria-hidden="true"><path class="line {escape(line.look)}" d="M1 4H27"/></svg>'
+        f"{escape(line.name)}</li>"
+        for line in lines
+    )
+    return f'<ul class="legend">{keys}</ul>'
+
+
+def _path(points: Sequence[tuple[float, float]]) -> str:
+    """Straight pieces between known points; one that stands alone becomes a dot, by round ends of a line without length."""
+    words, drawing = [], False
+    for across, up in points:
+        known = bool(np.isfinite(up))
+        if known:
+            words.append(f"{'L' if drawing else 'M'}{across:.1f} {up:.1f}" + ("" if drawing else "h0"))
+        drawing = known
+    return "".join(words)
+
+
+def _limits(series: Sequence[Floats], *, from_zero: bool) -> tuple[float, float]:
+    values = np.concatenate([each[np.isfinite(each)] for each in series])
+    low, high = float(values.min()), float(values.max())
+    low = min(0.0, low) if from_zero else low
+    if high == low:
+        room = abs(high) / 10 or 1.0
+        return low - (0 if from_zero else room), high + room
+    return low, high
+
+
+def _ticks(low: float, high: float) -> list[float]:
+    from matplotlib.ticker import MaxNLocator
+
+    return [float(value) for value in MaxNLocator(5).tick_values(low, high) if low <= value <= high]
+
+
+def _number(value: float) -> str:
+    return f"{value:.4g}" if abs(value) < 1e5 else f"{value:.2g}"
