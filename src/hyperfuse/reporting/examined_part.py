@@ -6,6 +6,7 @@ Scenes of any size cost the same: of a large one, the part is its middle. Shapes
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -63,15 +64,21 @@ class ExaminedPart:
         """Values of the examined bands as a cube, for those that need to know its wavelengths."""
         return make_cube(values, wavelength_nm=self.wavelength_nm)
 
-    def coarse_on_fine(self, coarse: NDArray[np.float32]) -> NDArray[np.float32]:
+    def coarse_on_fine(self, coarse: NDArray[Any]) -> NDArray[Any]:
         """(..., h, w) -> (..., H, W), each fine pixel with the value of the coarse one that it lies in."""
-        rows, columns = (
-            np.clip(np.floor((np.arange(fine) + 0.5 - shift) / scale + 1e-6).astype(np.int64), 0, size - 1)
-            for fine, size, scale, shift in zip(
-                self.fused_values.shape[1:], coarse.shape[-2:], self.observation.scale, self.observation.shift, strict=True
-            )
-        )
+        rows, columns = self.pixels_underneath()
         return coarse[..., rows, :][..., columns]
+
+    def pixels_underneath(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Row and column of the hsi in which each fine row and column lies."""
+        axes = zip(
+            self.fused_values.shape[1:], self.hsi_values.shape[1:], self.observation.scale, self.observation.shift, strict=True
+        )
+        rows, columns = (
+            np.clip(np.floor((np.arange(fine) + 0.5 - shift) / scale + 1e-6).astype(np.int64), 0, coarse - 1)
+            for fine, coarse, scale, shift in axes
+        )
+        return rows, columns
 
 
 def examine(
