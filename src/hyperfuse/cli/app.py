@@ -13,7 +13,21 @@ from typing import Annotated, TextIO
 import typer
 from rich.console import Console
 
-from hyperfuse.cli import batch, cubes, evaluation, fusing, methods, networks, pairs, registration, scenes, training, viewing
+from hyperfuse.cli import (
+    batch,
+    benchmark,
+    cubes,
+    evaluation,
+    fusing,
+    methods,
+    networks,
+    pairs,
+    registration,
+    report,
+    scenes,
+    training,
+    viewing,
+)
 from hyperfuse.errors import HyperfuseError
 from hyperfuse.progress import show_progress
 
@@ -36,6 +50,8 @@ app.command()(cubes.info)
 app.command()(cubes.convert)
 app.command()(pairs.simulate)
 app.command()(evaluation.evaluate)
+app.command()(report.report)
+app.command()(benchmark.benchmark)
 app.command()(viewing.view)
 app.command()(networks.export)
 app.command()(networks.kernels)

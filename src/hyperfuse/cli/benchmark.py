@@ -1,0 +1,147 @@
+"""`hyperfuse benchmark`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, cast
+
+import typer
+
+if TYPE_CHECKING:
+    from hyperfuse.loading.splits import SplitKind
+
+INTERRUPTED = 130
+SIMULATION = "How pairs are made"
+
+
+def benchmark(
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="Folder for results, tables and figures.")],
+    scenes: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[NAME=]SOURCE[@R,R]",
+            help="Scenes to degrade: file, folder, pattern or data set of `hyperfuse scenes`; with its own name and responses.",
+            show_default=False,
+        ),
+    ] = None,
+    pair: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="HSI,MSI,REFERENCE",
+            help="A pair that two sensors took, with its reference; REFERENCE,MSI makes the HSI of the reference. Fused blind.",
+            show_default=False,
+        ),
+    ] = None,
+    methods: Annotated[str, typer.Option(metavar="NAME,NAME", help="Names of `hyperfuse methods`, all or none.")] = "all",
+    weights: Annotated[
+        list[str] | None,
+        typer.Option(metavar="[NAME=]FOLDER", help="A trained network, ours or a rival; repeat for more.", show_default=False),
+    ] = None,
+    knowledge: Annotated[
+        str,
+        typer.Option(help="blind: nothing but the pair; oracle: point spread, shift, response and noise are told; or both."),
+    ] = "blind",
+    scales: Annotated[str, typer.Option(metavar="S,S", help="Fine over coarse, also fractions.", rich_help_panel=SIMULATION)] = "4",
+    responses: Annotated[
+        str,
+        typer.Option(
+            metavar="R,R",
+            help="rgb, rgb+nir, rgb+nir+swir, sensors or files; those that a scene does not cover are left out.",
+            rich_help_panel=SIMULATION,
+        ),
+    ] = "rgb",
+    noise: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="HSI,MSI",
+            help="Also with noise: signal-to-noise ratios in dB, such as 30,40.",
+            rich_help_panel=SIMULATION,
+            show_default=False,
+        ),
+    ] = None,
+    shift: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="DY,DX",
+            help="Also with a shift: fine pixels down and right, such as 0.5,0.5.",
+            rich_help_panel=SIMULATION,
+            show_default=False,
+        ),
+    ] = None,
+    clean: Annotated[bool, typer.Option(help="The pairs without noise and shift.", rich_help_panel=SIMULATION)] = True,
+    split: Annotated[
+        str, typer.Option(metavar="disjoint|paper", help="Which blocks of a data set are tested.", rich_help_panel=SIMULATION)
+    ] = "disjoint",
+    scenes_folder: Annotated[
+        Path | None,
+        typer.Option("--folder", help="Where data sets lie.", rich_help_panel=SIMULATION, show_default=False),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of the noise.", rich_help_panel=SIMULATION)] = 0,
+) -> None:
+    """Score every method and network on the same pairs; killed, it goes on when asked the same again.
+
+    [dim]hyperfuse benchmark --scenes 'test/*.npz' --scales 4,8 --responses rgb,rgb+nir --noise 30,40 -o scores[/dim]
+    """
+    import sys
+
+    from hyperfuse.degradation.exact_scale import exact_scale
+    from hyperfuse.scoring.benchmark import benchmark as run_benchmark
+    from hyperfuse.scoring.report import write_report
+    from hyperfuse.scoring.summary import failures_in_words
+
+    try:
+        done = run_benchmark(
+            output,
+            scenes=scenes or [],
+            pairs=pair or [],
+            methods=[] if methods == "none" else _listed(methods),
+            weights=weights or [],
+            scales=[float(exact_scale(scale)) for scale in _listed(scales)],
+            responses=_listed(responses),
+            noise=[_two_numbers(text, "--noise") for text in noise or []],
+            shift=[_two_numbers(text, "--shift") for text in shift or []],
+            clean=clean,
+            knowledge=["blind", "oracle"] if knowledge == "both" else [knowledge],
+            split=cast("SplitKind", split),
+            scenes_folder=scenes_folder,
+            seed=seed,
+            command=_as_typed(sys.argv),
+        )
+    except KeyboardInterrupt as stop:
+        typer.echo("hyperfuse: stopped; the same command goes on from here", err=True)
+        raise typer.Exit(INTERRUPTED) from stop
+    for path in write_report(done):
+        typer.echo(str(path))
+    failures = failures_in_words(done.results)
+    for words in failures:
+        typer.echo(f"hyperfuse: {words}", err=True)
+    if failures:
+        raise typer.Exit(1 if any(result.is_bug for result in done.failed) else 2)
+
+
+def _listed(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _number(text: str, option: str) -> float:
+    from hyperfuse.errors import OptionError
+
+    try:
+        return float(text)
+    except ValueError:
+        raise OptionError(f"{option} {text!r}", "numbers") from None
+
+
+def _two_numbers(text: str, option: str) -> tuple[float, float]:
+    from hyperfuse.errors import OptionError
+
+    numbers = [_number(part, option) for part in _listed(text)]
+    if len(numbers) != 2:
+        raise OptionError(f"{option} {text!r}", "two numbers with a comma between them")
+    return numbers[0], numbers[1]
+
+
+def _as_typed(arguments: list[str]) -> str:
+    import shlex
+
+    return shlex.join(["hyperfuse", *arguments[1:]])

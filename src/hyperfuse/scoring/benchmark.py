@@ -1,0 +1,135 @@
+"""`benchmark`: everybody on the same pairs, in one run that goes on where it was stopped."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from hyperfuse.cubes.target_lock import only_run_on
+from hyperfuse.errors import Cancelled, HyperfuseError
+from hyperfuse.loading.splits import SplitKind
+from hyperfuse.progress import listening, progress
+from hyperfuse.scoring.case import CaseName, CasePair
+from hyperfuse.scoring.competitors import BLIND, Competitor
+from hyperfuse.scoring.measuring import measured
+from hyperfuse.scoring.plan import Plan, PlannedCase, make_plan
+from hyperfuse.scoring.results import FAILED, RESULTS, SCORED, UNFIT, Result, ResultsFile
+from hyperfuse.scoring.run_record import open_folder
+from hyperfuse.scoring.scores import scores
+
+
+@dataclass(frozen=True, eq=False)
+class Benchmark:
+    folder: Path
+    results: list[Result]
+    left_out: list[str]
+
+    @property
+    def failed(self) -> list[Result]:
+        return [result for result in self.results if result.state == FAILED]
+
+
+def benchmark(
+    folder: str | Path,
+    *,
+    scenes: Sequence[str] = (),
+    pairs: Sequence[str] = (),
+    methods: Sequence[str] = ("all",),
+    weights: Sequence[str] = (),
+    scales: Sequence[float] = (4.0,),
+    responses: Sequence[str] = ("rgb",),
+    noise: Sequence[tuple[float, float]] = (),
+    shift: Sequence[tuple[float, float]] = (),
+    clean: bool = True,
+    knowledge: Sequence[str] = (BLIND,),
+    split: SplitKind = "disjoint",
+    scenes_folder: Path | None = None,
+    seed: int = 0,
+    command: str = "",
+) -> Benchmark:
+    """Score methods and networks on the same simulated and recorded pairs, and keep every result in `folder`.
+
+    scenes      `[NAME=]SOURCE[@RESPONSE,...]` each: files, a folder, a pattern, or a data set of the catalogue
+    pairs       `HSI,MSI,REFERENCE` each, or `REFERENCE,MSI` where the hsi is made of the reference; fused blind
+    methods     names of `hyperfuse methods`, or "all"; `weights` are folders of networks, ours and rivals, or `NAME=FOLDER`
+    responses   names or files, for scenes that name none of their own; those that a scene does not cover are left out
+    noise       (hsi, msi) signal-to-noise ratios in dB; `shift` (down, right) in fine pixels: each a condition of its own beside
+                the clean pairs
+    knowledge   "blind": nothing is given but the pair; "oracle": the true point spread, shift, response and noise are
+
+    Called again on the same folder with the same arguments it goes on; failures are tried again. What failed is in `failed`.
+    """
+    plan = make_plan(
+        scenes=scenes,
+        pairs=pairs,
+        methods=methods,
+        weights=weights,
+        scales=scales,
+        responses=responses,
+        noise=noise,
+        shift=shift,
+        clean=clean,
+        knowledge=knowledge,
+        split=split,
+        scenes_folder=scenes_folder,
+        seed=seed,
+    )
+    folder = Path(folder)
+    with only_run_on(folder):
+        open_folder(folder, plan.described, command)
+        results = ResultsFile(folder / RESULTS)
+        _run(plan, results)
+    return Benchmark(folder, _in_order(plan, results), plan.left_out)
+
+
+def _run(plan: Plan, results: ResultsFile) -> None:
+    keys = plan.keys
+    with progress("Benchmark", len(keys), "runs", done=sum(results.is_done(key) for key in keys)) as advance:
+        for case in plan.cases:
+            todo = [
+                (competitor, knowledge)
+                for competitor in plan.competitors
+                for knowledge in case.knowledge
+                if not results.is_done((case.name, competitor.name, knowledge))
+            ]
+            for result in _run_case(case, todo):
+                results.add(result)
+                advance(1)
+
+
+def _run_case(case: PlannedCase, todo: Sequence[tuple[Competitor, str]]) -> Iterator[Result]:
+    if not todo:
+        return
+    pair = case.make()
+    for competitor, knowledge in todo:
+        with listening(lambda report: None):  # bars of single fusions would cover the one that counts
+            yield run_competitor(competitor, knowledge, case.name, pair)
+
+
+def run_competitor(competitor: Competitor, knowledge: str, case: CaseName, pair: CasePair) -> Result:
+    """One result, whatever happens."""
+    failed = Result(case, competitor.name, knowledge, FAILED)
+    if not competitor.fits(pair):
+        bands = f"{pair.hsi.sizes['band']} and {pair.msi.sizes['band']}"
+        return replace(failed, state=UNFIT, message=f"not made for {bands} bands")
+    try:
+        competitor.warm_up(pair)
+        with warnings.catch_warnings(record=True) as heard:
+            warnings.simplefilter("always", UserWarning)
+            fused, cost = measured(lambda: competitor.fused(pair, knowledge))
+        warned = "; ".join(dict.fromkeys(str(each.message) for each in heard if each.category is UserWarning))
+        figures = {**asdict(scores(fused, pair)), **asdict(cost)}
+        return replace(failed, state=SCORED, message=warned, **figures)
+    except Cancelled:
+        raise
+    except HyperfuseError as error:
+        return replace(failed, message=str(error))
+    except Exception as error:
+        return replace(failed, message=f"{type(error).__name__}: {error}".splitlines()[0], is_bug=True)
+
+
+def _in_order(plan: Plan, results: ResultsFile) -> list[Result]:
+    by_key = {result.key: result for result in results.all()}
+    return [by_key[key] for key in plan.keys if key in by_key]

@@ -1,0 +1,147 @@
+"""All that is to be run, before anything is: the cases, and who is to be scored on them with which knowledge."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hyperfuse.degradation.exact_scale import exact_scale
+from hyperfuse.errors import OptionError
+from hyperfuse.loading.splits import SplitKind
+from hyperfuse.scoring.case import AS_RECORDED, CaseName, CasePair, Condition
+from hyperfuse.scoring.competitors import BLIND, ORACLE, Competitor, find_competitors
+from hyperfuse.scoring.recorded_pairs import DATASET, RecordedPair, read_pair
+from hyperfuse.scoring.results import Key
+from hyperfuse.scoring.scene_choice import ScoredScene, choose_scenes
+from hyperfuse.scoring.simulated_cases import covers, has_room, reference_cube, simulated_case
+
+PROTOCOL = 1
+"""Results of one protocol may be compared; whoever changes it counts on."""
+
+
+@dataclass(frozen=True)
+class PlannedCase:
+    name: CaseName
+    knowledge: tuple[str, ...]
+    make: Callable[[], CasePair]
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    cases: list[PlannedCase]
+    competitors: list[Competitor]
+    left_out: list[str]
+    """What was asked for but does not go together, in words."""
+    described: dict[str, Any]
+    """Everything that the results depend on; a run that is continued must find it unchanged."""
+
+    @property
+    def keys(self) -> list[Key]:
+        return [
+            (case.name, competitor.name, knowledge)
+            for case in self.cases
+            for competitor in self.competitors
+            for knowledge in case.knowledge
+        ]
+
+
+def make_plan(
+    *,
+    scenes: Sequence[str],
+    pairs: Sequence[str],
+    methods: Sequence[str],
+    weights: Sequence[str],
+    scales: Sequence[float],
+    responses: Sequence[str],
+    noise: Sequence[tuple[float, float]],
+    shift: Sequence[tuple[float, float]],
+    clean: bool,
+    knowledge: Sequence[str],
+    split: SplitKind,
+    scenes_folder: Path | None,
+    seed: int,
+) -> Plan:
+    """Reads scenes and weights, so that whatever is wrong with them is said before the first case is run."""
+    _require_choices(scenes, pairs, scales, knowledge)
+    conditions = [
+        *([Condition()] if clean else []),
+        *(Condition(noise_db=each) for each in noise),
+        *(Condition(shift=each) for each in shift),
+    ]
+    if scenes and not conditions:
+        raise OptionError(
+            "no condition to simulate", "clean pairs, noise or a shift", "leave out --no-clean, or add --noise or --shift"
+        )
+    competitors = find_competitors(methods, weights)
+    recorded = [read_pair(text) for text in pairs]
+    chosen = choose_scenes(scenes, responses, split, scenes_folder) if scenes else []
+    left_out: list[str] = []
+    cases = list(_simulated(chosen, scales, conditions, tuple(knowledge), seed, left_out))
+    cases += _recorded(recorded, scales, left_out)
+    if not cases:
+        raise OptionError("no case to score", "a scene that covers a response and has room for a scale", "; ".join(left_out))
+    described = {
+        "protocol": PROTOCOL,
+        "scenes": {f"{scene.dataset}/{scene.name}": [scene.digest, list(scene.responses)] for scene in chosen},
+        "pairs": {pair.name: pair.files for pair in recorded},
+        "competitors": {each.name: each.digest or each.method for each in competitors},
+        "scales": [float(scale) for scale in scales],
+        "conditions": [condition.name for condition in conditions],
+        "knowledge": list(knowledge),
+        "seed": seed,
+        "overlapping": sorted({scene.dataset for scene in chosen if scene.overlapping}),
+    }
+    return Plan(cases, competitors, left_out, described)
+
+
+def _simulated(
+    chosen: Sequence[ScoredScene],
+    scales: Sequence[float],
+    conditions: Sequence[Condition],
+    knowledge: tuple[str, ...],
+    seed: int,
+    left_out: list[str],
+) -> Iterable[PlannedCase]:
+    for scored in chosen:
+        reference = reference_cube(scored)
+        size = (reference.sizes["y"], reference.sizes["x"])
+        fitting = [scale for scale in scales if has_room(size, scale)]
+        left_out += [f"{scored.name} has no room for x{scale:g}" for scale in scales if scale not in fitting]
+        for response in scored.responses:
+            if not covers(reference, response):
+                left_out.append(f"{scored.name} does not cover {response}")
+                continue
+            for scale in fitting:
+                for condition in conditions:
+                    name = CaseName(scored.dataset, scored.name, Path(response).stem, float(scale), condition.name)
+                    yield PlannedCase(name, knowledge, _maker(scored, response, scale, condition, seed))
+
+
+def _maker(scored: ScoredScene, response: str, scale: float, condition: Condition, seed: int) -> Callable[[], CasePair]:
+    return lambda: simulated_case(scored, response, scale, condition, seed)
+
+
+def _recorded(pairs: Sequence[RecordedPair], scales: Sequence[float], left_out: list[str]) -> Iterable[PlannedCase]:
+    for pair in pairs:
+        for scale in pair.scales(scales):
+            if pair.hsi is None and not has_room((pair.reference.sizes["y"], pair.reference.sizes["x"]), scale):
+                left_out.append(f"{pair.name} has no room for x{scale:g}")
+                continue
+            name = CaseName(DATASET, pair.name, AS_RECORDED, float(scale), AS_RECORDED)
+            yield PlannedCase(name, (BLIND,), _pair_maker(pair, scale))
+
+
+def _pair_maker(pair: RecordedPair, scale: float) -> Callable[[], CasePair]:
+    return lambda: pair.case(scale)
+
+
+def _require_choices(scenes: Sequence[str], pairs: Sequence[str], scales: Sequence[float], knowledge: Sequence[str]) -> None:
+    if not scenes and not pairs:
+        raise OptionError("nothing to benchmark on", "scenes or recorded pairs", "name them with --scenes or --pair")
+    for scale in scales:
+        if exact_scale(scale) <= 1:
+            raise OptionError(f"scale {scale:g}", "more than 1")
+    if not knowledge or not set(knowledge) <= {BLIND, ORACLE}:
+        raise OptionError(f"knowledge {', '.join(knowledge) or 'none'}", f"{BLIND}, {ORACLE} or both")

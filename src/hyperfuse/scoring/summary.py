@@ -1,0 +1,137 @@
+"""The first page of a benchmark, as Markdown: who was scored on what, means, distances to the best of the others, every case."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from hyperfuse.scoring.case import CaseName
+from hyperfuse.scoring.competitors import BLIND, ORACLE
+from hyperfuse.scoring.results import FAILED, UNFIT, Result
+from hyperfuse.scoring.statistics import Distance, Entrant, Spread, distance_to_best_other, scored_by_entrant, spread
+
+PROTOCOL_WORDS = """\
+Protocol: a scene is clipped at 0, divided by its 99.95th percentile, clipped to 1 and cropped to whole coarse pixels. The HSI is
+the scene under a Gaussian point spread with a full width at half maximum of one coarse pixel, grids aligned at their centres; the
+MSI is it under the response. The fused image is clipped to 0..1. PSNR is pooled over bands and pixels with peak 1, the spectral
+angle (SAM) is the mean over pixels in degrees, ERGAS has the factor 100/scale, SSIM is the mean over bands. Blind: nothing is
+given but the pair, and the seconds are those of `hyperfuse.fuse`, estimation included. Oracle: the true point spread, shift,
+response and noise are given. CPU seconds add up over threads and do not grow when the machine is busy; memory is what the process
+grows by at its peak.
+"""
+
+
+def summary_markdown(results: Sequence[Result], record: Mapping[str, Any], left_out: Sequence[str] = ()) -> str:
+    """Everything, ending with a newline."""
+    return "\n".join(_lines(results, record, left_out)) + "\n"
+
+
+def _lines(results: Sequence[Result], record: Mapping[str, Any], left_out: Sequence[str]) -> Iterator[str]:
+    yield "# Benchmark\n"
+    yield from session_lines(record)
+    yield ""
+    yield PROTOCOL_WORDS
+    for condition in dict.fromkeys(result.case.condition for result in results):
+        chosen = [result for result in results if result.case.condition == condition]
+        yield f"## {condition[0].upper()}{condition[1:]}\n"
+        yield from condition_table(chosen)
+        yield ""
+    yield "## Every case, PSNR in dB / spectral angle in degrees\n"
+    yield from case_table(results)
+    if failures := [result for result in results if result.state == FAILED]:
+        yield "\n## Failed\n"
+        yield from (f"- {result.competitor} ({result.knowledge}), {result.case}: {result.message}" for result in failures)
+    if left_out:
+        yield "\n## Left out\n"
+        yield from (f"- {words}" for words in left_out)
+
+
+def session_lines(record: Mapping[str, Any]) -> Iterator[str]:
+    """With which command, when, on what."""
+    for command in dict.fromkeys(session["command"] for session in record["sessions"] if session["command"]):
+        yield f"    {command}\n"
+    for session in record["sessions"]:
+        commit = f"commit {session['commit']}, " if session["commit"] else ""
+        yield f"{session['date']}: hyperfuse {session['hyperfuse']}, {commit}torch {session['torch']}, {session['machine']}."
+    for dataset in record["request"].get("overlapping", ()):
+        yield f"\nThe test blocks of {dataset} overlap its training pixels: networks trained by the paper's split have seen them."
+
+
+def condition_table(results: Sequence[Result]) -> Iterator[str]:
+    """A row per entrant: means over all cases of one condition, and distances to the best of the others in every case."""
+    table = scored_by_entrant(results)
+    cases = list(dict.fromkeys(result.case for result in results))
+    yield (
+        "| | cases | PSNR dB | SAM deg | ERGAS | SSIM | seconds | CPU s | MB | "
+        "over the best other oracle: mean, worst dB | over the best other blind: mean, worst dB |"
+    )
+    yield "|---|" + "---:|" * 8 + "---|---|"
+    for entrant, scored in table.items():
+        if not scored:
+            continue
+        rows = list(scored.values())
+        cells = [
+            f"{len(rows)}",
+            _mean(spread(rows, lambda result: result.psnr_db), 2),
+            _mean(spread(rows, lambda result: result.spectral_angle_degrees), 2),
+            _mean(spread(rows, lambda result: result.ergas), 3),
+            _mean(spread(rows, lambda result: result.ssim), 4),
+            _mean(spread(rows, lambda result: result.seconds), 2, with_deviation=False),
+            _mean(spread(rows, lambda result: result.cpu_seconds), 2, with_deviation=False),
+            _mean(spread(rows, _megabytes), 0, with_deviation=False),
+            *(_distance(distance_to_best_other(table, entrant, knowledge, cases)) for knowledge in (ORACLE, BLIND)),
+        ]
+        yield f"| {entrant.label} | " + " | ".join(cells) + " |"
+    if len({len(scored) for scored in table.values() if scored}) > 1:
+        yield "\nMeans over different numbers of cases are not to be compared."
+
+
+def case_table(results: Sequence[Result]) -> Iterator[str]:
+    """A row per case, a column per entrant; the best PSNR in bold."""
+    everything = {(result.case, Entrant(result.competitor, result.knowledge)): result for result in results}
+    columns = list(scored_by_entrant(results))
+    yield "| scene, MSI, scale, condition | " + " | ".join(entrant.label for entrant in columns) + " |"
+    yield "|---" * (len(columns) + 1) + "|"
+    for case in dict.fromkeys(result.case for result in results):
+        row = [everything.get((case, entrant)) for entrant in columns]
+        best = max((result.psnr_db for result in row if result is not None and result.psnr_db is not None), default=None)
+        yield f"| {case} | " + " | ".join(_case_cell(result, best) for result in row) + " |"
+
+
+def failures_in_words(results: Iterable[Result]) -> list[str]:
+    failed = [result for result in results if result.state == FAILED]
+    names = dict.fromkeys((result.competitor, result.knowledge) for result in failed)
+    words = []
+    for competitor, knowledge in names:
+        own = [result for result in failed if (result.competitor, result.knowledge) == (competitor, knowledge)]
+        words.append(f"{competitor} ({knowledge}) failed on {len(own)} of its cases, first on {own[0].case}: {own[0].message}")
+    return words
+
+
+def _case_cell(result: Result | None, best: float | None) -> str:
+    if result is None or result.state == UNFIT:
+        return "-"
+    if result.state == FAILED:
+        return "failed"
+    if result.psnr_db is None:
+        return "equal"
+    figures = f"{result.psnr_db:.2f} / {result.spectral_angle_degrees:.2f}"
+    return f"**{figures}**" if result.psnr_db == best else figures
+
+
+def _mean(found: Spread | None, digits: int, with_deviation: bool = True) -> str:
+    if found is None:
+        return "-"
+    return f"{found.mean:.{digits}f}" + (f" ± {found.deviation:.{digits}f}" if with_deviation else "")
+
+
+def _distance(found: Distance | None) -> str:
+    return "-" if found is None else f"{found.mean:+.2f}, {found.worst:+.2f} ({_short(found.worst_case)})"
+
+
+def _short(case: CaseName) -> str:
+    return f"{case.scene}, {case.response}, x{case.scale:g}"
+
+
+def _megabytes(result: Result) -> float | None:
+    return None if result.peak_bytes is None else result.peak_bytes / 1e6
