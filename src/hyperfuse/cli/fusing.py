@@ -117,6 +117,10 @@ def fuse(
     creation_options: out.CreationOptions = None,
     stac: out.Stac = False,
     overwrite: out.Overwrite = False,
+    report: Annotated[
+        bool, typer.Option("--report", help="Also write a page about the result beside it: OUT with .html. See `hyperfuse report`.")
+    ] = False,
+    report_to: Annotated[Path | None, typer.Option(metavar="PAGE.html", help="The same, under this name.")] = None,
     ram: Annotated[
         float | None,
         typer.Option(
@@ -178,10 +182,17 @@ def fuse(
         workers=workers,
         cluster=cluster,
     )
+    page = report_to or (output.with_suffix(".html") if report else None)
+    if page is not None:
+        from hyperfuse.reporting.quality_report import refuse_unwritable_page
+
+        refuse_unwritable_page(page, overwrite=overwrite)
     if dry_run:
         _print_plan(request)
-    else:
-        _run(request)
+        return
+    _run(request)
+    if page is not None:
+        _report(request, page)
 
 
 def _print_plan(request: FusionRequest) -> None:
@@ -199,6 +210,23 @@ def _run(request: FusionRequest) -> None:
     except KeyboardInterrupt as stop:
         typer.echo(f"hyperfuse: {stop}" if stop.args else "hyperfuse: stopped; nothing was left behind", err=True)
         raise typer.Exit(INTERRUPTED) from stop
+
+
+def _report(request: FusionRequest, page: Path) -> None:
+    from hyperfuse.reporting.quality_report import InputFile, write_quality_report
+
+    write_quality_report(
+        request.output,
+        page,
+        hsi=InputFile(request.hsi, request.hsi_variable, request.hsi_band_axis),
+        msi=InputFile(request.msi, request.msi_variable, request.msi_band_axis),
+        mask=request.mask,
+        hsi_mask=request.hsi_mask,
+        weights=request.weights,
+        response=request.response,
+        overwrite=request.overwrite,
+    )
+    typer.echo(str(page))
 
 
 def demo(

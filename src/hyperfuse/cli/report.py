@@ -28,6 +28,14 @@ def report(
     response: Annotated[
         str | None, typer.Option(metavar="R", help="Known response of the MSI, not estimated. " + RESPONSE_HELP)
     ] = None,
+    mask: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Clouds in the MSI: not used where this raster, on any grid, is not 0.")
+    ] = None,
+    hsi_mask: Annotated[Path | None, typer.Option(metavar="FILE", help="The same for the HSI.")] = None,
+    fused_variable: Annotated[str | None, typer.Option(help="Which array of a fused file that holds several.")] = None,
+    hsi_variable: Annotated[str | None, typer.Option(help="The same for the HSI.")] = None,
+    msi_variable: Annotated[str | None, typer.Option(help="The same for the MSI.")] = None,
+    reference_variable: Annotated[str | None, typer.Option(help="The same for the reference.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Also print the figures as JSON.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the page if it exists.")] = False,
 ) -> None:
@@ -40,10 +48,20 @@ def report(
     """
     import json
 
-    from hyperfuse.reporting.quality_report import write_quality_report
+    from hyperfuse.reporting.quality_report import InputFile, write_quality_report
 
     findings = write_quality_report(
-        fused, output, hsi=hsi, msi=msi, reference=reference, method=method, weights=weights, response=response, overwrite=overwrite
+        InputFile(fused, fused_variable),
+        output,
+        hsi=InputFile(hsi, hsi_variable),
+        msi=InputFile(msi, msi_variable),
+        reference=None if reference is None else InputFile(reference, reference_variable),
+        mask=mask,
+        hsi_mask=hsi_mask,
+        method=method,
+        weights=weights,
+        response=response,
+        overwrite=overwrite,
     )
     if as_json:
         typer.echo(json.dumps(findings.as_dict(), indent=2, allow_nan=False))

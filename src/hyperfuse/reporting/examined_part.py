@@ -82,7 +82,14 @@ class ExaminedPart:
 
 
 def examine(
-    fused: xr.DataArray, hsi: xr.DataArray, msi: xr.DataArray, chosen: RecordedChoices, response: ResponseSpec | None = None
+    fused: xr.DataArray,
+    hsi: xr.DataArray,
+    msi: xr.DataArray,
+    chosen: RecordedChoices,
+    *,
+    response: ResponseSpec | None = None,
+    mask: xr.DataArray | None = None,
+    hsi_mask: xr.DataArray | None = None,
 ) -> ExaminedPart:
     """Cut all three to the part that is looked at, and find how the pair was observed, as it was done for the fusion."""
     hsi = hsi.isel(band=_bands_of_fused(fused, hsi))
@@ -90,13 +97,15 @@ def examine(
     top, left = _place_on_msi(fused, msi)
     rows, columns = _part(fused, top, left, msi)
     cut_msi = window_of(msi, *(slice(part.start + start, part.stop + start) for part, start in ((rows, top), (columns, left))))
-    pair = align_pair(hsi, cut_msi, known_offset=None if chosen.trusts_hsi else chosen.shift)
+    pair = align_pair(hsi, cut_msi, mask=mask, hsi_mask=hsi_mask, known_offset=None if chosen.trusts_hsi else chosen.shift)
     rows, columns = (
         slice(part.start + cut.start, part.start + cut.stop)
         for part, cut in ((rows, pair.msi_source.rows), (columns, pair.msi_source.columns))
     )
     pair, observation, notes = _observed(pair, hsi, chosen, response)
     bands = np.flatnonzero(pair.usable_bands & fused["good"].values)
+    if bands.size == 0:
+        raise BandError("no band is good in the fused image and in the HSI", "at least one", "mend the bad-band list (bbl)")
     among_usable = fused["good"].values[pair.usable_bands]
     observation = replace(
         observation, response=observation.response[:, among_usable], hsi_noise=observation.hsi_noise[among_usable]

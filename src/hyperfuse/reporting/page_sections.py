@@ -24,7 +24,8 @@ from hyperfuse.reporting.page_pictures import (
 from hyperfuse.reporting.quality_findings import QualityFindings
 from hyperfuse.reporting.spectra import broken_line, distinct_pixels, spectral_axis
 
-CLOSE_UP = 96
+# Sides of a close-up: a third of a small part, in fine pixels, and never more than can be told apart on a page.
+SMALLEST_CLOSE_UP, LARGEST_CLOSE_UP = 24, 96
 SPECTRA = 4
 
 
@@ -85,12 +86,13 @@ def overview(findings: QualityFindings) -> str:
 
 def close_ups(findings: QualityFindings, images: ShownImages) -> str:
     part = findings.part
-    places = {"Most detail in the MSI": most_detailed(part.msi_values, CLOSE_UP)}
+    side = min(LARGEST_CLOSE_UP, max(SMALLEST_CLOSE_UP, min(part.fused_values.shape[1:]) // 3))
+    places = {"Most detail in the MSI": most_detailed(part.msi_values, side)}
     if findings.against_reference is not None:
-        places["Largest error against the reference"] = highest_square(findings.against_reference.error_map, CLOSE_UP)
+        places["Largest error against the reference"] = highest_square(findings.against_reference.error_map, side)
     else:
         on_fine = part.coarse_on_fine(findings.consistency.with_hsi.error_map.astype(np.float32)).astype(np.float64)
-        places["Farthest from the HSI"] = highest_square(on_fine, CLOSE_UP)
+        places["Farthest from the HSI"] = highest_square(on_fine, side)
     sections = []
     for title, (rows, columns) in places.items():
         where = f"rows {rows.start + part.rows.start} to {rows.stop + part.rows.start - 1}, "

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
+
+import xarray as xr
 
 from hyperfuse.cubes.files import open_cube
 from hyperfuse.cubes.publishing import published, refuse_unwritable
 from hyperfuse.degradation.response import ResponseSpec
-from hyperfuse.errors import BandError, OptionError
+from hyperfuse.errors import OptionError
 from hyperfuse.reporting.examined_part import examine
 from hyperfuse.reporting.quality_findings import QualityFindings, find_quality
 from hyperfuse.reporting.quality_page import quality_page
@@ -25,13 +28,27 @@ def refuse_unwritable_page(output: Path, *, overwrite: bool) -> None:
     refuse_unwritable(output, overwrite=overwrite)
 
 
+@dataclass(frozen=True)
+class InputFile:
+    """A file and, where it holds several arrays, which of them; see `open_cube`."""
+
+    path: PathLike
+    variable: str | None = None
+    band_axis: int | None = None
+
+    def opened(self) -> xr.DataArray:
+        return open_cube(self.path, self.variable, self.band_axis)
+
+
 def write_quality_report(
-    fused: PathLike,
+    fused: PathLike | InputFile,
     output: PathLike,
     *,
-    hsi: PathLike,
-    msi: PathLike,
-    reference: PathLike | None = None,
+    hsi: PathLike | InputFile,
+    msi: PathLike | InputFile,
+    reference: PathLike | InputFile | None = None,
+    mask: PathLike | None = None,
+    hsi_mask: PathLike | None = None,
     method: str | None = None,
     weights: PathLike | None = None,
     response: ResponseSpec | None = None,
@@ -40,16 +57,23 @@ def write_quality_report(
     """Judge the image in `fused` by the pair that it was made from, and by its reference where there is one.
 
     What fused it, and how, is read from the image itself; `method` or `weights` say what to judge one scale coarser instead,
-    `response` how the MSI sees the HSI's bands.
+    `response` how the MSI sees the HSI's bands. Where `mask` is not 0 the MSI is not used, where `hsi_mask` is not 0 the HSI.
     """
     target = Path(output)
     refuse_unwritable_page(target, overwrite=overwrite)
-    paths = {"fused": fused, "hsi": hsi, "msi": msi, "reference": reference}
-    cubes = {role: open_cube(path) for role, path in paths.items() if path is not None}
+    given = {"fused": fused, "hsi": hsi, "msi": msi, "reference": reference, "mask": mask, "hsi_mask": hsi_mask}
+    inputs = {role: _input(each) for role, each in given.items() if each is not None}
+    cubes = {role: each.opened() for role, each in inputs.items()}
     chosen = recorded_choices(cubes["fused"])
-    part = examine(cubes["fused"], cubes["hsi"], cubes["msi"], chosen, response)
-    if part.bands.size == 0:
-        raise BandError("no band is good in the fused image and in the HSI", "at least one", "mend the bad-band list (bbl)")
+    part = examine(
+        cubes["fused"],
+        cubes["hsi"],
+        cubes["msi"],
+        chosen,
+        response=response,
+        mask=cubes.get("mask"),
+        hsi_mask=cubes.get("hsi_mask"),
+    )
     findings = find_quality(
         part,
         chosen,
@@ -57,8 +81,11 @@ def write_quality_report(
         method=method,
         weights=None if weights is None else str(weights),
     )
-    names = {role: Path(path).name for role, path in paths.items() if path is not None}
-    page = quality_page(findings, chosen.record, names)
+    page = quality_page(findings, chosen.record, {role: Path(each.path).name for role, each in inputs.items()})
     with published(target, overwrite=overwrite) as file:
         file.write_text(page, encoding="utf-8")
     return findings
+
+
+def _input(given: PathLike | InputFile) -> InputFile:
+    return given if isinstance(given, InputFile) else InputFile(given)
