@@ -90,7 +90,8 @@ def _group(group: ScoreGroup) -> str:
         for row in group.rows
     )
     head = "".join(f'<th scope="col">{name}</th>' for name in ("score", "value", "best", "what it says", "when it misleads"))
-    return f'{heading}<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
+    region = f'<div class="scroll" role="region" tabindex="0" aria-label="{escape(group.title)}">'
+    return f"{heading}{region}<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
 
 
 def _facts(findings: QualityFindings, record: Mapping[str, str], names: Mapping[str, str]) -> str:
@@ -107,7 +108,7 @@ def _facts(findings: QualityFindings, record: Mapping[str, str], names: Mapping[
     notes = [*findings.part.notes, *observation.notes, *([] if compared is None else compared.scores.notes)]
     rows = "".join(_fact(name, value) for name, value in facts.items())
     listed = f"<h3>Notes</h3><ul>{''.join(f'<li>{escape(note)}</li>' for note in notes)}</ul>" if notes else ""
-    return f'<div class="scroll"><table><tbody>{rows}</tbody></table></div>{listed}'
+    return f'<div class="scroll"><table class="facts"><tbody>{rows}</tbody></table></div>{listed}'
 
 
 def _fact(name: str, value: str) -> str:
