@@ -36,6 +36,12 @@ def report(
     hsi_variable: Annotated[str | None, typer.Option(help="The same for the HSI.")] = None,
     msi_variable: Annotated[str | None, typer.Option(help="The same for the MSI.")] = None,
     reference_variable: Annotated[str | None, typer.Option(help="The same for the reference.")] = None,
+    fused_band_axis: Annotated[
+        int | None, typer.Option(metavar="0|1|2", help="Which axis of an unlabelled fused array holds the bands.")
+    ] = None,
+    hsi_band_axis: Annotated[int | None, typer.Option(metavar="0|1|2", help="The same for the HSI.")] = None,
+    msi_band_axis: Annotated[int | None, typer.Option(metavar="0|1|2", help="The same for the MSI.")] = None,
+    reference_band_axis: Annotated[int | None, typer.Option(metavar="0|1|2", help="The same for the reference.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Also print the figures as JSON.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the page if it exists.")] = False,
 ) -> None:
@@ -51,11 +57,11 @@ def report(
     from hyperfuse.reporting.quality_report import InputFile, write_quality_report
 
     findings = write_quality_report(
-        InputFile(fused, fused_variable),
+        InputFile(fused, fused_variable, fused_band_axis),
         output,
-        hsi=InputFile(hsi, hsi_variable),
-        msi=InputFile(msi, msi_variable),
-        reference=None if reference is None else InputFile(reference, reference_variable),
+        hsi=InputFile(hsi, hsi_variable, hsi_band_axis),
+        msi=InputFile(msi, msi_variable, msi_band_axis),
+        reference=None if reference is None else InputFile(reference, reference_variable, reference_band_axis),
         mask=mask,
         hsi_mask=hsi_mask,
         method=method,

@@ -1,0 +1,209 @@
+"""`hyperfuse report` and `fuse --report`: a page that needs nothing but itself, of any scene, or nothing at all."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+from affine import Affine
+
+from hyperfuse import evaluate, fuse_files, make_cube, open_cube, simulate_pair, write_cube
+from hyperfuse.cli.app import run
+from hyperfuse.errors import BandError, CubeWriteError, GridError, OptionError
+from hyperfuse.reporting import examined_part
+from hyperfuse.reporting.page_pictures import highest_square, thinned
+from hyperfuse.reporting.quality_report import InputFile, write_quality_report
+from hyperfuse.reporting.recorded_choices import recorded_choices
+
+VOID = {"meta", "img", "br", "line", "path"}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """hsi.tif, msi.tif, reference.tif, fused.tif: patches of four materials, 96 x 80 pixels, 12 bands, x4."""
+    random = np.random.default_rng(5)
+    wavelength = np.linspace(430, 950, 12)
+    spectra = np.stack([0.3 + 0.2 * np.sin(wavelength / width + phase) for width, phase in ((90, 0), (140, 1), (70, 2), (200, 3))])
+    labels = np.kron(random.integers(0, 4, (24, 20)), np.ones((4, 4), int))
+    values = spectra[labels].transpose(2, 0, 1) * (1 + 0.1 * random.standard_normal((96, 80)))
+    scene = make_cube(values.astype(np.float32), wavelength_nm=wavelength, crs=32633, transform=Affine(10, 0, 5e5, 0, -10, 5e6))
+    folder = tmp_path_factory.mktemp("report")
+    pair = simulate_pair(scene, 4, "rgb+nir")
+    for name, cube in (("hsi", pair.hsi), ("msi", pair.msi), ("reference", pair.reference)):
+        write_cube(cube, folder / f"{name}.tif")
+    fuse_files(folder / "hsi.tif", folder / "msi.tif", folder / "fused.tif", method="gsa", psf_fwhm=4.0, shift=(0.0, 0.0))
+    return folder
+
+
+class Outline(HTMLParser):
+    """Tags that are opened are closed, in order; addresses, texts and ids are kept."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.addresses: list[str] = []
+        self.ids: list[str] = []
+        self.without_text = 0
+        self.images = 0
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        found = dict(attributes)
+        self.addresses += [str(found[name]) for name in ("src", "href") if name in found]
+        self.ids += [str(found["id"])] if "id" in found else []
+        if tag == "img":
+            self.images += 1
+            self.without_text += "alt" not in found
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in VOID:
+            assert self.open.pop() == tag
+
+
+def outline(page: Path) -> Outline:
+    found = Outline()
+    found.feed(page.read_text(encoding="utf-8"))
+    assert not found.open
+    return found
+
+
+def figures(page: Path) -> dict:
+    text = re.search(r'id="figures">(.*?)</script>', page.read_text(encoding="utf-8"), re.DOTALL)
+    assert text is not None
+    return json.loads(text.group(1))
+
+
+def test_a_page_with_a_reference(folder: Path, tmp_path: Path) -> None:
+    page = tmp_path / "report.html"
+    write_quality_report(
+        folder / "fused.tif", page, hsi=folder / "hsi.tif", msi=folder / "msi.tif", reference=folder / "reference.tif"
+    )
+    found = outline(page)
+    assert all(address.startswith(("data:image/png;base64,", "#")) for address in found.addresses), "nothing from elsewhere"
+    assert {address[1:] for address in found.addresses if address.startswith("#")} <= set(found.ids)
+    assert found.images >= 4 + 4 + 8
+    assert found.without_text == 0
+    scores = figures(page)
+    wanted = evaluate(open_cube(folder / "fused.tif"), open_cube(folder / "reference.tif"), scale=4)
+    assert scores["reference"]["psnr_db"] == pytest.approx(wanted.psnr_db)
+    assert scores["reference"]["ergas"] == pytest.approx(wanted.ergas)
+    assert scores["once_more"]["fused_by"] == "gsa"
+    assert scores["once_more"]["scores"]["psnr_db"] > scores["once_more"]["scores"]["bicubic_psnr_db"]
+    assert scores["consistency"]["hsi"]["relative"] < 0.02
+    assert 0.5 < scores["without_reference"]["hqnr"] < 1
+    text = page.read_text(encoding="utf-8")
+    assert f"{wanted.psnr_db:.2f} dB" in text
+    assert 'point spread, FWHM</th><td class="text">4 x 4 fine pixels' in text
+
+
+def test_the_command_without_a_reference(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = tmp_path / "report.html"
+    inputs = [str(folder / "fused.tif"), "--hsi", str(folder / "hsi.tif"), "--msi", str(folder / "msi.tif"), "-o", str(page)]
+    assert run(["-q", "report", *inputs, "--method", "bicubic", "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed == figures(page)
+    assert printed["reference"] is None
+    assert printed["once_more"]["fused_by"] == "bicubic"
+    assert run(["-q", "report", *inputs]) == 2
+    assert "exists already" in capsys.readouterr().err
+    assert run(["-q", "report", *inputs, "--overwrite"]) == 0
+
+
+def test_fuse_writes_it_too(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pair = [str(folder / "hsi.tif"), str(folder / "msi.tif")]
+    fuse = ["-q", "fuse", *pair, "-o", str(tmp_path / "out.tif"), "--method", "gsa", "--no-estimate", "--bands", "1-5"]
+    assert run([*fuse, "--report"]) == 0
+    assert capsys.readouterr().out.split() == [str(tmp_path / "out.tif"), str(tmp_path / "out.html")]
+    assert figures(tmp_path / "out.html")["examined"]["bands"] == 5
+    (tmp_path / "out.tif").unlink()
+    assert run([*fuse, "--report"]) == 2
+    assert not (tmp_path / "out.tif").exists(), "the page is refused before the work"
+    assert run([*fuse, "--report-to", str(tmp_path / "other.txt")]) == 2
+    assert "ends with .html" in capsys.readouterr().err
+
+
+def test_a_large_scene_is_judged_by_a_part_of_it(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(examined_part, "LARGEST_SIDE", 64)
+    page = tmp_path / "report.html"
+    findings = write_quality_report(
+        folder / "fused.tif", page, hsi=folder / "hsi.tif", msi=folder / "msi.tif", reference=folder / "reference.tif"
+    )
+    assert not findings.part.is_everything
+    assert findings.part.fused_values.shape[1:] <= (64, 64)
+    assert "Scores and maps are of rows 16 to 79" in page.read_text()
+    # The part's HSI pixels are those of its own ground.
+    assert findings.consistency.with_hsi.relative < 0.02
+
+
+def test_images_without_georeference_cover_the_same_ground(folder: Path, tmp_path: Path) -> None:
+    for name in ("hsi", "msi", "fused"):
+        np.save(tmp_path / f"{name}.npy", open_cube(folder / f"{name}.tif").values)
+    page = tmp_path / "report.html"
+    files = {name: InputFile(tmp_path / f"{name}.npy", band_axis=0) for name in ("hsi", "msi")}
+    findings = write_quality_report(InputFile(tmp_path / "fused.npy", band_axis=0), page, **files)
+    assert findings.consistency.with_hsi.relative < 0.05
+    assert findings.once_more.scores is None
+    assert "does not say what fused it" in page.read_text()
+
+
+def test_nothing_of_a_file_s_name_or_record_becomes_markup(folder: Path, tmp_path: Path) -> None:
+    cube = open_cube(folder / "fused.tif").load()
+    cube.attrs["hyperfuse_method"] = "</script><img src=http://x.y/z onerror=alert(1)>"
+    name = "<b>&'fused.nc"
+    write_cube(cube, tmp_path / name)
+    page = tmp_path / "report.html"
+    write_quality_report(tmp_path / name, page, hsi=folder / "hsi.tif", msi=folder / "msi.tif")
+    found = outline(page)
+    assert all(address.startswith(("data:", "#")) for address in found.addresses)
+    assert "which this version does not know" in page.read_text()
+
+
+def test_what_does_not_belong_together_is_refused_and_nothing_written(folder: Path, tmp_path: Path) -> None:
+    page, files = tmp_path / "report.html", {"hsi": folder / "hsi.tif", "msi": folder / "msi.tif"}
+    fused = open_cube(folder / "fused.tif").load()
+    np.save(tmp_path / "few.npy", fused.values[:5])
+    with pytest.raises(BandError, match="the HSI that it was made from"):
+        write_quality_report(tmp_path / "few.npy", page, **files)
+    with pytest.raises(GridError, match="not the MSI's"):
+        write_quality_report(folder / "hsi.tif", page, **files)
+    with pytest.raises(GridError, match="expected the same size"):
+        write_quality_report(folder / "fused.tif", page, **files, reference=folder / "hsi.tif")
+    with pytest.raises(OptionError, match="one of the two"):
+        write_quality_report(folder / "fused.tif", page, **files, method="gsa", weights="somewhere")
+    with pytest.raises(OptionError, match="magic"):
+        write_quality_report(folder / "fused.tif", page, **files, method="magic")
+    with pytest.raises(OptionError, match=r"ends with \.html"):
+        write_quality_report(folder / "fused.tif", tmp_path / "report.pdf", **files)
+    with pytest.raises(CubeWriteError, match="mkdir -p"):
+        write_quality_report(folder / "fused.tif", tmp_path / "nowhere/report.html", **files)
+    assert [path.name for path in tmp_path.iterdir()] == ["few.npy"]
+
+
+def test_the_record_is_read_back() -> None:
+    cube = make_cube(np.zeros((1, 2, 2)))
+    cube.attrs["hyperfuse_method"] = "gsa"
+    cube.attrs["hyperfuse_options"] = "estimate=False psf_fwhm=4.5 shift=(0.5, -1.0) trust=hsi response=a b.csv consistency=True"
+    found = recorded_choices(cube)
+    assert (found.method, found.estimate, found.psf_fwhm, found.shift) == ("gsa", False, 4.5, (0.5, -1.0))
+    assert (found.trusts_hsi, found.response, found.consistency, found.local_shift) == (True, "a b.csv", True, False)
+    cube.attrs["hyperfuse_options"] = "psf_fwhm=__import__('os') shift=(1,2,3)"
+    found = recorded_choices(cube)
+    assert (found.psf_fwhm, found.shift) == (None, None)
+
+
+def test_squares_and_thinning() -> None:
+    values = np.zeros((20, 30))
+    values[12, 25] = 1
+    rows, columns = highest_square(values, 5)
+    assert rows.start <= 12 < rows.stop and columns.start <= 25 < columns.stop
+    assert (rows.stop - rows.start, columns.stop - columns.start) == (5, 5)
+    assert highest_square(values, 100) == (slice(0, 20), slice(0, 30))
+    wide = np.arange(2000.0)[None, :].repeat(2, axis=0)
+    wide[0, 0] = np.nan
+    assert thinned(wide).shape == (1, 667)
+    assert thinned(wide)[0, 0] == pytest.approx((1 + 2 + 0 + 1 + 2) / 5)

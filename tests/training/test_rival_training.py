@@ -1,0 +1,115 @@
+"""Rivals in the trainer: the same experiment file, loop, validation and weights as for our own network."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from hyperfuse import fuse
+from hyperfuse.errors import BandError, OptionError
+from hyperfuse.networks.rivals.catalogue import RIVALS, rival_preset
+from hyperfuse.networks.rivals.mimo_sst import MimoSst, MimoSstConfig, ScaleOutputs, loss_over_scales
+from hyperfuse.prediction.network_fusion import load_network
+from hyperfuse.training.experiment import Experiment, read_experiment
+from hyperfuse.training.finetune import freeze_parts
+from hyperfuse.training.objective import fusion_loss, training_loss
+from hyperfuse.training.train import describe, train
+from hyperfuse.training.training_batch import NetworkOnBatch
+from training.tiny_experiments import write_experiment
+
+EXPERIMENTS = Path(__file__).parents[2] / "experiments"
+TINY = {
+    "dspnet": '{kind="dspnet", bands=9, msi_bands=3, width=8, head_width=8}',
+    "mimo-sst": '{kind="mimo-sst", bands=9, msi_bands=3, width=4}',
+    "dcinn": '{kind="dcinn", bands=9, msi_bands=3, width=4, inner_blocks=1, exponential_terms=2}',
+    "pstun": '{kind="pstun", bands=9, msi_bands=3, width=4}',
+}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return write_experiment(tmp_path)
+
+
+def rival_experiment(path: Path, kind: str, *changes: str) -> Experiment:
+    text = path.read_text().replace('use = "train"', 'use = "train"\nexclude = ["train_b"]')
+    path.write_text(text)
+    return read_experiment(path, [f"network={TINY[kind]}", "length.steps=4", "validation.every=4", *changes])
+
+
+@pytest.mark.parametrize("kind", TINY)
+def test_every_rival_is_trained_saved_and_fuses(path: Path, tmp_path: Path, kind: str) -> None:
+    experiment = rival_experiment(path, kind)
+    outcome = train(experiment, tmp_path / "run")
+    assert outcome.finished
+    assert np.isfinite(outcome.best_psnr_db)
+    network = load_network(str(tmp_path / "run/weights"))
+    assert type(network) is RIVALS[kind]
+    fresh = RIVALS[kind](experiment.network)
+    assert any(not torch.equal(value, fresh.state_dict()[name]) for name, value in network.state_dict().items())
+    with torch.no_grad():
+        assert network(torch.rand(1, 9, 4, 5), torch.rand(1, 3, 14, 17)).shape == (1, 9, 14, 17)
+
+
+def test_trained_weights_fuse_a_scene(path: Path, tmp_path: Path) -> None:
+    train(rival_experiment(path, "mimo-sst"), tmp_path / "run")
+    random = np.random.default_rng(0)
+    pair = random.random((9, 6, 6)).astype(np.float32), random.random((3, 24, 24)).astype(np.float32)
+    fused = fuse(*pair, weights=tmp_path / "run/weights", estimate=False)
+    assert fused.shape == (9, 24, 24)
+    with pytest.raises(BandError, match="exactly 9 and 3"):
+        fuse(pair[0][:8], pair[1], weights=tmp_path / "run/weights", estimate=False)
+
+
+def test_mimo_sst_learns_by_its_own_loss_and_others_by_ours() -> None:
+    torch.manual_seed(0)
+    hsi, msi, reference = torch.rand(2, 5, 4, 4), torch.rand(2, 3, 16, 16), torch.rand(2, 5, 16, 16)
+    network = MimoSst(MimoSstConfig(bands=5, msi_bands=3, width=4))
+    outputs = NetworkOnBatch(network)(hsi, msi, None, None, None)
+    assert isinstance(outputs, ScaleOutputs)
+    assert training_loss(outputs, reference, 0.1) == loss_over_scales(outputs, reference)
+    assert training_loss(outputs.full, reference, 0.1) == fusion_loss(outputs.full, reference, 0.1)
+
+
+def test_presets_of_rivals_are_known_and_can_be_changed(path: Path) -> None:
+    network = read_experiment(path, ['network={preset="mimo-sst", idle_layers=false, width=8}']).network
+    assert network == rival_preset("mimo-sst").model_copy(update={"idle_layers": False, "width": 8})
+    for name in ("mimo_sst", "mimo_sst_small", "dspnet_thin"):
+        ours, theirs = read_experiment(EXPERIMENTS / "small_cpu.toml"), read_experiment(EXPERIMENTS / "rivals" / f"{name}.toml")
+        same = {"name": ours.name, "network": ours.network, "length": ours.length}
+        assert theirs.model_copy(update=same) == ours, "all but the network and the steps that fit into the same minutes"
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ('network={kind="telepathy", bands=3}', "kind to be one of dspnet, mimo-sst, dcinn, pstun"),
+        ('network={kind="mimo-sst", bands=9, msi_bands=3, widht=4}', 'unknown key "network.widht".*did you mean "width"'),
+        ('network={kind="dspnet", bands=9, msi_bands=3, width=9}', '"network.width".*multiple of 8'),
+        ('network={preset="ssa-9"}', 'no network is called "ssa-9".*mimo-sst'),
+    ],
+)
+def test_what_is_wrong_with_a_rival_is_said(path: Path, change: str, complaint: str) -> None:
+    with pytest.raises(OptionError, match=complaint):
+        read_experiment(path, [change])
+
+
+def test_scenes_of_other_bands_are_refused_before_anything_is_written(path: Path, tmp_path: Path) -> None:
+    experiment = read_experiment(path, [f"network={TINY['pstun']}"])
+    with pytest.raises(BandError, match=r"14 hsi bands.*exactly 9 and 3"):
+        train(experiment, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    experiment = rival_experiment(path, "pstun", "simulation.keep_bands={least=4}")
+    with pytest.raises(OptionError, match=r"fixed channels and simulation\.keep_bands"):
+        describe(experiment)
+
+
+def test_describing_and_freezing(path: Path) -> None:
+    assert "mimo-sst for 9 and 3 bands, base bicubic" in describe(rival_experiment(path, "mimo-sst"))
+    network = MimoSst(MimoSstConfig(bands=5, msi_bands=3, width=4))
+    freeze_parts(network, ())
+    with pytest.raises(OptionError, match="a fusion network, whose parts have names"):
+        freeze_parts(network, ["decoder"])
