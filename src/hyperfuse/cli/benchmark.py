@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import Annotated, Any
 
 import typer
 
-if TYPE_CHECKING:
-    from hyperfuse.loading.splits import SplitKind
-
 INTERRUPTED = 130
 SIMULATION = "How pairs are made"
+REPORT = "What is made of the results"
 
 
 def benchmark(
@@ -77,46 +75,72 @@ def benchmark(
         typer.Option("--folder", help="Where data sets lie.", rich_help_panel=SIMULATION, show_default=False),
     ] = None,
     seed: Annotated[int, typer.Option(help="Of the noise.", rich_help_panel=SIMULATION)] = 0,
+    pictures: Annotated[
+        bool, typer.Option(help="Error maps, close-ups and spectra of the first scene of each data set.", rich_help_panel=REPORT)
+    ] = True,
+    beside_paper: Annotated[
+        bool,
+        typer.Option("--beside-paper", help="Show the paper's printed numbers beside ours, with warnings.", rich_help_panel=REPORT),
+    ] = False,
+    into: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.md",
+            help="Also put the tables into this page, between its marks for DIR's name.",
+            rich_help_panel=REPORT,
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Score every method and network on the same pairs; killed, it goes on when asked the same again.
 
     [dim]hyperfuse benchmark --scenes 'test/*.npz' --scales 4,8 --responses rgb,rgb+nir --noise 30,40 -o scores[/dim]
+    [dim]hyperfuse benchmark -o scores[/dim]         makes tables and figures of what is there again
     """
-    import sys
-
-    from hyperfuse.degradation.exact_scale import exact_scale
-    from hyperfuse.scoring.benchmark import benchmark as run_benchmark
-    from hyperfuse.scoring.report import write_report
+    from hyperfuse.scoring.report import results_in, write_into, write_report
+    from hyperfuse.scoring.results import FAILED
     from hyperfuse.scoring.summary import failures_in_words
 
-    try:
-        done = run_benchmark(
+    if scenes or pair:
+        _run(
             output,
             scenes=scenes or [],
             pairs=pair or [],
             methods=[] if methods == "none" else _listed(methods),
             weights=weights or [],
-            scales=[float(exact_scale(scale)) for scale in _listed(scales)],
+            scales=_listed(scales),
             responses=_listed(responses),
             noise=[_two_numbers(text, "--noise") for text in noise or []],
             shift=[_two_numbers(text, "--shift") for text in shift or []],
             clean=clean,
             knowledge=["blind", "oracle"] if knowledge == "both" else [knowledge],
-            split=cast("SplitKind", split),
+            split=split,
             scenes_folder=scenes_folder,
             seed=seed,
-            command=_as_typed(sys.argv),
+            pictures=pictures,
         )
+    for path in write_report(output, beside_paper):
+        typer.echo(str(path))
+    if into is not None:
+        typer.echo(str(write_into(into, output, beside_paper)))
+    failed = [result for result in results_in(output) if result.state == FAILED]
+    for words in failures_in_words(failed):
+        typer.echo(f"hyperfuse: {words}", err=True)
+    if failed:
+        raise typer.Exit(1 if any(result.is_bug for result in failed) else 2)
+
+
+def _run(output: Path, *, scales: list[str], **arguments: Any) -> None:
+    import sys
+
+    from hyperfuse.degradation.exact_scale import exact_scale
+    from hyperfuse.scoring.benchmark import benchmark as run_benchmark
+
+    try:
+        run_benchmark(output, scales=[float(exact_scale(scale)) for scale in scales], command=_as_typed(sys.argv), **arguments)
     except KeyboardInterrupt as stop:
         typer.echo("hyperfuse: stopped; the same command goes on from here", err=True)
         raise typer.Exit(INTERRUPTED) from stop
-    for path in write_report(done):
-        typer.echo(str(path))
-    failures = failures_in_words(done.results)
-    for words in failures:
-        typer.echo(f"hyperfuse: {words}", err=True)
-    if failures:
-        raise typer.Exit(1 if any(result.is_bug for result in done.failed) else 2)
 
 
 def _listed(text: str) -> list[str]:

@@ -111,14 +111,14 @@ def _score_grid(scores: Mapping[str, Evaluation], seconds: Mapping[str, float] |
         values = [getattr(evaluation, column.field) for evaluation in scores.values()]
         if any(value is not None for value in values):
             headings.append(column.heading)
-            columns.append(_marked(values, column))
+            columns.append(marked(values, column))
     if seconds is not None:
         headings.append(SECONDS)
         columns.append([Cell(_shown(seconds.get(method), 1)) for method in scores])
     return Grid(headings, [list(row) for row in zip(*columns, strict=True)])
 
 
-def _marked(values: list[float | None], column: ScoreColumn) -> list[Cell]:
+def marked(values: list[float | None], column: ScoreColumn) -> list[Cell]:
     """Ranks are those of the rounded figures: two methods that look equal are marked alike."""
     shown = [_shown(value, column.digits) for value in values]
     ranking = sorted({float(text) for text in shown if text != ABSENT}, reverse=column.higher_is_better)

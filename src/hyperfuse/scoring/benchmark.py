@@ -13,18 +13,19 @@ from hyperfuse.loading.splits import SplitKind
 from hyperfuse.progress import listening, progress
 from hyperfuse.scoring.case import CaseName, CasePair
 from hyperfuse.scoring.competitors import BLIND, Competitor
+from hyperfuse.scoring.kept_views import case_folder, keep_views
 from hyperfuse.scoring.measuring import measured
 from hyperfuse.scoring.plan import Plan, PlannedCase, make_plan
 from hyperfuse.scoring.results import FAILED, RESULTS, SCORED, UNFIT, Result, ResultsFile
 from hyperfuse.scoring.run_record import open_folder
 from hyperfuse.scoring.scores import scores
+from hyperfuse.scoring.statistics import Entrant
 
 
 @dataclass(frozen=True, eq=False)
 class Benchmark:
     folder: Path
     results: list[Result]
-    left_out: list[str]
 
     @property
     def failed(self) -> list[Result]:
@@ -47,6 +48,7 @@ def benchmark(
     split: SplitKind = "disjoint",
     scenes_folder: Path | None = None,
     seed: int = 0,
+    pictures: bool = True,
     command: str = "",
 ) -> Benchmark:
     """Score methods and networks on the same simulated and recorded pairs, and keep every result in `folder`.
@@ -58,6 +60,8 @@ def benchmark(
     noise       (hsi, msi) signal-to-noise ratios in dB; `shift` (down, right) in fine pixels: each a condition of its own beside
                 the clean pairs
     knowledge   "blind": nothing is given but the pair; "oracle": the true point spread, shift, response and noise are
+
+    pictures    keep of the first scene of each data set what `report.write_report` draws pictures from
 
     Called again on the same folder with the same arguments it goes on; failures are tried again. What failed is in `failed`.
     """
@@ -80,11 +84,11 @@ def benchmark(
     with only_run_on(folder):
         open_folder(folder, plan.described, command)
         results = ResultsFile(folder / RESULTS)
-        _run(plan, results)
-    return Benchmark(folder, _in_order(plan, results), plan.left_out)
+        _run(plan, results, folder, plan.pictured if pictures else set())
+    return Benchmark(folder, results.all())
 
 
-def _run(plan: Plan, results: ResultsFile) -> None:
+def _run(plan: Plan, results: ResultsFile, folder: Path, pictured: set[CaseName]) -> None:
     keys = plan.keys
     with progress("Benchmark", len(keys), "runs", done=sum(results.is_done(key) for key in keys)) as advance:
         for case in plan.cases:
@@ -94,22 +98,22 @@ def _run(plan: Plan, results: ResultsFile) -> None:
                 for knowledge in case.knowledge
                 if not results.is_done((case.name, competitor.name, knowledge))
             ]
-            for result in _run_case(case, todo):
+            for result in _run_case(case, todo, case_folder(folder, case.name) if case.name in pictured else None):
                 results.add(result)
                 advance(1)
 
 
-def _run_case(case: PlannedCase, todo: Sequence[tuple[Competitor, str]]) -> Iterator[Result]:
+def _run_case(case: PlannedCase, todo: Sequence[tuple[Competitor, str]], views: Path | None) -> Iterator[Result]:
     if not todo:
         return
     pair = case.make()
     for competitor, knowledge in todo:
         with listening(lambda report: None):  # bars of single fusions would cover the one that counts
-            yield run_competitor(competitor, knowledge, case.name, pair)
+            yield run_competitor(competitor, knowledge, case.name, pair, views)
 
 
-def run_competitor(competitor: Competitor, knowledge: str, case: CaseName, pair: CasePair) -> Result:
-    """One result, whatever happens."""
+def run_competitor(competitor: Competitor, knowledge: str, case: CaseName, pair: CasePair, views: Path | None = None) -> Result:
+    """One result, whatever happens; with a folder for views, what pictures need is kept there first."""
     failed = Result(case, competitor.name, knowledge, FAILED)
     if not competitor.fits(pair):
         bands = f"{pair.hsi.sizes['band']} and {pair.msi.sizes['band']}"
@@ -121,6 +125,8 @@ def run_competitor(competitor: Competitor, knowledge: str, case: CaseName, pair:
             fused, cost = measured(lambda: competitor.fused(pair, knowledge))
         warned = "; ".join(dict.fromkeys(str(each.message) for each in heard if each.category is UserWarning))
         figures = {**asdict(scores(fused, pair)), **asdict(cost)}
+        if views is not None:
+            keep_views(views, pair, Entrant(competitor.name, knowledge).label, fused)
         return replace(failed, state=SCORED, message=warned, **figures)
     except Cancelled:
         raise
@@ -128,8 +134,3 @@ def run_competitor(competitor: Competitor, knowledge: str, case: CaseName, pair:
         return replace(failed, message=str(error))
     except Exception as error:
         return replace(failed, message=f"{type(error).__name__}: {error}".splitlines()[0], is_bug=True)
-
-
-def _in_order(plan: Plan, results: ResultsFile) -> list[Result]:
-    by_key = {result.key: result for result in results.all()}
-    return [by_key[key] for key in plan.keys if key in by_key]

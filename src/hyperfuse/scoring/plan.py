@@ -32,10 +32,16 @@ class PlannedCase:
 class Plan:
     cases: list[PlannedCase]
     competitors: list[Competitor]
-    left_out: list[str]
-    """What was asked for but does not go together, in words."""
     described: dict[str, Any]
     """Everything that the results depend on; a run that is continued must find it unchanged."""
+
+    @property
+    def pictured(self) -> set[CaseName]:
+        """The first scene of each data set under the first condition: at every scale, with every response."""
+        first: dict[str, tuple[str, str]] = {}
+        for case in self.cases:
+            first.setdefault(case.name.dataset, (case.name.scene, case.name.condition))
+        return {case.name for case in self.cases if (case.name.scene, case.name.condition) == first[case.name.dataset]}
 
     @property
     def keys(self) -> list[Key]:
@@ -91,9 +97,10 @@ def make_plan(
         "conditions": [condition.name for condition in conditions],
         "knowledge": list(knowledge),
         "seed": seed,
+        "left_out": left_out,
         "overlapping": sorted({scene.dataset for scene in chosen if scene.overlapping}),
     }
-    return Plan(cases, competitors, left_out, described)
+    return Plan(cases, competitors, described)
 
 
 def _simulated(

@@ -1,21 +1,71 @@
-"""What is made of the results, in the folder beside them."""
+"""What is made of the results, in the folder beside them: summary, tables, chart and pictures."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from hyperfuse.cubes.publishing import published
-from hyperfuse.scoring.benchmark import Benchmark
+from hyperfuse.errors import OptionError
+from hyperfuse.scoring.case_figure import case_figure
+from hyperfuse.scoring.kept_views import INPUTS, case_folder, load_fused, load_inputs
+from hyperfuse.scoring.paper_form import paper_tables
+from hyperfuse.scoring.results import RESULTS, Result, ResultsFile
 from hyperfuse.scoring.run_record import read_record
-from hyperfuse.scoring.summary import summary_markdown
+from hyperfuse.scoring.scale_chart import scale_chart
+from hyperfuse.scoring.statistics import entrants
+from hyperfuse.scoring.summary import summary_lines, summary_markdown
+from hyperfuse.scoring.table_files import markdown_lines, tables_csv, tables_latex, tables_markdown
 
-SUMMARY = "summary.md"
+BEGIN, END = "<!-- benchmark {} -->", "<!-- end of benchmark {} -->"
 
 
-def write_report(done: Benchmark) -> list[Path]:
-    """The files that were written, replacing older ones."""
-    record = read_record(done.folder)
-    return [_written(done.folder / SUMMARY, summary_markdown(done.results, record, done.left_out))]
+def write_report(folder: Path, beside_paper: bool = False) -> list[Path]:
+    """Everything that the folder's results give; the files that were written, replacing older ones."""
+    record, results = read_record(folder), results_in(folder)
+    tables = paper_tables(results, beside_paper)
+    written = [
+        _written(folder / "summary.md", summary_markdown(results, record)),
+        _written(folder / "tables.md", tables_markdown(tables)),
+        _written(folder / "tables.csv", tables_csv(tables)),
+        _written(folder / "tables.tex", tables_latex(tables)),
+    ]
+    chart = scale_chart(folder / "psnr_against_scale.png", results, beside_paper)
+    return [*written, *([chart] if chart else []), *_pictures(folder, results)]
+
+
+def write_into(document: Path, folder: Path, beside_paper: bool = False) -> Path:
+    """Puts summary and tables between the document's marks for this folder's name, which it must have."""
+    name = folder.absolute().name
+    begin, end = BEGIN.format(name), END.format(name)
+    try:
+        text = document.read_text(encoding="utf-8")
+    except OSError as error:
+        raise OptionError(f"{document}: {error.strerror}", "a Markdown file", "check --into") from error
+    if text.count(begin) != 1 or text.count(end) != 1 or text.index(begin) > text.index(end):
+        raise OptionError(f"{document} without a place for these tables", f"the lines {begin} and {end}, once each", "add them")
+    results = results_in(folder)
+    lines = [*summary_lines(results, read_record(folder)), "", *markdown_lines(paper_tables(results, beside_paper))]
+    before, after = text[: text.index(begin) + len(begin)], text[text.index(end) :]
+    return _written(document, "\n".join([before, *lines, after]))
+
+
+def results_in(folder: Path) -> list[Result]:
+    results = ResultsFile(folder / RESULTS).all()
+    if not results:
+        raise OptionError(f"no results in {folder}", "a folder of `hyperfuse benchmark`", "name scenes to benchmark on")
+    return results
+
+
+def _pictures(folder: Path, results: Sequence[Result]) -> list[Path]:
+    written = []
+    for case in dict.fromkeys(result.case for result in results):
+        kept = case_folder(folder, case)
+        if (kept / f"{INPUTS}.npz").exists():
+            fused = load_fused(kept, [entrant.label for entrant in entrants(results)])
+            if fused:
+                written.append(case_figure(kept.with_name(f"{kept.name}.png"), str(case), load_inputs(kept), fused))
+    return written
 
 
 def _written(path: Path, text: str) -> Path:

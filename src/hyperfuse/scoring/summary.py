@@ -21,13 +21,12 @@ grows by at its peak.
 """
 
 
-def summary_markdown(results: Sequence[Result], record: Mapping[str, Any], left_out: Sequence[str] = ()) -> str:
-    """Everything, ending with a newline."""
-    return "\n".join(_lines(results, record, left_out)) + "\n"
+def summary_markdown(results: Sequence[Result], record: Mapping[str, Any]) -> str:
+    """A page of its own."""
+    return "\n".join(["# Benchmark\n", *summary_lines(results, record)]) + "\n"
 
 
-def _lines(results: Sequence[Result], record: Mapping[str, Any], left_out: Sequence[str]) -> Iterator[str]:
-    yield "# Benchmark\n"
+def summary_lines(results: Sequence[Result], record: Mapping[str, Any]) -> Iterator[str]:
     yield from session_lines(record)
     yield ""
     yield PROTOCOL_WORDS
@@ -41,7 +40,7 @@ def _lines(results: Sequence[Result], record: Mapping[str, Any], left_out: Seque
     if failures := [result for result in results if result.state == FAILED]:
         yield "\n## Failed\n"
         yield from (f"- {result.competitor} ({result.knowledge}), {result.case}: {result.message}" for result in failures)
-    if left_out:
+    if left_out := record["request"].get("left_out"):
         yield "\n## Left out\n"
         yield from (f"- {words}" for words in left_out)
 
