@@ -17,9 +17,11 @@ from torch.utils.flop_counter import FlopCounterMode, flop_registry
 from hyperfuse.networks.bicubic import upsample_bicubic
 from hyperfuse.networks.fusion_network import FusionNetwork
 from hyperfuse.networks.implicit_decoder import NEIGHBOURS
-from hyperfuse.networks.network_config import NetworkConfig
+from hyperfuse.networks.network_config import BICUBIC, Components, NetworkConfig, WavelengthBands
+from hyperfuse.networks.pair_channels import find_channels
 from hyperfuse.networks.pixel_centres import shared_edges
 from hyperfuse.networks.plain_decoding import decode_plainly
+from hyperfuse.networks.rivals.catalogue import AnyRivalConfig, build_rival
 
 
 @dataclass(frozen=True)
@@ -47,14 +49,34 @@ def count_multiply_adds(
         hsi = torch.empty(1, bands, *coarse_size)
         msi = torch.empty(1, msi_bands, *fine_size)
         features = torch.empty(1, config.feature_width, *fine_size)
-    performed = _multiply_adds(lambda: network(hsi, msi))
-    equation = _multiply_adds(lambda: fuse_plainly(network, hsi, msi))
-    output_kernel = _multiply_adds(lambda: network.output_kernel(features, bands))
+    performed = multiply_adds(lambda: network(hsi, msi))
+    equation = multiply_adds(lambda: fuse_plainly(network, hsi, msi))
+    output_kernel = multiply_adds(lambda: network.output_kernel(features, bands))
     return MultiplyAdds(
         equation=equation,
         per_candidate=equation + (NEIGHBOURS - 1) * output_kernel,
         performed=performed,
     )
+
+
+def performed_multiply_adds(
+    config: NetworkConfig | AnyRivalConfig, bands: int, msi_bands: int, fine_size: tuple[int, int], coarse_size: tuple[int, int]
+) -> int:
+    """What ours or a rival runs after training, for one pair of these sizes; the closed form that it adds to is not counted."""
+    with torch.device("cpu" if _looks_at_values(config) else "meta"):
+        hsi, msi = torch.rand(1, bands, *coarse_size), torch.rand(1, msi_bands, *fine_size)
+        if not isinstance(config, NetworkConfig):
+            rival = build_rival(config).eval()
+            return multiply_adds(lambda: rival(hsi, msi))
+        network = FusionNetwork(config)
+    base = None if config.base == BICUBIC else hsi.new_zeros(1, bands, *fine_size)
+    centres_nm = [torch.linspace(450.0, 900.0, count) for count in (bands, msi_bands)]
+    return multiply_adds(lambda: network(hsi, msi, None, base, find_channels(config, hsi, msi, *centres_nm)))
+
+
+def _looks_at_values(config: NetworkConfig | AnyRivalConfig) -> bool:
+    """Whether its channels are found from the pair itself, which tensors without memory do not allow."""
+    return isinstance(config, NetworkConfig) and isinstance(config.channels, Components | WavelengthBands)
 
 
 def fuse_plainly(network: FusionNetwork, hsi: Tensor, msi: Tensor) -> Tensor:
@@ -69,7 +91,8 @@ def fuse_plainly(network: FusionNetwork, hsi: Tensor, msi: Tensor) -> Tensor:
     return fused
 
 
-def _multiply_adds(run: Callable[[], Tensor]) -> int:
+def multiply_adds(run: Callable[[], Tensor]) -> int:
+    """Of matrix products and convolutions within `run`, whatever it runs and on whichever device."""
     operations = (torch.ops.aten.convolution, torch.ops.aten.addmm)
     counter = FlopCounterMode(display=False, custom_mapping={each: _with_bias(each) for each in operations})
     with torch.no_grad(), counter:
