@@ -17,6 +17,7 @@ from hyperfuse.cli import (
     batch,
     benchmark,
     cubes,
+    efficiency,
     evaluation,
     fusing,
     methods,
@@ -51,6 +52,7 @@ app.command()(cubes.convert)
 app.command()(pairs.simulate)
 app.command()(evaluation.evaluate)
 app.command()(report.report)
+app.command()(efficiency.efficiency)
 app.command()(benchmark.benchmark)
 app.command()(viewing.view)
 app.command()(networks.export)
