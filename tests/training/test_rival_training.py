@@ -13,7 +13,7 @@ from hyperfuse.errors import BandError, OptionError
 from hyperfuse.networks.rivals.catalogue import RIVALS, rival_preset
 from hyperfuse.networks.rivals.mimo_sst import MimoSst, MimoSstConfig, ScaleOutputs, loss_over_scales
 from hyperfuse.prediction.network_fusion import load_network
-from hyperfuse.training.experiment import Experiment, read_experiment
+from hyperfuse.training.experiment import LoopSettings, Experiment, read_experiment
 from hyperfuse.training.finetune import freeze_parts
 from hyperfuse.training.objective import fusion_loss, training_loss
 from hyperfuse.training.train import describe, train
@@ -70,8 +70,8 @@ def test_mimo_sst_learns_by_its_own_loss_and_others_by_ours() -> None:
     network = MimoSst(MimoSstConfig(bands=5, msi_bands=3, width=4))
     outputs = NetworkOnBatch(network)(hsi, msi, None, None, None)
     assert isinstance(outputs, ScaleOutputs)
-    assert training_loss(outputs, reference, 0.1) == loss_over_scales(outputs, reference)
-    assert training_loss(outputs.full, reference, 0.1) == fusion_loss(outputs.full, reference, 0.1)
+    assert training_loss(outputs, reference, LoopSettings()) == loss_over_scales(outputs, reference)
+    assert training_loss(outputs.full, reference, LoopSettings()) == fusion_loss(outputs.full, reference, 0.1)
 
 
 def test_presets_of_rivals_are_known_and_can_be_changed(path: Path) -> None:

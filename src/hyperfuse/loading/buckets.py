@@ -133,6 +133,7 @@ def _as_batch(bucket: Bucket, plan: BatchPlan, reference: Tensor, observed: Sequ
         response=torch.from_numpy(np.stack([sample.response for sample in observed])),
         hsi_noise=column([sample.hsi_noise for sample in observed]),
         msi_noise=column([sample.msi_noise for sample in observed]),
+        believed=column([sample.believed for sample in observed]),
         wavelength_nm=None if wavelength_nm is None else torch.from_numpy(wavelength_nm.copy()),
         bucket=bucket.name,
     )

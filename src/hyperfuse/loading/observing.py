@@ -50,6 +50,7 @@ class PairBatch:
     response: Tensor  # (B, M, C), rows sum to 1
     hsi_noise: Tensor  # (B,) standard deviation, 0 without noise
     msi_noise: Tensor  # (B,)
+    believed: Tensor  # (B, 5): sigma, shift down and right, noise of hsi and msi, as a closed form is told them
     wavelength_nm: Tensor | None  # (C,)
     bucket: str
 
@@ -94,6 +95,7 @@ class ObservedPatch:
     response: FloatArray
     hsi_noise: float
     msi_noise: float
+    believed: tuple[float, ...]
 
 
 def draw_plan(generator: np.random.Generator, settings: SimulationSettings, patch_size: int, bands: BandTable) -> BatchPlan:
@@ -132,7 +134,8 @@ def observe_patch(
     msi_noise = _noise_level(msi, settings.snr_msi_db, settings.noise_free, for_noise[2:])
     _add_noise(generator, hsi, hsi_noise)
     _add_noise(generator, msi, msi_noise)
-    return ObservedPatch(hsi, msi, sigma, (down, right), response, hsi_noise, msi_noise)
+    believed = _believed(generator, settings, (sigma, down, right, hsi_noise, msi_noise))
+    return ObservedPatch(hsi, msi, sigma, (down, right), response, hsi_noise, msi_noise, believed)
 
 
 def coarse_pixels(settings: SimulationSettings, patch_size: int, part: float) -> int:
@@ -202,6 +205,22 @@ def _noise_level(image: Tensor, snr_db: tuple[float, float] | None, noise_free: 
     if snr_db is None or parts[0] < noise_free:
         return 0.0
     return float(image.double().square().mean().sqrt()) / 10 ** (_between(snr_db, parts[1]) / 20)
+
+
+def _believed(generator: np.random.Generator, settings: SimulationSettings, truth: tuple[float, ...]) -> tuple[float, ...]:
+    """Sigma, shift down and right, noise of hsi and msi, as an estimate might find them. Drawn last: nothing else changes."""
+    if settings.belief is None:
+        return truth
+    sigma, down, right, hsi_noise, msi_noise = truth
+    errors = generator.standard_normal(5).clip(-2.5, 2.5)
+    relative, absolute, noise = settings.belief.sigma, settings.belief.shift, settings.belief.noise
+    return (
+        sigma * (1 + relative * errors[0]),
+        down + absolute * errors[1],
+        right + absolute * errors[2],
+        hsi_noise * (1 + noise * errors[3]),
+        msi_noise * (1 + noise * errors[4]),
+    )
 
 
 def _add_noise(generator: np.random.Generator, image: Tensor, level: float) -> None:

@@ -76,6 +76,17 @@ def _as_choice(value: Any) -> Any:
     return {"name": value} if isinstance(value, str) else value
 
 
+class BeliefSettings(_Table):
+    """How wrong what is believed of an observation may be, as standard deviations: an estimate is never exact.
+
+    sigma  of the point spread and noise of its levels: relative; shift: fine pixels
+    """
+
+    sigma: Annotated[float, Field(ge=0, le=0.3)] = 0.02
+    shift: Annotated[float, Field(ge=0, le=10)] = 0.02
+    noise: Annotated[float, Field(ge=0, le=0.3)] = 0.1
+
+
 class SimulationSettings(_Table):
     """Every range is a number, or `[low, high]` from which each batch or sample draws uniformly.
 
@@ -91,6 +102,7 @@ class SimulationSettings(_Table):
     noise_free   with this probability an image stays without noise all the same
     keep_bands   of a batch: `{probability = 0.5, least = 8}` for parts of the spectrum, some of the bands, or neighbours added up
     flips        of a sample: flips and quarter turns
+    belief       of a sample: how far a closed form is misled about point spread, shift and noise; left out, it is told the truth
     """
 
     scale: Scale = (4.0, 4.0)
@@ -105,3 +117,4 @@ class SimulationSettings(_Table):
     noise_free: Annotated[float, Field(ge=0, le=1)] = 0.0
     keep_bands: BandVariation | None = None
     flips: bool = True
+    belief: BeliefSettings | None = None

@@ -38,7 +38,7 @@ def scene_posterior(model: PairModel) -> SceneWise[tuple[PairModel, Tensor, Tens
 
     Also the model without the margin that only the denoising needs, to which they belong.
     """
-    model, coefficients, _ = yield from _denoised(model)
+    model, coefficients, _ = yield from denoised(model, conditioning_reach(model.observation))
     interpolated = model.upsample(coefficients)
     detail = coefficients - model.operator.apply(interpolated)
     spread = yield from scene_covariance(lambda: model.window.coarse(detail))
@@ -60,7 +60,7 @@ def local_fuse(window: Window) -> SceneWise[Tensor]:
 
 def local_prior(model: PairModel) -> SceneWise[tuple[PairModel, Tensor]]:
     """(p, H, W), and the model to which it belongs: without the margin that only the denoising needs."""
-    model, coefficients, seen = yield from _denoised(model)
+    model, coefficients, seen = yield from denoised(model, conditioning_reach(model.observation))
     interpolated, interpolated_msi = model.upsample(coefficients), model.upsample(seen)
     regression = LocalRegression(
         detail=coefficients - model.operator.apply(interpolated),
@@ -74,11 +74,11 @@ def local_prior(model: PairModel) -> SceneWise[tuple[PairModel, Tensor]]:
     return model, interpolated.add_(predicted)
 
 
-def _denoised(model: PairModel) -> SceneWise[tuple[PairModel, Tensor, Tensor]]:
-    """The model near the core, its components (p, h, w) without noise, and the msi as the hsi's sensor would see it (M, h, w)."""
+def denoised(model: PairModel, reach: int) -> SceneWise[tuple[PairModel, Tensor, Tensor]]:
+    """The model within reach of the core, its components (p, h, w) without noise, the msi as the hsi's sensor sees it (M, h, w)."""
     seen = model.operator.apply(model.msi)
     level, _ = yield from scene_moments(model.window.coarse(seen))
     centred = seen - level[:, None, None].to(seen)
     coefficients = yield from denoised_coefficients(model.coefficients, centred, model.hsi_noise, model.window)
-    cut: Cut = model.window.near_core(conditioning_reach(model.observation))
+    cut: Cut = model.window.near_core(reach)
     return model.within(cut), cut.of_coarse(coefficients), cut.of_coarse(seen)

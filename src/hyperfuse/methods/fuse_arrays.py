@@ -5,6 +5,7 @@ Shapes: C bands, M msi bands, h w coarse, H W fine. NaN marks missing pixels in 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -52,16 +53,22 @@ def suited_method(window: Window) -> str:
 
 def fuse_window(window: Window, method: str, consistency: bool = False) -> SceneWise[Tensor]:
     """The core of a window, fused by the method of this name: NaN marks missing pixels, units are the hsi's."""
+    return fuse_window_by(find_method(method).over_scene, window, consistency)
+
+
+def fuse_window_by(
+    over_scene: Callable[[Window], SceneWise[Tensor]], window: Window, consistency: bool = False
+) -> SceneWise[Tensor]:
+    """The same by a method that has no name, such as one with weights of its own."""
     pair = yield from _prepared(window)
     if not pair.msi_says_something:
-        method, consistency = "bicubic", False
-    over_scene = find_method(method).over_scene
+        over_scene, consistency = find_method("bicubic").over_scene, False
     if consistency:
         fused = yield from over_scene(pair.window.for_everything())
         fused = yield from make_consistent(fused, pair.window)
     else:
         fused = yield from over_scene(pair.window)
-    return mask_missing(fused.mul_(pair.hsi_unit), replace(window, msi=window.msi[pair.msi_bands]))
+    return mask_missing(fused * pair.hsi_unit, replace(window, msi=window.msi[pair.msi_bands]))
 
 
 @dataclass(frozen=True)

@@ -88,7 +88,7 @@ class _Neighbourhoods:
         column_places = columns.owned(slice(0, width))[1]
         for first in range(0, height, step):
             part = slice(first, min(first + step, height))
-            neighbours = _squares(coarse, part)
+            neighbours = squares(coarse, part)
             spatial = torch.einsum("asi,btj->abstij", rows.weights[part], columns.weights).flatten(4).flatten(2, 3)
             pixels = fine[:, rows.members[part][:, None, :, None], columns.members[None, :, None, :]].flatten(3).permute(1, 2, 3, 0)
             cells = _regress(neighbours, pixels, spatial, self.ridge)
@@ -135,7 +135,7 @@ class CellAxis:
         return fine, (self.cell_of[fine] - cells.start) * self.most + rank
 
 
-def _squares(image: Tensor, rows: slice) -> Tensor:
+def squares(image: Tensor, rows: slice) -> Tensor:
     """(F, h, w) -> (rows, w, K, F): the square of neighbours around every coarse pixel, the edge repeated beyond the border."""
     side = 2 * REACH + 1
     padded = pad(image[None], (REACH, REACH, REACH, REACH), mode="replicate")[0, :, rows.start : rows.stop + 2 * REACH]

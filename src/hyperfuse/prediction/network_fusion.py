@@ -7,17 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from hyperfuse.errors import BandError, GridError, HyperfuseError, OptionError, WeightsError
 from hyperfuse.estimation.observation import Observation
-from hyperfuse.methods.fuse_arrays import fuse_arrays
+from hyperfuse.methods.fuse_arrays import fuse_arrays, fuse_window_by
+from hyperfuse.methods.over_scene import alone
+from hyperfuse.methods.universal import fuse_guided
+from hyperfuse.methods.window import Window
 from hyperfuse.networks.network_config import BICUBIC
 from hyperfuse.networks.network_errors import ChannelCountError, MissingExtraError, NetworkError, PairShapeError, WeightsFileError
 from hyperfuse.networks.pair_channels import find_channels
 from hyperfuse.networks.pixel_centres import AxisPlacement, Placement
+from hyperfuse.networks.prior_network import PriorNetwork
 from hyperfuse.networks.rivals.catalogue import AnyNetwork, load_any_network
 from hyperfuse.networks.rivals.rival_network import RivalNetwork
 from hyperfuse.networks.tiling import fuse_by_tiles
@@ -61,6 +66,8 @@ def fuse_with_network(
     network: AnyNetwork, hsi: Tensor, msi: Tensor, observation: Observation, wavelength_nm: Tensor | None = None
 ) -> Tensor:
     """hsi (C, h, w), msi (M, H, W) -> (C, H, W) in the hsi's unit. The closed form that the network adds to is run first."""
+    if isinstance(network, PriorNetwork):
+        return alone(fuse_window_by(partial(fuse_guided, network=network), Window(hsi, msi, observation)))
     hsi_unit = unit_of(hsi, network.config.value_range[1])
     msi_unit = msi_units(msi, observation, hsi_unit, network.config.value_range[1])
     placement = Placement(*(axis_placement(*axis) for axis in zip(observation.scale, observation.shift, strict=True)))

@@ -21,7 +21,6 @@ from hyperfuse.errors import OptionError
 from hyperfuse.methods.window import Window
 from hyperfuse.networks.fusion_network import FusionNetwork
 from hyperfuse.networks.network_config import BICUBIC
-from hyperfuse.networks.rivals.rival_network import RivalNetwork
 from hyperfuse.prediction.aligned_pair import align_pair
 from hyperfuse.prediction.fused_cube import cannot_miss, fused_template
 from hyperfuse.prediction.fusion_request import HSI, FusionRequest
@@ -124,7 +123,7 @@ def plan_scene(request: FusionRequest) -> ScenePlan:
 
 
 def _require_whole_for_rivals(scene: PreparedScene, memory: MemoryPlan) -> None:
-    if isinstance(scene.network, RivalNetwork) and not memory.whole:
+    if scene.network is not None and scene.network.margin is None and not memory.whole:
         grid = scene.pair.output_grid
         raise OptionError(
             f"a scene of {grid.height} x {grid.width} pixels for {type(scene.network).__name__}",

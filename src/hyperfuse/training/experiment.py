@@ -32,6 +32,7 @@ class SceneSet(_Table):
                 without end
     use      "split": divided by the experiment's split; "train": all of it for training; "test": only looked at
     exclude  names of files to leave out, patterns allowed
+    times    its buckets are drawn so many times as often as others
     bands    band counts of synthetic scenes
     assumed_nm  range of the wavelengths, evenly spaced, of scenes that do not say theirs
     """
@@ -39,6 +40,7 @@ class SceneSet(_Table):
     source: str
     use: Literal["split", "train", "test"] = "split"
     exclude: tuple[str, ...] = ()
+    times: Annotated[int, Field(ge=1, le=100, strict=True)] = 1
     bands: Annotated[tuple[Count, ...], Field(min_length=1)] = (31, 64, 102, 145, 191)
     assumed_nm: tuple[Annotated[float, Field(gt=0)], Annotated[float, Field(gt=0)]] | None = None
 
@@ -75,6 +77,8 @@ class Length(_Table):
 
 class LoopSettings(_Table):
     """batch_size  of all processes together; `accumulate` batches make one step
+    loss        "paper": L1 + ssim_weight (1 - SSIM); "decibels": each sample's PSNR and angle_weight times the logarithm of its
+                spectral angle, so that dark and bright, easy and hard scenes count alike
     ema         decay of the averaged weights that are validated and saved; 0 for none
     """
 
@@ -82,7 +86,9 @@ class LoopSettings(_Table):
     accumulate: Count = 1
     precision: Literal["float32", "bfloat16"] = "float32"
     ema: Share = 0.0
+    loss: Literal["paper", "decibels"] = "paper"
     ssim_weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.1
+    angle_weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 2.0
     workers: CountOrNone = 1
     accelerator: Literal["auto", "cpu", "cuda"] = "auto"
     devices: Count | None = None

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from hyperfuse.errors import TrainingError
 from hyperfuse.loading.pair_batches import batch_loader, process_slots
+from hyperfuse.networks.prior_network import PriorNetwork
 from hyperfuse.networks.rivals.catalogue import AnyNetwork, build_any_network
 from hyperfuse.progress import progress
 from hyperfuse.training.checkpoint import Checkpoint, optimiser_state, read_checkpoint, restore_optimiser, write_checkpoint
@@ -130,7 +131,7 @@ class Trainer:
             batch = _next(batches)
             timer.waiting += time.perf_counter() - before
             with self.fabric.no_backward_sync(self.module, enabled=part < loop.accumulate - 1):
-                loss = training_loss(run_network(self.module, batch), batch.reference, loop.ssim_weight) / loop.accumulate
+                loss = training_loss(run_network(self.module, batch), batch.reference, loop) / loop.accumulate
                 self.fabric.backward(loss)
             total += float(loss.detach())
         # A rank that sees NaN must not leave the others waiting, nor one that was interrupted: all learn of it together.
@@ -160,7 +161,7 @@ class Trainer:
             batch_size=loop.batch_size,
             slots=process_slots(loop.batch_size, fabric.global_rank, fabric.world_size),
             workers=loop.workers,
-            finish=BaseMaker(self.experiment.network.base),
+            finish=BaseMaker(None if isinstance(self.plain_network, PriorNetwork) else self.experiment.network.base),
             pin_memory=fabric.device.type == "cuda",
         )
         for batch in loader:

@@ -1,4 +1,4 @@
-"""The paper's loss: L1 + lambda (1 - SSIM), on the unclipped output (section 3.4); and MIMO-SST's own.
+"""The paper's loss: L1 + lambda (1 - SSIM), on the unclipped output (section 3.4); one that counts decibels; and MIMO-SST's own.
 
 B batch, C bands, H W fine.
 """
@@ -9,16 +9,31 @@ import torch
 from torch import Tensor
 
 from hyperfuse.networks.rivals.mimo_sst import ScaleOutputs, loss_over_scales
+from hyperfuse.training.experiment import LoopSettings
 
 WINDOW, WINDOW_SIGMA = 11, 1.5
 K1, K2 = 0.01, 0.03
+SMALLEST_ERROR = 1e-12
+SMALLEST_SINE = 1e-4
 
 
-def training_loss(outputs: Tensor | ScaleOutputs, reference: Tensor, ssim_weight: float) -> Tensor:
+def training_loss(outputs: Tensor | ScaleOutputs, reference: Tensor, loop: LoopSettings) -> Tensor:
     """Of what a network answers in training. A network that answers at several scales is defined by its loss over them."""
     if isinstance(outputs, ScaleOutputs):
         return loss_over_scales(outputs, reference)
-    return fusion_loss(outputs, reference, ssim_weight)
+    if loop.loss == "decibels":
+        return decibel_loss(outputs, reference, loop.angle_weight)
+    return fusion_loss(outputs, reference, loop.ssim_weight)
+
+
+def decibel_loss(fused: Tensor, reference: Tensor, angle_weight: float) -> Tensor:
+    """Minus the mean PSNR of the samples, for values whose peak is 1, plus the weighted logarithm of their mean spectral angle."""
+    error = (fused - reference).square().mean((1, 2, 3))
+    decibels = 10 * torch.log10(error + SMALLEST_ERROR)
+    lengths = fused.square().sum(1) * reference.square().sum(1)
+    cosine = (fused * reference).sum(1).square() / lengths.clamp_min(SMALLEST_ERROR)
+    sine = (1 - cosine).clamp_min(SMALLEST_SINE**2).sqrt()
+    return (decibels + angle_weight * sine.mean((1, 2)).log()).mean()
 
 
 def fusion_loss(fused: Tensor, reference: Tensor, ssim_weight: float) -> Tensor:

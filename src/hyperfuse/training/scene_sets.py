@@ -51,23 +51,25 @@ def gather_scenes(experiment: Experiment, folder: Path | None = None, *, with_ca
     scenes: list[Scene] = []
     patches: list[PatchWindow] = []
     blocks: list[TestBlock] = []
+    times: list[int] = []
     buckets: list[Bucket] = []
     labels: list[str] = []
     overlapping = False
     for scene_set in experiment.scenes:
         if scene_set.source == SYNTHETIC:
-            buckets += _synthetic_buckets(experiment, scene_set)
+            buckets += _synthetic_buckets(experiment, scene_set) * scene_set.times
             labels.append("synthetic scenes for training only")
             continue
         found = _selected(load_scenes(scene_set.source, folder), scene_set)
         split = _divide(found, scene_set, experiment)
         start = len(scenes)
+        times += [scene_set.times] * len(found)
         scenes += found
         patches += [replace(window, scene=window.scene + start) for window in split.train]
         blocks += [replace(block, scene=block.scene + start) for block in split.test]
         labels.append(split.label)
         overlapping |= split.overlapping
-    buckets = (make_buckets(scenes, patches) if patches else []) + buckets
+    buckets = (_repeated(make_buckets(scenes, patches), scenes, times) if patches else []) + buckets
     if not buckets:
         raise OptionError("no patch to train on", 'scenes with use = "split" or "train" that have room for a patch')
     notes = check_settings(buckets, experiment.simulation)
@@ -86,6 +88,12 @@ def gather_scenes(experiment: Experiment, folder: Path | None = None, *, with_ca
         patches=max(1, len(patches)),
         notes=notes,
     )
+
+
+def _repeated(buckets: Sequence[Bucket], scenes: Sequence[Scene], times: Sequence[int]) -> list[Bucket]:
+    """Every bucket as often as its scenes ask for: each is drawn as often as any other."""
+    wanted = {id(scene): count for scene, count in zip(scenes, times, strict=True)}
+    return [bucket for bucket in buckets for _ in range(max(wanted.get(id(scene), 1) for scene in bucket.scenes))]
 
 
 def _trained_and_tested(scenes: Sequence[Scene], patches: Sequence[PatchWindow], blocks: Sequence[TestBlock]) -> list[str]:

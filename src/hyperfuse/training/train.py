@@ -18,7 +18,9 @@ from hyperfuse.loading.pair_batches import process_slots
 from hyperfuse.loading.simulation_settings import RANDOM_RESPONSE
 from hyperfuse.networks.complexity import count_parameters
 from hyperfuse.networks.network_config import FixedBands, NetworkConfig, WavelengthBands
+from hyperfuse.networks.prior_network import PriorConfig
 from hyperfuse.networks.rivals.catalogue import AnyNetwork, build_any_network
+from hyperfuse.networks.rivals.rival_config import RivalConfig
 from hyperfuse.prediction.network_fusion import require_fitting_bands
 from hyperfuse.training.experiment import Experiment
 from hyperfuse.training.loop import Trainer, expected_processes, total_steps
@@ -84,7 +86,7 @@ def require_trainable(experiment: Experiment, scenes: GatheredScenes) -> None:
         network = build_any_network(experiment.network)
     config = experiment.network
     channels = config.channels if isinstance(config, NetworkConfig) else None
-    if (channels is None or isinstance(channels, FixedBands)) and experiment.simulation.keep_bands is not None:
+    if (isinstance(config, RivalConfig) or isinstance(channels, FixedBands)) and experiment.simulation.keep_bands is not None:
         raise OptionError("a network of fixed channels and simulation.keep_bands", "one of the two", "leave keep_bands out")
     for bucket in scenes.buckets:
         for msi_bands in _msi_band_counts(experiment, bucket):
@@ -130,6 +132,8 @@ def _kind_of_network(experiment: Experiment) -> str:
     config = experiment.network
     if isinstance(config, NetworkConfig):
         return f"channels {config.channels.kind}"
+    if isinstance(config, PriorConfig):
+        return f"guides {config.base}"
     return f"{config.kind} for {config.bands} and {config.msi_bands} bands"
 
 

@@ -11,6 +11,7 @@ from hyperfuse.networks import weights_folder
 from hyperfuse.networks.fusion_network import FusionNetwork
 from hyperfuse.networks.network_config import PRESETS, NetworkConfig
 from hyperfuse.networks.network_errors import NetworkError, WeightsFileError
+from hyperfuse.networks.prior_network import PriorConfig, PriorNetwork
 from hyperfuse.networks.rivals.dcinn import Dcinn, DcinnConfig
 from hyperfuse.networks.rivals.dspnet import DspNet, DspNetConfig
 from hyperfuse.networks.rivals.mimo_sst import MimoSst, MimoSstConfig
@@ -18,6 +19,7 @@ from hyperfuse.networks.rivals.pstun import Pstun, PstunConfig
 from hyperfuse.networks.rivals.rival_network import RivalNetwork
 
 OURS = "fusion network"
+PRIOR = "prior"
 
 
 def _kind(config: Any) -> str:
@@ -32,14 +34,15 @@ AnyNetworkConfig = Annotated[
     | Annotated[DspNetConfig, Tag("dspnet")]
     | Annotated[MimoSstConfig, Tag("mimo-sst")]
     | Annotated[DcinnConfig, Tag("dcinn")]
-    | Annotated[PstunConfig, Tag("pstun")],
+    | Annotated[PstunConfig, Tag("pstun")]
+    | Annotated[PriorConfig, Tag(PRIOR)],
     Discriminator(
         _kind,
         custom_error_type="unknown_network",
-        custom_error_message="expected kind to be one of dspnet, mimo-sst, dcinn, pstun, or no kind for a fusion network",
+        custom_error_message="expected kind to be one of prior, dspnet, mimo-sst, dcinn, pstun, or no kind for a fusion network",
     ),
 ]
-AnyNetwork = FusionNetwork | RivalNetwork
+AnyNetwork = FusionNetwork | RivalNetwork | PriorNetwork
 RIVALS: dict[str, Any] = {"dspnet": DspNet, "mimo-sst": MimoSst, "dcinn": Dcinn, "pstun": Pstun}
 
 # Bands as in the paper's table of efficiency; `with_bands` for other sensors.
@@ -76,8 +79,10 @@ def any_preset(name: str) -> NetworkConfig | AnyRivalConfig:
     return known[name]
 
 
-def build_any_network(config: NetworkConfig | AnyRivalConfig) -> AnyNetwork:
+def build_any_network(config: NetworkConfig | AnyRivalConfig | PriorConfig) -> AnyNetwork:
     """Ours or a rival of this shape, with fresh, untrained weights."""
+    if isinstance(config, PriorConfig):
+        return PriorNetwork(config)
     return FusionNetwork(config) if isinstance(config, NetworkConfig) else build_rival(config)
 
 
@@ -86,6 +91,8 @@ def load_any_network(source: str | Path) -> AnyNetwork:
     kind = weights_folder.network_kind(source)
     if kind is None:
         return FusionNetwork.from_pretrained(source)
+    if kind == PRIOR:
+        return PriorNetwork.from_pretrained(source)
     if kind not in RIVALS:
         raise WeightsFileError(f'{source}: a network of kind "{kind}"', f"one of {', '.join(RIVALS)}", "update hyperfuse")
     network: RivalNetwork = RIVALS[kind].from_pretrained(source)

@@ -1,0 +1,178 @@
+"""The learned part of the method `universal`: which neighbours to learn from, what else to regress on, how far to trust the result.
+
+The method itself is a regression that is solved anew for every pixel (`methods/universal.py`). The network never sees a spectrum
+and never answers with one: it sees the msi in its own principal components and numbers about the scene, and answers with guidance
+for that regression. So it has no weight that belongs to a band, a sensor or a scale.
+
+E embedding, G features, Z components of the msi, p components of the hsi, H W fine.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal, NamedTuple, Self
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from hyperfuse.networks import weights_folder
+
+SCENE_NUMBERS = 5
+COMPONENT_STATISTICS = 15
+GAINS = 6
+STATISTICS_WIDTH = 48
+# Features begin faint: the untrained network is nearly the closed form without it.
+FIRST_FEATURE_SIZE = 0.05
+
+
+class PriorConfig(BaseModel):
+    """width, blocks  of the residual network on the msi
+    embedding      numbers by whose likeness a neighbour counts, beside the msi itself
+    features       further regressors, beside the msi's bands
+    msi_components the network sees at most so many principal components of the msi
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: Literal["prior"] = "prior"
+    width: Annotated[int, Field(ge=1, le=1024)] = 32
+    blocks: Annotated[int, Field(ge=0, le=64)] = 2
+    embedding: Annotated[int, Field(ge=1, le=64)] = 8
+    features: Annotated[int, Field(ge=1, le=16)] = 4
+    msi_components: Annotated[int, Field(ge=1, le=64)] = 8
+
+    base: ClassVar[str] = "local_fuse"  # the closed form that it guides
+    value_range: ClassVar[tuple[float, float]] = (0.0, 1.0)  # of training; the method finds its own units
+
+
+class Guide(NamedTuple):
+    """What the network says of every fine pixel. The last five begin at 0, which changes nothing.
+
+    embedding   (E, H, W) pixels alike in it are good neighbours
+    features    (G, H, W) further images to regress on
+    weight      (1, H, W) logarithm of how much a pixel counts as a neighbour
+    nearness    (H, W) logarithm of how fast neighbours lose weight with distance
+    ridge       (H, W) logarithm of how strongly slopes are held to the scene's
+    scene_gain  (H, W) logarithm of how far the scene's slopes are trusted
+    local_gain  (H, W) the same of the pixel's own
+    """
+
+    embedding: Tensor
+    features: Tensor
+    weight: Tensor
+    nearness: Tensor
+    ridge: Tensor
+    scene_gain: Tensor
+    local_gain: Tensor
+
+
+class PriorNetwork(nn.Module):
+    margin: ClassVar[None] = None  # statistics of the whole scene are a part of it
+
+    def __init__(self, config: PriorConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.weights_digest: str | None = None  # sha256 of the file that the weights were read from
+        width = config.width
+        self.embed = nn.Conv2d(2 * config.msi_components, width, 3, padding=1)
+        self.embed_numbers = nn.Linear(SCENE_NUMBERS, width)
+        self.blocks = nn.ModuleList(_Block(width) for _ in range(config.blocks))
+        guided = config.embedding + config.features
+        self.head = nn.Conv2d(width, guided + 5, 1)
+        self.likeness = nn.Parameter(torch.zeros(1))
+        self.feature_ridges = nn.Parameter(torch.zeros(2))
+        self.feature_size = nn.Parameter(torch.full((config.features,), math.log(FIRST_FEATURE_SIZE)))
+        self.trust = nn.Sequential(
+            nn.Linear(COMPONENT_STATISTICS + SCENE_NUMBERS, STATISTICS_WIDTH),
+            nn.GELU(),
+            nn.Linear(STATISTICS_WIDTH, STATISTICS_WIDTH),
+            nn.GELU(),
+            nn.Linear(STATISTICS_WIDTH, GAINS),
+        )
+        self._begin_as_the_closed_form(guided)
+
+    def check_bands(self, bands: int, msi_bands: int) -> None:
+        """Any number will do."""
+
+    @property
+    def reach(self) -> int:
+        """Fine pixels to each side that a pixel's guidance depends on."""
+        return 1 + 2 * self.config.blocks
+
+    def guide(self, msi: Tensor, numbers: Tensor) -> Guide:
+        """msi (2 Z, H, W): components and their detail; numbers (5,) of the scene."""
+        if self.training:
+            msi = msi * self._random_signs(msi)
+        features = self.embed(msi[None].contiguous(memory_format=torch.channels_last))
+        features = features + self.embed_numbers(numbers)[None, :, None, None]
+        for block in self.blocks:
+            features = block(features)
+        answers = self.head(F.gelu(features))[0]
+        embedding, own_features, rest = torch.split(answers, [self.config.embedding, self.config.features, 5])
+        return Guide(embedding, own_features, rest[:1], *rest[1:])
+
+    def _random_signs(self, msi: Tensor) -> Tensor:
+        """The sign of a component is arbitrary, but for the first, which is brightness: the network has to bear any.
+
+        They are drawn from the image itself, so that a training that is continued draws them again.
+        """
+        generator = torch.Generator().manual_seed(int(msi.double().abs().sum() * 1000) % 2**31)
+        signs = 1.0 - 2.0 * torch.randint(2, (self.config.msi_components,), generator=generator)
+        signs[0] = 1.0
+        return signs.repeat(2)[:, None, None].to(msi)
+
+    def gains(self, statistics: Tensor, numbers: Tensor) -> Tensor:
+        """statistics (p, 15) -> (p, 6): of the scene's and the local prediction, as they are, smoothed a little, and more."""
+        given = torch.cat([statistics, numbers.expand(len(statistics), -1)], dim=1)
+        as_they_are = torch.tensor([1.0, 1.0, 0.0, 0.0, 0.0, 0.0], dtype=given.dtype, device=given.device)
+        gains: Tensor = self.trust(given) + as_they_are
+        return gains
+
+    def save_pretrained(self, folder: str | Path, provenance: Mapping[str, object] | None = None) -> None:
+        """Write config.json and a safetensors file into `folder`; `provenance` (data, steps, versions) is kept in the config."""
+        described = {
+            "preset": None,
+            "network": self.config.model_dump(mode="json"),
+            "margin": None,
+            "provenance": dict(provenance or {}),
+        }
+        weights_folder.write(Path(folder), self.state_dict(), described)
+
+    @classmethod
+    def from_pretrained(cls, source: str | Path) -> Self:
+        tensors, described, folder = weights_folder.read(source)
+        config = weights_folder.parse_config(described, folder, PriorConfig)
+        with torch.device("meta"):
+            network = cls(config)
+        weights_folder.refuse_other_tensors(tensors, network.state_dict(), folder)
+        network.load_state_dict(tensors, assign=True)
+        network.weights_digest = weights_folder.listed_digest(described)
+        return network.requires_grad_(False).eval()
+
+    @torch.no_grad()
+    def _begin_as_the_closed_form(self, guided: int) -> None:
+        self.head.weight[: self.config.embedding].mul_(0.3)
+        self.head.weight[guided:].zero_()
+        assert self.head.bias is not None
+        self.head.bias.zero_()
+        for parameter in self.trust[-1].parameters():
+            parameter.zero_()
+
+
+class _Block(nn.Module):
+    """Two convolutions beside the identity, which they begin as."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(width, width, 3, padding=1)
+        self.second = nn.Conv2d(width, width, 3, padding=1)
+        for parameter in self.second.parameters():
+            nn.init.zeros_(parameter)
+
+    def forward(self, features: Tensor) -> Tensor:
+        change: Tensor = self.second(F.gelu(self.first(features)))
+        return features + change
