@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,8 @@ FLAGS = (
 )
 # The browser itself logs a failed request (what the page makes of it is for the test to see), and how tests read pixels.
 OF_THE_BROWSER = ("the server responded with a status of 4", "net::ERR_FAILED", "willReadFrequently")
-PATIENCE_MS = 60_000
+# A busy machine may be slow; only a page that is stuck waits for so long.
+PATIENCE_MS = 180_000
 DESK, PHONE = {"width": 1280, "height": 720}, {"width": 390, "height": 844}
 
 
@@ -68,6 +69,19 @@ def opened_page(browser: Any, url: str, name: str, **settings: Any) -> Iterator[
 def drawn(page: Any) -> None:
     """Wait until every tile is on the map."""
     page.wait_for_selector("#canvas[data-whole=true]", state="attached")
+
+
+def painted(page: Any) -> None:
+    """Wait until what was changed is on the screen: a frame is asked for, then drawn."""
+    page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+
+
+def zoomed(page: Any, action: Callable[[], object]) -> None:
+    """Do something, and wait until the map has another zoom."""
+    before = page.locator("#canvas").get_attribute("data-zoom")
+    action()
+    page.wait_for_function("(before) => document.getElementById('canvas').dataset.zoom !== before", arg=before)
+    drawn(page)
 
 
 def colour_at(page: Any, across: float, down: float) -> list[int]:

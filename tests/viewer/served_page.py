@@ -13,7 +13,8 @@ import httpx
 
 from hyperfuse.viewer.serving import PageServer
 
-PATIENCE_SECONDS = 60
+# A busy machine may be slow; only what is stuck waits for so long.
+PATIENCE_SECONDS = 180
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -13,12 +14,16 @@ import httpx
 import numpy as np
 import pytest
 
-from hyperfuse.viewer import gate
+from hyperfuse.viewer import connections, gate
 from hyperfuse.viewer.gate import SMALL_BODY
 from viewer.served_page import served
 from viewer.viewer_scenes import write_pair
 
 SECRET = "nobody may see this"
+VRT = (
+    "<VRTDataset rasterXSize='9' rasterYSize='9'><VRTRasterBand dataType='Byte' band='1'><SimpleSource>"
+    "<SourceFilename relativeToVRT='0'>{}</SourceFilename></SimpleSource></VRTRasterBand></VRTDataset>"
+)
 PAIR = {"hsi": "hsi.tif", "msi": "msi.tif", "method": "gsa"}
 
 
@@ -38,6 +43,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     header = "ENVI\nsamples = 10\nlines = 10\nbands = 1\nheader offset = 0\ndata type = 1\ninterleave = bsq\nbyte order = 0\n"
     (folder / "outside.hdr").write_text(header)
     (folder / "outside.img").symlink_to(above / "secret.img")
+    (folder / "linked.zarr").mkdir()
+    (folder / "linked.zarr" / "c").symlink_to(above)
+    (folder / "disguised.tif").write_text(VRT.format(above / "secret.tif"))
     (folder / "guess.vrt").write_text(f"<VRTDataset rasterXSize='1' rasterYSize='1'><SRS>{above}</SRS></VRTDataset>")
     write_foreign_hdf5(folder, above / "secret.img")
     return folder
@@ -159,11 +167,19 @@ def test_no_path_leads_outside(client: httpx.Client, path: str) -> None:
     refused(client.post("api/fuse", json=PAIR | {"msi": path, "output": "out.tif"}))
 
 
-@pytest.mark.parametrize("path", ["outside.hdr", "guess.vrt", "plain.txt", "raw.h5", "linked.h5", "virtual.h5"])
+REACHING_OUT = ["outside.hdr", "guess.vrt", "disguised.tif", "plain.txt", "raw.h5", "linked.h5", "virtual.h5", "linked.zarr"]
+
+
+@pytest.mark.parametrize("path", REACHING_OUT)
 def test_files_that_reach_for_others_are_not_opened(client: httpx.Client, path: str) -> None:
     refused(client.get("api/files/summary", params={"path": path}))
     refused(client.get("api/files/picture", params={"path": path}))
     refused(client.post("api/scene", json={"fused": path}))
+
+
+def test_only_cubes_are_given_away(client: httpx.Client) -> None:
+    for path in (".hidden.tif", "plain.txt", "guess.vrt", "linked.zarr"):
+        refused(client.get("api/download", params={"path": path}))
 
 
 def test_listing_holds_nothing_from_outside(client: httpx.Client) -> None:
@@ -213,11 +229,57 @@ def test_a_request_that_never_ends_is_given_up(url: str, monkeypatch: pytest.Mon
     assert b" 408 " in first_line(url, "POST", "api/scene", "Content-Type: application/json\r\nContent-Length: 100")
 
 
-def first_line(url: str, method: str, path: str, headers: str) -> bytes:
-    """Of the answer to a request whose body never comes."""
+def test_an_upload_drop_by_drop_is_given_up(url: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gate, "SECONDS_WITHOUT_DATA", 0.3)
+    with asking(url, "PUT", "api/uploads/slow.tif", "Content-Length: 1000000") as connection:
+        connection.settimeout(0.02)
+        answer = b""
+        while not answer:
+            with contextlib.suppress(TimeoutError):
+                answer = connection.recv(4096)
+                break
+            with contextlib.suppress(OSError):
+                connection.sendall(b"x")
+    assert b" 408 " in answer
+    assert not (folder / "slow.tif").exists()
+
+
+def test_an_upload_that_ends_early_leaves_nothing(url: str, folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def appear(there: bool) -> None:
+        deadline = time.monotonic() + 60
+        while any("early" in path.name for path in folder.iterdir()) != there:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+    with asking(url, "PUT", "api/uploads/early.tif", "Content-Length: 100000") as connection:
+        connection.sendall(b"x" * 1000)
+        appear(there=True)
+    appear(there=False)
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("words", [b"", b"GET / HTTP/1.1\r\nHost"])
+def test_silence_is_hung_up_on(url: str, monkeypatch: pytest.MonkeyPatch, words: bytes) -> None:
+    """Else a few hundred connections that say nothing would keep everybody out."""
+    monkeypatch.setattr(connections, "SECONDS_FOR_A_HEAD", 0.2)
+    parts = urlsplit(url)
+    with socket.create_connection((parts.hostname, parts.port), timeout=60) as connection:
+        connection.sendall(words)
+        assert connection.recv(100) == b""
+
+
+@contextlib.contextmanager
+def asking(url: str, method: str, path: str, headers: str) -> Iterator[socket.socket]:
+    """A request whose body has not come yet."""
     parts = urlsplit(url)
     with socket.create_connection((parts.hostname, parts.port), timeout=60) as connection:
         connection.sendall(f"{method} {parts.path}{path} HTTP/1.1\r\nHost: {parts.netloc}\r\n{headers}\r\n\r\n".encode())
+        yield connection
+
+
+def first_line(url: str, method: str, path: str, headers: str) -> bytes:
+    """Of the answer to a request whose body never comes."""
+    with asking(url, method, path, headers) as connection:
         return connection.recv(4096).split(b"\r\n")[0]
 
 
@@ -286,6 +348,7 @@ def test_unknown_choices_of_fusing(client: httpx.Client, folder: Path) -> None:
     for wrong in (
         {"output": "x.tif", "trust": "me"},
         {"output": "x.exe"},
+        {"output": "x\n.tif"},
         {"output": "none/x.tif"},
         {"output": "x.tif", "weights": "y"},
         {},

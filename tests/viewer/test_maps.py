@@ -10,6 +10,7 @@ import xarray as xr
 
 from hyperfuse.cubes.files import open_cube, write_cube
 from hyperfuse.cubes.grid import grid_of
+from hyperfuse.errors import OptionError
 from hyperfuse.quality.spectral_angle import spectral_angles_degrees
 from hyperfuse.reporting.error_map import error_map
 from hyperfuse.viewer.consistency_maps import degraded_and_hsi, nearest_values
@@ -97,7 +98,7 @@ def test_scores(folder: Path) -> None:
     session = session_of(folder, "wrong.tif", reference="reference.tif", hsi="hsi.tif", msi="msi.tif")
     scene = session.require_scene()
     assert reference_scores(scene)["rmse"] == pytest.approx(0.02, rel=0.05)
-    consistency = consistency_scores(scene, session.observed_pair(scene))
+    consistency = consistency_scores(scene, lambda: session.observed_pair(scene))
     assert consistency["estimated"]
     blurred = map_of(session, "consistency_hsi")
     assert consistency["hsi_rmse"] == pytest.approx(float(np.sqrt(np.nanmean(np.square(blurred)))), rel=1e-3)
@@ -110,7 +111,7 @@ def test_without_msi_the_point_spread_is_assumed(folder: Path) -> None:
     scene = session.require_scene()
     assert why_not(scene, "consistency_hsi") is None
     assert why_not(scene, "consistency_msi") == "no msi open"
-    scores = consistency_scores(scene, session.observed_pair(scene))
+    scores = consistency_scores(scene, lambda: session.observed_pair(scene))
     assert not scores["estimated"]
     assert scores["msi_rmse"] is None
     assert scores["hsi_rmse"] < 1e-3
@@ -122,6 +123,11 @@ def test_maps_say_why_they_cannot_be_shown(folder: Path) -> None:
     assert "33 bands, the reference 4" in str(reasons["difference"])
     assert "33 bands" in str(reasons["consistency_hsi"])
     assert reasons["uncertainty_map"] == "no uncertainty open"
+    with pytest.raises(OptionError, match="33 bands"):
+        consistency_scores(scene, lambda: observe_scene(scene))
+    with pytest.raises(OptionError, match="no hsi open"):
+        alone = open_scene({"fused": folder / "reference.tif"})
+        consistency_scores(alone, lambda: observe_scene(alone))
 
 
 def test_uncertainty_is_the_mean_over_bands(folder: Path) -> None:

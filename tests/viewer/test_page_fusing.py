@@ -69,7 +69,7 @@ def test_fuse_to_the_end(page: Any, folder: Path) -> None:
     assert not page.locator("#empty").is_visible()
     assert page.locator("#layer-a option").all_inner_texts()[:3] == ["Fused", "HSI", "MSI"]
     with page.expect_download() as download:
-        page.locator("#fuse-download").click()
+        page.locator("a.download").click()
     assert Path(download.value.path()).read_bytes() == (folder / "result.tif").read_bytes()
     assert open_cube(folder / "result.tif").shape == (33, 64, 64)
 

@@ -103,7 +103,7 @@ def test_estimate_fuse_view_download(client: httpx.Client, folder: Path) -> None
     estimated = finished(client, client.post("api/estimate", json=pair).json())
     assert estimated["state"] == "done", estimated
     assert estimated["result"]["scale"] == [4.0, 4.0]
-    methods = {method["name"] for method in client.get("api/methods").json()}
+    methods = {method["name"] for method in client.get("api/methods").json()["methods"]}
     assert {"auto", "gsa", "local_fuse"} <= methods
     done = finished(client, client.post("api/fuse", json=pair | {"output": "deeper/out.tif", "method": "gsa"}).json())
     assert done["state"] == "done", done
@@ -113,7 +113,7 @@ def test_estimate_fuse_view_download(client: httpx.Client, folder: Path) -> None
         "output": "deeper/out.tif",
         "bytes": (folder / "deeper" / "out.tif").stat().st_size,
         "method": "gsa",
-        "downloadable": True,
+        "downloads": ["deeper/out.tif"],
     }
     scene = client.post("api/scene", json=pair | {"fused": "deeper/out.tif", "reference": "reference.tif"}).json()
     assert scene["lead"] == "fused"

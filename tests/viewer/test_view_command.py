@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,10 @@ import httpx
 import pytest
 
 from hyperfuse.cli.app import run
+from hyperfuse.cubes.publishing import published
+from hyperfuse.prediction import fuse_scene
+from hyperfuse.progress import progress
+from viewer.served_page import PATIENCE_SECONDS, served
 from viewer.viewer_scenes import write_pair
 
 COMMAND = [sys.executable, "-c", "from hyperfuse.cli.app import main; main()", "view"]
@@ -29,26 +34,34 @@ def test_serves_until_interrupted(tmp_path: Path) -> None:
         assert process.stdout is not None
         url = process.stdout.readline().strip()
         assert url.startswith("http://127.0.0.1:")
-        scene = httpx.get(url + "api/scene").json()
+        scene = httpx.get(url + "api/scene", timeout=PATIENCE_SECONDS).json()
         assert [image["role"] for image in scene["images"]] == ["fused", "hsi"]
         process.send_signal(signal.SIGINT)
-        _, complaints = process.communicate(timeout=60)
+        _, complaints = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 0, complaints
     assert complaints == ""
 
 
-def test_ending_the_server_stops_a_job_and_leaves_nothing(tmp_path: Path) -> None:
-    write_pair(tmp_path, side=64)
-    with subprocess.Popen([*COMMAND, "--no-browser"], cwd=tmp_path, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        url = process.stdout.readline().strip()
-        job = httpx.post(url + "api/fuse", json={"hsi": "hsi.tif", "msi": "msi.tif", "output": "out.tif", "method": "cnmf"}).json()
-        assert job["state"] == "running"
-        time.sleep(0.2)
-        process.send_signal(signal.SIGINT)
-        process.wait(timeout=60)
-    left = {path.name for path in tmp_path.iterdir()} - {"out.tif"}
-    assert left == {"hsi.tif", "msi.tif", "reference.tif"}
+def test_ending_the_server_stops_a_job_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_pair(tmp_path, side=32)
+    before = sorted(tmp_path.iterdir())
+    half_written = threading.Event()
+
+    def endless(hsi: Path, msi: Path, output: Path, **choices: Any) -> Path:
+        with published(output) as temporary, progress("Fusing", total=10**9) as advance:
+            temporary.write_bytes(b"half")
+            half_written.set()
+            while True:
+                time.sleep(0.01)
+                advance(1)
+
+    monkeypatch.setattr(fuse_scene, "fuse_files", endless)
+    with served({}, tmp_path) as url:
+        pair = {"hsi": "hsi.tif", "msi": "msi.tif", "output": "out.tif"}
+        assert httpx.post(url + "api/fuse", json=pair, timeout=PATIENCE_SECONDS).json()["state"] == "running"
+        assert half_written.wait(PATIENCE_SECONDS)
+        assert sorted(tmp_path.iterdir()) != before
+    assert sorted(tmp_path.iterdir()) == before
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp
 
 from hyperfuse.errors import HyperfuseError
@@ -48,6 +49,7 @@ def create_app(
     app.add_exception_handler(RequestValidationError, _invalid_request)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(OSError, _file_error)
+    app.add_exception_handler(ClientDisconnect, _left)
     app.add_exception_handler(Exception, _unexpected_error)
     return Gate(app, token, hosts, upload_limit)
 
@@ -79,6 +81,11 @@ async def _http_error(request: Request, error: Exception) -> JSONResponse:
 
 async def _file_error(request: Request, error: Exception) -> JSONResponse:
     return JSONResponse(complaint_of(error), 400)
+
+
+async def _left(request: Request, error: Exception) -> JSONResponse:
+    """Whoever asked has gone in the middle of it; nobody reads this."""
+    return JSONResponse(Complaint(got="half a request", expected="a whole one", remedy=""), 400)
 
 
 async def _unexpected_error(request: Request, error: Exception) -> JSONResponse:

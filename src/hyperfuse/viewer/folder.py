@@ -12,7 +12,7 @@ from hyperfuse.cubes.files import CONTAINERS, CREATORS
 from hyperfuse.cubes.publishing import refuse_unwritable
 from hyperfuse.errors import CubeFileError, CubeWriteError, HyperfuseError, OptionError
 from hyperfuse.viewer.foreign_storage import refuse_foreign_storage
-from hyperfuse.viewer.product_folders import is_product
+from hyperfuse.viewer.known_folders import is_network, is_product
 
 # Suffixes that name their format. GDAL would guess others by their content, and some formats point at other files or hosts.
 CUBE_SUFFIXES = (".tif", ".tiff", ".hdr", *CONTAINERS)
@@ -76,8 +76,8 @@ class Folder:
     def cube(self, name: str) -> Path:
         """A file of the folder that may be opened as a cube."""
         path = self.existing(name)
+        self._refuse_links_out_of(path)
         if is_product(path):
-            self._refuse_links_out_of(path)
             return path
         if path.suffix.lower() not in CUBE_SUFFIXES:
             raise CubeFileError(f"{path.name}", f"a file of {', '.join(CUBE_SUFFIXES)}", "for ENVI name the .hdr")
@@ -86,8 +86,30 @@ class Folder:
         refuse_foreign_storage(path)
         return path
 
-    def _refuse_links_out_of(self, product: Path) -> None:
-        if product.is_dir() and not all(self._holds(path) for path in product.rglob("*")):
+    def networks(self) -> list[str]:
+        """Folders in it that hold the weights of a network."""
+        return sorted(path.relative_to(self.root).as_posix() for path in self._folders(self.root, DEEPEST) if is_network(path))
+
+    def _folders(self, folder: Path, depth: int) -> Iterator[Path]:
+        try:
+            inner = [Path(entry) for entry in os.scandir(folder) if entry.is_dir() and not entry.name.startswith(".")]
+        except OSError:
+            return
+        for path in filter(self._holds, inner):
+            yield path
+            if depth > 1 and not path.is_symlink():
+                yield from self._folders(path, depth - 1)
+
+    def network(self, name: str) -> Path:
+        path = self.existing(name)
+        self._refuse_links_out_of(path)
+        if not is_network(path):
+            raise OptionError(f"{path.name!r}", "a folder with config.json and weights", "choose one of the list")
+        return path
+
+    def _refuse_links_out_of(self, path: Path) -> None:
+        """Products, Zarr stores and weights are folders."""
+        if path.is_dir() and not all(self._holds(inner) for inner in path.rglob("*")):
             raise _outside()
 
     def existing(self, name: str) -> Path:
@@ -96,11 +118,20 @@ class Folder:
             raise CubeFileError(f"{PurePosixPath(name).name} is not in the folder", "one of its files", "look at the list again")
         return path
 
+    def download(self, name: str) -> Path:
+        """A cube that is a single file: what else lies in the folder is not the page's business."""
+        path = self.existing(name)
+        if path.is_dir():
+            raise OptionError(f"{path.name} is a folder", "a single file", "find it in the folder that the page was started in")
+        if not path.is_file() or path.suffix.lower() not in UPLOAD_SUFFIXES or self._is_hidden(path):
+            raise OptionError(f"{path.name!r}", f"a file of {', '.join(UPLOAD_SUFFIXES)}", "choose one of the list")
+        return path
+
     def output(self, name: str, *, overwrite: bool) -> Path:
         """Where a result may be written."""
         path = self._below(name)
-        if path.suffix.lower() not in CREATORS or path.name.startswith("."):
-            raise CubeWriteError(f"{path.name}", f"a name ending with {', '.join(CREATORS)}", "for example fused.tif")
+        if path.suffix.lower() not in CREATORS or path.name.startswith(".") or not path.name.isprintable():
+            raise CubeWriteError(f"{path.name!r}", f"a plain name ending with {', '.join(CREATORS)}", "for example fused.tif")
         refuse_unwritable(path, overwrite=overwrite)
         return path
 
@@ -129,6 +160,9 @@ class Folder:
         if not path.is_relative_to(self.root) or path == self.root:
             raise _outside()
         return path
+
+    def _is_hidden(self, path: Path) -> bool:
+        return any(part.startswith(".") for part in path.relative_to(self.root).parts)
 
     def _holds(self, path: Path) -> bool:
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
+import time
 from collections.abc import Iterable
 from typing import Any
 
@@ -29,6 +30,8 @@ READING = ("GET", "HEAD")
 WRITING = ("POST", "PUT")
 SMALL_BODY = 2**20
 SECONDS_WITHOUT_DATA = 20.0
+# A body that comes more slowly than this, on one machine, is meant to hold a connection.
+SLOWEST_BYTES_PER_SECOND = 64 * 2**10
 UPLOADS = "/api/uploads/"
 
 
@@ -88,19 +91,20 @@ class Gate:
 
 
 class _LimitedBody:
-    """Reads a request's body, up to a size and not for ever."""
+    """Reads a request's body, up to a size, and neither for ever nor drop by drop."""
 
     def __init__(self, receive: Receive, limit: int) -> None:
         self._receive = receive
         self._limit = limit
         self._bytes = 0
         self._whole = False
+        self._began = time.monotonic()
 
     async def __call__(self) -> Message:
         if self._whole:
             return await self._receive()
         try:
-            message = await asyncio.wait_for(self._receive(), SECONDS_WITHOUT_DATA)
+            message = await asyncio.wait_for(self._receive(), self._seconds_left())
         except TimeoutError as error:
             raise HTTPException(408, "the request did not arrive in time") from error
         self._whole = not message.get("more_body", False)
@@ -108,6 +112,9 @@ class _LimitedBody:
         if self._bytes > self._limit:
             raise HTTPException(413, _too_large(self._limit)["got"])
         return message
+
+    def _seconds_left(self) -> float:
+        return self._began + SECONDS_WITHOUT_DATA + self._bytes / SLOWEST_BYTES_PER_SECOND - time.monotonic()
 
 
 async def refuse(send: Send, status: int, complaint: Complaint) -> None:

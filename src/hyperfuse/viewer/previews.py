@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.ndimage import distance_transform_edt
 
-from hyperfuse.errors import HyperfuseError
 from hyperfuse.viewer.layers import Layer, Planes
 from hyperfuse.viewer.pooling import pooled
 
@@ -48,7 +47,7 @@ class Preview:
         self._changed = threading.Condition()
         self._asked = 0.0
         self._running = 0
-        self._error: HyperfuseError | None = None
+        self._error: Exception | None = None
 
     @property
     def bytes(self) -> int:
@@ -89,7 +88,8 @@ class Preview:
         try:
             while (place := self._next()) is not None:
                 self._compute(*place)
-        except HyperfuseError as error:
+        except Exception as error:
+            # Whoever waits for it must learn of it, whatever it was.
             self._error = error
             self.stop()
         finally:

@@ -11,6 +11,8 @@ from hyperfuse.errors import ValueRangeError
 
 Planes = NDArray[np.float32]
 FEWEST_SAMPLES = 4
+# A band that is filled to no more than this share of the fullest one does not count.
+SPARSE = 0.5
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,9 +30,12 @@ class PrincipalAxes:
 
 
 def principal_axes(samples: Planes, bands: NDArray[np.int64], key: str) -> PrincipalAxes:
-    """From spectra (C, n); those with holes do not count. With fewer than three bands the last axes are empty."""
-    spectra = samples[:, np.isfinite(samples).all(axis=0)].astype(np.float64)
-    if spectra.shape[1] < FEWEST_SAMPLES:
+    """From spectra (C, n); neither those with holes count nor nearly empty bands. With fewer than three the last axes are empty."""
+    known = np.isfinite(samples)
+    filled = known.sum(axis=1) > SPARSE * known.sum(axis=1).max(initial=0)
+    bands, samples, known = bands[filled], samples[filled], known[filled]
+    spectra = samples[:, known.all(axis=0)].astype(np.float64)
+    if bands.size == 0 or spectra.shape[1] < FEWEST_SAMPLES:
         raise ValueRangeError("hardly a pixel has data in all good bands", "whole spectra to find principal components from")
     mean = spectra.mean(axis=1)
     _, vectors = np.linalg.eigh(np.cov(spectra, ddof=0).reshape(mean.size, mean.size))

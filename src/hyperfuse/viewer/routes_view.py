@@ -76,13 +76,12 @@ async def get_legend(number: int, layer: str, look: LookHere, session: SessionHe
         scene = session.require_scene(number)
         shown = session.layer(scene, layer, look)
         limits, linked = session.limits(scene, layer, look)
-        stops = colour_table(look.colours)[:: 255 // (FEWEST_STOPS - 1)]
         return {
             "label": shown.label,
             "unit": shown.unit,
             "limits": limits.tolist(),
             "linked": linked,
-            "stops": [f"rgb({red} {green} {blue})" for red, green, blue in stops.tolist()] if shown.planes == 1 else None,
+            "stops": _stops(look.colours) if shown.planes == 1 else None,
         }
 
     return await workers.run(work)
@@ -115,3 +114,8 @@ async def get_metadata(role: str, session: SessionHere, workers: WorkersHere) ->
         raise OptionError(f"image {role[:40]!r}", f"one of {', '.join(scene.images)}")
     image = scene.images[role]
     return await workers.run(lambda: {"file": str(image.path), "role": role} | describe_file(image.cube, image.found))
+
+
+def _stops(colours: str) -> list[str]:
+    table = colour_table(colours)[:: 255 // (FEWEST_STOPS - 1)]
+    return [f"rgb({red} {green} {blue})" for red, green, blue in table.tolist()]

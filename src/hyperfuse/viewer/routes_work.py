@@ -11,6 +11,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import FileResponse
 from pydantic import BaseModel, ConfigDict, Field
 
+from hyperfuse.cubes.envi import find_data
 from hyperfuse.cubes.files import open_cube, open_explained
 from hyperfuse.cubes.output_options import OutputOptions
 from hyperfuse.cubes.publishing import published
@@ -24,6 +25,8 @@ from hyperfuse.viewer.workers import SessionHere, WorkersHere
 
 router = APIRouter(prefix="/api")
 Name = str
+# An estimation gets as much memory as that of a fusion, and never less than this.
+LEAST_BYTES = 2**28
 
 
 class Pair(BaseModel):
@@ -38,6 +41,7 @@ class FuseRequest(Pair):
 
     output: Name = Field(min_length=1, max_length=1000)
     method: str = Field(default="auto", max_length=40)
+    weights: Name | None = Field(default=None, max_length=1000)
     estimate: bool = True
     consistency: bool = False
     trust: Literal["msi", "hsi"] = "msi"
@@ -81,15 +85,13 @@ async def upload_file(name: str, request: Request, session: SessionHere) -> dict
 
 @router.get("/download")
 async def download_file(path: str, session: SessionHere) -> FileResponse:
-    file = session.folder.existing(path)
-    if not file.is_file():
-        raise OptionError(f"{file.name} is a folder", "a single file", "find it in the folder that the page was started in")
+    file = session.folder.download(path)
     return FileResponse(file, filename=file.name, media_type="application/octet-stream")
 
 
 @router.get("/methods")
-async def list_methods(workers: WorkersHere) -> list[dict[str, str]]:
-    return await workers.run(_methods)
+async def list_methods(session: SessionHere, workers: WorkersHere) -> dict[str, Any]:
+    return await workers.run(lambda: {"methods": _methods(), "networks": session.folder.networks()})
 
 
 @router.post("/estimate")
@@ -101,18 +103,21 @@ async def estimate(pair: Pair, session: SessionHere) -> dict[str, Any]:
 @router.post("/fuse")
 async def fuse(wanted: FuseRequest, session: SessionHere) -> dict[str, Any]:
     hsi, msi = session.folder.cube(wanted.hsi), session.folder.cube(wanted.msi)
+    weights = None if wanted.weights is None else session.folder.network(wanted.weights)
     output = session.folder.output(wanted.output, overwrite=wanted.overwrite)
-    return session.jobs.start("fuse", lambda cancel: _fused(session, hsi, msi, output, wanted)).as_dict()
+    return session.jobs.start("fuse", lambda cancel: _fused(session, hsi, msi, weights, output, wanted)).as_dict()
 
 
 @router.post("/scores")
 async def score(session: SessionHere) -> dict[str, Any]:
     scene = session.require_scene()
-    if "reference" in scene.images:
-        return session.jobs.start("scores", lambda cancel: {"reference": reference_scores(scene)}).as_dict()
-    return session.jobs.start(
-        "scores", lambda cancel: {"consistency": consistency_scores(scene, session.observed_pair(scene))}
-    ).as_dict()
+
+    def work(cancel: threading.Event) -> dict[str, Any]:
+        if "reference" in scene.images:
+            return {"reference": reference_scores(scene)}
+        return {"consistency": consistency_scores(scene, lambda: session.observed_pair(scene))}
+
+    return session.jobs.start("scores", work).as_dict()
 
 
 @router.post("/overviews")
@@ -160,12 +165,15 @@ def _methods() -> list[dict[str, str]]:
 def _estimated(hsi: Path, msi: Path) -> dict[str, Any]:
     from hyperfuse.prediction.aligned_pair import align_pair
     from hyperfuse.prediction.fuse_pair import ObservationHints, observe
+    from hyperfuse.prediction.memory import available_bytes, default_ram_gb
+    from hyperfuse.prediction.scene_plan import SHARE_OF_PREPARING
 
     hsi_cube = open_cube(hsi)
-    return observe(align_pair(hsi_cube, open_cube(msi)), hsi_cube, ObservationHints()).summary()
+    budget = int(SHARE_OF_PREPARING * available_bytes(default_ram_gb()))
+    return observe(align_pair(hsi_cube, open_cube(msi)), hsi_cube, ObservationHints(), max(LEAST_BYTES, budget)).summary()
 
 
-def _fused(session: Session, hsi: Path, msi: Path, output: Path, wanted: FuseRequest) -> dict[str, Any]:
+def _fused(session: Session, hsi: Path, msi: Path, weights: Path | None, output: Path, wanted: FuseRequest) -> dict[str, Any]:
     from hyperfuse.prediction.fuse_scene import fuse_files
 
     written = fuse_files(
@@ -173,6 +181,7 @@ def _fused(session: Session, hsi: Path, msi: Path, output: Path, wanted: FuseReq
         msi,
         output,
         method=wanted.method,
+        weights=weights,
         estimate=wanted.estimate,
         consistency=wanted.consistency,
         trust=wanted.trust,
@@ -188,5 +197,12 @@ def _fused(session: Session, hsi: Path, msi: Path, output: Path, wanted: FuseReq
         "output": written.relative_to(session.folder.root).as_posix(),
         "bytes": written.stat().st_size,
         "method": method,
-        "downloadable": written.is_file(),
+        "downloads": [session.folder.name_of(path) for path in _files_of(written)],
     }
+
+
+def _files_of(written: Path) -> list[Path]:
+    """What can be downloaded of it: ENVI's header and data; a Zarr store is a folder."""
+    if written.is_dir():
+        return []
+    return [written, find_data(written)] if written.suffix.lower() == ".hdr" else [written]

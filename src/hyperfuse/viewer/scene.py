@@ -12,7 +12,7 @@ import xarray as xr
 from hyperfuse.cubes.cube import wavelengths_nm
 from hyperfuse.cubes.files import open_explained
 from hyperfuse.cubes.grid import Grid, Placement, Positions, grid_of, parallel_placement, positions_in
-from hyperfuse.errors import OptionError
+from hyperfuse.errors import GridError, OptionError
 from hyperfuse.viewer.raster_source import RasterSource, raster_behind
 
 # What a file may be opened as, and under which name a person sees it.
@@ -81,7 +81,9 @@ def open_scene(paths: Mapping[str, Path], number: int = 0) -> Scene:
     grid = grid_of(cubes[leading])
     images, notes = {}, []
     for role, cube in cubes.items():
-        placement, complaints = (ON_ITSELF, []) if role == leading else _lying(grid_of(cube), grid)
+        placement, complaints = (
+            (ON_ITSELF, []) if role == leading else _lying(grid_of(cube), grid, f"{ROLES[role]} and {ROLES[leading]}")
+        )
         images[role] = OpenImage(role, paths[role], cube, raster_behind(paths[role], cube), grid, placement, explained[role][1])
         notes += [f"{ROLES[role]}: {complaint}" for complaint in complaints]
         if wavelengths_nm(cube) is None and role != "uncertainty":
@@ -89,10 +91,13 @@ def open_scene(paths: Mapping[str, Path], number: int = 0) -> Scene:
     return Scene(number, images, images[leading], grid, tuple(notes))
 
 
-def _lying(own: Grid, page: Grid) -> tuple[Placement | None, list[str]]:
+def _lying(own: Grid, page: Grid, both: str) -> tuple[Placement | None, list[str]]:
     """Where an image lies; None where its grid is turned or bent against the page's."""
     if (own.transform is None) == (page.transform is None):
-        return parallel_placement(own, page), []
+        try:
+            return parallel_placement(own, page), []
+        except GridError as error:
+            raise GridError(f"{both}: {error.got}", error.expected, error.remedy) from error
     return parallel_placement(replace(own, transform=None), replace(page, transform=None)), [
         "only one of the images is georeferenced, they are taken to cover the same extent"
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -31,11 +32,12 @@ def reference_scores(scene: Scene) -> dict[str, Any]:
     return evaluate(scene.images["fused"].cube, scene.images["reference"].cube).as_dict()
 
 
-def consistency_scores(scene: Scene, pair: ObservedPair) -> dict[str, Any]:
+def consistency_scores(scene: Scene, observe: Callable[[], ObservedPair]) -> dict[str, Any]:
     """Degraded to the HSI and seen through the MSI's bands: root mean square errors, and the angle to the HSI's spectra."""
     complaint = why_not(scene, "consistency_hsi")
     if complaint is not None:
-        raise OptionError(complaint, "a fused image and its HSI", "open both")
+        raise OptionError(complaint, "a fused image and the HSI that it was fused from", "open them in Files")
+    pair = observe()
     fused, hsi, msi = scene.images["fused"], scene.images["hsi"], scene.images.get("msi")
     assert hsi.placement is not None
     of_hsi, of_msi = _Sums(), _Sums()

@@ -13,6 +13,7 @@ import uvicorn
 
 from hyperfuse.errors import OptionError
 from hyperfuse.viewer.app import create_app
+from hyperfuse.viewer.connections import ImpatientProtocol
 
 LOOPBACK = "127.0.0.1"
 MOST_CONNECTIONS = 200
@@ -65,7 +66,7 @@ class PageServer:
                 access_log=False,
                 server_header=False,
                 ws="none",
-                http="h11",
+                http=ImpatientProtocol,
                 timeout_keep_alive=SECONDS_IDLE,
                 timeout_graceful_shutdown=SECONDS_TO_END,
                 limit_concurrency=MOST_CONNECTIONS,

@@ -19,7 +19,7 @@ from hyperfuse.viewer.layers import Layer, Planes, image_layer
 from hyperfuse.viewer.looks import Look
 from hyperfuse.viewer.map_layers import MAPS, map_layer
 from hyperfuse.viewer.observed_pair import ObservedPair, observe_scene
-from hyperfuse.viewer.painting import Limits, as_png, paint
+from hyperfuse.viewer.painting import Limits, as_png, colour_table, paint
 from hyperfuse.viewer.previews import Preview
 from hyperfuse.viewer.principal_colours import PrincipalAxes, principal_axes
 from hyperfuse.viewer.recipes import Recipe, recipe_for
@@ -78,11 +78,13 @@ class Session:
     def prepare(self) -> None:
         """What will be asked first: the description, the stretch, and the picture from afar."""
         scene = self.scene
-        if scene is None:
-            return
         with suppress(HyperfuseError):
-            self.tile(scene.number, scene.lead.role, TilePlace(highest_level(scene.longer_side), 0, 0), DEFAULT_LOOK)
-            self.describe(scene)
+            if scene is not None:
+                place = TilePlace(highest_level(scene.longer_side), 0, 0)
+                self.tile(scene.number, scene.lead.role, place, DEFAULT_LOOK)
+                self.describe(scene)
+        # The library that knows the colours takes its time to load.
+        colour_table(DEFAULT_LOOK.colours)
 
     def require_scene(self, number: int | None = None) -> Scene:
         scene = self.scene
@@ -145,9 +147,9 @@ class Session:
 
         def find() -> PrincipalAxes:
             good = np.flatnonzero(source.cube["good"].values)
-            good = good if good.size else np.arange(source.bands)
-            everything = Recipe("all", good, good.size, lambda planes: planes, "all bands")
-            return principal_axes(sampled(image_layer(source, everything, scene.number)), good, source.role)
+            bands = good if good.size else np.arange(source.bands)
+            everything = Recipe("all", bands, bands.size, lambda planes: planes, "all bands")
+            return principal_axes(sampled(image_layer(source, everything, scene.number)), bands, source.role)
 
         return self._axes.get((scene.number, source.role), find)
 

@@ -1,9 +1,13 @@
 // What a file holds, in words.
 import { number } from "./dom.js";
 
+export const bands = (count) => `${count} band${count === 1 ? "" : "s"}`;
+
 function range(values) {
   const known = values.filter((value) => value !== null);
-  return known.length ? `${number(Math.min(...known), 5)} to ${number(Math.max(...known), 5)} nm` : "unknown";
+  const [low, high] = [Math.min(...known), Math.max(...known)].map((value) => number(value, 5));
+  if (!known.length) return "unknown";
+  return low === high ? `${low} nm` : `${low} to ${high} nm`;
 }
 
 const pixel = (about) => (about.transform ? about.pixel_size.map((size) => number(size)).join(" × ") : "no georeference");
@@ -17,7 +21,7 @@ function values(about) {
 export function allFacts(about) {
   const bad = about.good.filter((good) => !good).length;
   return [
-    ["Size", `${about.bands} bands, ${about.height} × ${about.width} pixels`],
+    ["Size", `${bands(about.bands)}, ${about.height} × ${about.width} pixels`],
     ["Type", about.dtype],
     ["Wavelengths", range(about.wavelength_nm)],
     ["FWHM", range(about.fwhm_nm)],
@@ -34,7 +38,7 @@ export function allFacts(about) {
 // The most important, in four lines.
 export function fewFacts(about) {
   return [
-    `${about.bands} bands, ${about.height} × ${about.width} pixels`,
+    `${bands(about.bands)}, ${about.height} × ${about.width} pixels`,
     `${range(about.wavelength_nm)}, ${about.dtype}`,
     about.transform ? `pixel ${pixel(about)}, ${about.crs ?? "no CRS"}` : pixel(about),
     about.found.product ?? `values ${values(about)}`,

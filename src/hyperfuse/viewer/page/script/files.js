@@ -1,7 +1,7 @@
 // What is known about the open images, and a way to open others.
 import { get, post } from "./api.js";
 import { button, bytes, facts, field, find, make, option, replace } from "./dom.js";
-import { allFacts } from "./file_facts.js";
+import { allFacts, bands } from "./file_facts.js";
 import { watch } from "./jobs.js";
 import { complain, errorBox, say } from "./messages.js";
 import { image, on, state, tell } from "./store.js";
@@ -14,7 +14,9 @@ export async function openScene(files) {
 
 function imageCard(one) {
   const body = make("div", {});
-  const details = make("details", {}, make("summary", {}, `${one.title}: ${one.file}`), body);
+  const size = `${bands(one.bands)}, ${one.height} × ${one.width}${one.has_overviews ? ", with overviews" : ""}`;
+  const title = make("summary", {}, `${one.title}: ${one.file}`, make("span", { className: "note size" }, size));
+  const details = make("details", {}, title, body);
   details.addEventListener("toggle", async () => {
     if (!details.open || body.children.length) return;
     try {
@@ -24,8 +26,7 @@ function imageCard(one) {
       replace(body, errorBox(error));
     }
   });
-  const size = `${one.bands} bands, ${one.height} × ${one.width}${one.has_overviews ? ", with overviews" : ""}`;
-  return make("div", {}, details, make("p", { className: "note" }, size), one.offers_overviews ? overviewOffer(one) : null);
+  return make("div", {}, details, one.offers_overviews ? overviewOffer(one) : null);
 }
 
 function overviewOffer(one) {

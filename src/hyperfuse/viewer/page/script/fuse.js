@@ -8,6 +8,7 @@ import { watch } from "./jobs.js";
 import { errorBox, say } from "./messages.js";
 import { on, state, tell } from "./store.js";
 
+const WEIGHTS = "weights: ";
 const form = {
   method: "auto",
   output: "",
@@ -20,6 +21,7 @@ const form = {
 };
 const parts = {};
 let methods = [];
+let networks = [];
 let ready = false;
 let running = false;
 
@@ -30,7 +32,8 @@ async function render() {
   for (const name of ["choice", "estimation", "options", "work"]) parts[name] = make("div", { className: "group" });
   replace(find("panel-fuse"), Object.values(parts));
   try {
-    [methods] = await Promise.all([get("api/methods"), renderChoice(parts.choice)]);
+    [{ methods, networks }] = await Promise.all([get("api/methods"), renderChoice(parts.choice)]);
+    renderEstimation(parts.estimation);
     renderOptions();
   } catch (error) {
     replace(parts.work, errorBox(error));
@@ -72,12 +75,13 @@ function methodChoice() {
   const line = make("p", { className: "note" });
   const describe = () => {
     const one = methods.find((method) => method.name === form.method);
-    line.textContent = one ? [one.line, one.reference && `(${one.reference})`].filter(Boolean).join(" ") : "";
+    line.textContent = one ? [one.line, one.reference && `(${one.reference})`].filter(Boolean).join(" ") : "a trained network";
   };
   const select = make(
     "select",
     { className: "wide", id: "fuse-method" },
     methods.map((one) => option(one.name, one.name, form.method)),
+    networks.map((name) => option(WEIGHTS + name, WEIGHTS + name, form.method)),
   );
   select.addEventListener("change", () => {
     form.method = select.value;
@@ -106,8 +110,12 @@ function moreChoices() {
   );
 }
 
-// Only GeoTIFF holds overviews.
-const wanted = () => ({ ...chosen, ...form, overviews: form.overviews && /\.tiff?$/i.test(form.output) });
+function wanted() {
+  const { method, ...others } = form;
+  const way = method.startsWith(WEIGHTS) ? { weights: method.slice(WEIGHTS.length) } : { method };
+  // Only GeoTIFF holds overviews.
+  return { ...chosen, ...others, ...way, overviews: form.overviews && /\.tiff?$/i.test(form.output) };
+}
 
 async function fuse(choices) {
   try {
@@ -132,10 +140,11 @@ async function ended(job, choices) {
   if (job.state === "cancelled") return replace(parts.work, cancelled(choices));
   form.output = "";
   replace(parts.work, result(job));
-  say(`${job.result.output} is fused`, "", 8);
+  if (find("panel-fuse").hidden) say(`${job.result.output} is fused`, "", 8);
   await renderChoice(parts.choice);
   renderOptions();
   tell("files", "fused");
+  parts.work.scrollIntoView({ block: "nearest" });
 }
 
 function cancelled(choices) {
@@ -145,7 +154,7 @@ function cancelled(choices) {
 }
 
 function result(job) {
-  const { output, method, bytes: size, downloadable, hsi, msi } = job.result;
+  const { output, method, bytes: size, downloads, hsi, msi } = job.result;
   const view = async () => {
     try {
       await openScene({ fused: output, hsi, msi });
@@ -154,7 +163,8 @@ function result(job) {
       replace(parts.work, errorBox(error));
     }
   };
-  const link = { href: `api/download?path=${encodeURIComponent(output)}`, download: "", id: "fuse-download" };
+  const link = (path) => ({ href: `api/download?path=${encodeURIComponent(path)}`, download: "", className: "download" });
+  const words = (path) => (downloads.length > 1 ? `Download ${path}` : "Download");
   return [
     make("h3", {}, "Done"),
     make("p", {}, make("code", {}, output), ` by ${method}, ${bytes(size)}, in ${number(job.seconds, 2)} s`),
@@ -163,7 +173,7 @@ function result(job) {
       "div",
       { className: "row" },
       button("View the result", view, { className: "primary", id: "fuse-view" }),
-      downloadable ? make("a", link, "Download") : null,
+      downloads.map((path) => make("a", link(path), words(path))),
     ),
   ];
 }

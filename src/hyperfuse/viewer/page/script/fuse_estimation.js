@@ -10,10 +10,11 @@ import { Plot } from "./plot.js";
 export function renderEstimation(box) {
   const hsi = summaryOf(chosen.hsi);
   const msi = summaryOf(chosen.msi);
-  if (!hsi || !msi) return replace(box);
+  const title = make("h3", {}, "2  How they were observed");
+  if (!hsi || !msi) return replace(box, title, make("p", { className: "note" }, "Choose both images first."));
   replace(
     box,
-    make("h3", {}, "2  How they were observed"),
+    title,
     hsi.bands < msi.bands ? exchange() : null,
     make(
       "div",

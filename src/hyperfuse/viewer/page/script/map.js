@@ -33,6 +33,7 @@ function draw() {
   want(needed);
   find("loading").hidden = !isBusy();
   canvas.dataset.whole = whole && !isBusy();
+  canvas.dataset.zoom = view.zoom;
   remember("first picture", hasAny());
   remember("whole picture", whole && hasAny() && isComplete());
   tell("drawn", view);

@@ -1,6 +1,7 @@
 // Words for the person in front of the page; also read out by screen readers.
 import { find, make } from "./dom.js";
 
+// Returns a way to take it back.
 export function say(text, kind = "", seconds = kind === "bad" ? 15 : 5, action = null) {
   const box = make("div", { className: kind }, make("span", {}, text));
   const close = () => box.remove();
@@ -24,6 +25,7 @@ export function say(text, kind = "", seconds = kind === "bad" ? 15 : 5, action =
   find("messages").append(box);
   while (find("messages").children.length > 3) find("messages").firstChild.remove();
   if (seconds) setTimeout(close, seconds * 1000);
+  return close;
 }
 
 export function complain(error) {

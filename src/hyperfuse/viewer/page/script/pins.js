@@ -8,6 +8,7 @@ import { showTab } from "./tabs.js";
 
 let asked = 0;
 let count = 0;
+let takeBack = () => {};
 
 async function pick({ row, column, keep }) {
   const mine = (asked += 1);
@@ -67,7 +68,8 @@ export function clearPins() {
 export function setDrawing(drawing) {
   state.drawing = drawing;
   find("draw-region")?.setAttribute("aria-pressed", drawing);
-  if (drawing) say("Draw around a region on the map");
+  takeBack();
+  if (drawing) takeBack = say("Draw around a region on the map", "", 0);
 }
 
 export function startPins() {

@@ -10,11 +10,11 @@ export function themeColours() {
     text: value("--text"),
     faint: value("--faint"),
     line: value("--line"),
-    hole: value("--hole-1"),
+    hole: value("--shade"),
   };
 }
 
-export const PAPER = { ground: "#ffffff", text: "#16222a", faint: "#51636c", line: "#d3dbdf", hole: "#e9edef" };
+export const PAPER = { ground: "#ffffff", text: "#16222a", faint: "#51636c", line: "#d3dbdf", hole: "#e2e7ea" };
 
 export function ticks(low, high, about) {
   const raw = (high - low) / about,

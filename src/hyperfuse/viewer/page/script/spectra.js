@@ -52,10 +52,16 @@ function pinRow(pin) {
     "li",
     { className: pin.pinned ? "" : "current" },
     dot,
-    make("span", { className: "what" }, `${pin.number}  ${pin.title}`),
+    make("span", { className: "what" }, `${pin.number}  ${pin.title}`, uncertainty(pin)),
     button(pin.pinned ? "pinned" : "pin", () => setPinned(pin, !pin.pinned), keeping),
     button("✕", () => removePin(pin), { className: "quiet", "aria-label": `Remove ${pin.title}` }),
   );
+}
+
+// Where there is one number for all bands; one for each is drawn around the line.
+function uncertainty(pin) {
+  const sure = pin.spectra.find((one) => one.role === "uncertainty" && one.mean.length === 1 && one.mean[0] !== null);
+  return sure ? make("span", { className: "note block" }, `uncertainty ${number(sure.mean[0], 3)}`) : null;
 }
 
 function drawButton() {

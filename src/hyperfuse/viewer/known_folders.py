@@ -1,4 +1,4 @@
-"""Agencies' products in a folder: told by the names of their files, without opening any."""
+"""Folders that mean something: agencies' products and networks, told by the names of their files, without opening any."""
 
 from __future__ import annotations
 
@@ -23,3 +23,7 @@ def is_product(path: Path) -> bool:
     except (OSError, HyperfuseError):
         return False
     return any(kind.keys(delivery) for kind in KINDS)
+
+
+def is_network(path: Path) -> bool:
+    return (path / "config.json").is_file() and any(path.glob("weights-*.safetensors"))
