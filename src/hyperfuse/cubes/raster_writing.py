@@ -32,6 +32,9 @@ from hyperfuse.cubes.raw_writing import RawWriter, raw_writer
 from hyperfuse.errors import CubeWriteError, OptionError
 
 BLOCK = 256
+# Each thread that compresses has a block of its own, which in a cloud-optimised file may be large: as many threads as a machine of
+# many cores has would take gigabytes.
+PLAIN_THREADS, COG_THREADS = "4", "2"
 # Integers beyond this are rounded on their way through GDAL's floating-point nodata.
 LARGEST_EXACT_NODATA = 2**53
 ENVI_TYPES = {"uint8", "int16", "int32", "float32", "float64", "uint16", "uint32", "int64", "uint64"}
@@ -64,7 +67,7 @@ def created_geotiff(
     path: Path, template: xr.DataArray, options: Mapping[str, str], *, cog: bool = False, overviews: bool = False
 ) -> Iterator[RasterWriter]:
     """A tiled, compressed GeoTIFF; a cloud-optimised one, which always has overviews, is a copy made at the end."""
-    profile = {"driver": "GTiff", "bigtiff": "IF_SAFER", "compress": "deflate", "interleave": "band", "num_threads": "all_cpus"}
+    profile = {"driver": "GTiff", "bigtiff": "IF_SAFER", "compress": "deflate", "interleave": "band", "num_threads": PLAIN_THREADS}
     profile["predictor"] = "3" if template.dtype.kind == "f" else "2"
     block = _cog_block(template) if cog else BLOCK
     if min(template.sizes["y"], template.sizes["x"]) >= block:
@@ -91,7 +94,7 @@ def created_geotiff(
 def _copy_to_cog(plain: Path, path: Path, chosen: Mapping[str, str]) -> None:
     """Block by block, overviews and all: made by the copy itself, overviews would be compressed again for every band."""
     _require_space(plain.stat().st_size * COG_OVER_PLAIN, path)
-    settings = {"compress": "deflate", "bigtiff": "IF_SAFER", "predictor": "yes", "num_threads": "all_cpus"} | dict(chosen)
+    settings = {"compress": "deflate", "bigtiff": "IF_SAFER", "predictor": "yes", "num_threads": COG_THREADS} | dict(chosen)
     with _gdal_errors(path), _refused_options(path), rasterio.Env(GDAL_PAM_ENABLED="NO"):
         rasterio.shutil.copy(plain, path, driver="COG", **settings)
     plain.unlink()

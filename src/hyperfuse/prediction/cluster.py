@@ -16,7 +16,7 @@ from importlib import import_module
 from typing import Any
 
 from hyperfuse.errors import OptionError
-from hyperfuse.prediction.memory import bounded_caches, give_back
+from hyperfuse.prediction.memory import bounded_pools, give_back
 from hyperfuse.prediction.scene_job import FusedTile, SceneJob, one_thread_per_tile
 from hyperfuse.prediction.tile_engine import StageSeconds
 from hyperfuse.prediction.tile_plan import Tile
@@ -57,7 +57,7 @@ def _unchanged(job: SceneJob) -> SceneJob:
 
 
 def _fused(job: SceneJob, tile: Tile) -> tuple[FusedTile, float, float]:
-    with one_thread_per_tile(), bounded_caches():
+    with bounded_pools(), one_thread_per_tile():
         start = time.perf_counter()
         inputs = job.read(tile)
         middle = time.perf_counter()

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import rasterio
+import torch
 
 from hyperfuse.errors import OptionError
 from hyperfuse.estimation.observation import Observation
@@ -34,6 +35,11 @@ ROOM = 1.2
 # Tiles are planned for two at once on every machine. One that is large enough for its margin to cost little is not made larger.
 TILES_AT_ONCE = 2
 TOLERABLE_MARGIN = 1.3
+# Every thread of a library has buffers of its own, and every heap of the allocator keeps what was freed in it: on a machine of
+# many cores there would be hundreds of megabytes of both.
+MOST_THREADS = 8
+MOST_HEAPS = 2
+M_ARENA_MAX = -8  # of glibc's malloc.h
 # A scene up to this side is fused in one piece where memory allows.
 LARGEST_WHOLE_SIDE = 2048
 # Images of features that a network holds at the same time.
@@ -166,10 +172,17 @@ def default_ram_gb() -> float:
 
 
 @contextlib.contextmanager
-def bounded_caches() -> Iterator[None]:
-    """GDAL's cache of blocks would take a twentieth of the machine's memory."""
-    with rasterio.Env(GDAL_CACHEMAX=CACHE_BYTES):
-        yield
+def bounded_pools() -> Iterator[None]:
+    """What libraries take for themselves is the same on every machine. GDAL's cache alone would take a twentieth of its memory."""
+    threads = torch.get_num_threads()
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).mallopt(M_ARENA_MAX, MOST_HEAPS)
+    torch.set_num_threads(min(MOST_THREADS, threads))
+    try:
+        with rasterio.Env(GDAL_CACHEMAX=CACHE_BYTES):
+            yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def give_back() -> None:

@@ -7,7 +7,7 @@ import time
 
 from hyperfuse.methods.window import Window
 from hyperfuse.prediction.fusion_request import FusionRequest
-from hyperfuse.prediction.memory import CACHE_BYTES, GIGABYTE, PROGRAM_BYTES, bounded_caches, near_pixels
+from hyperfuse.prediction.memory import CACHE_BYTES, GIGABYTE, PROGRAM_BYTES, bounded_pools, near_pixels
 from hyperfuse.prediction.scene_job import one_thread_per_tile
 from hyperfuse.prediction.scene_plan import ScenePlan, learn_from, plan_scene, ram_of
 from hyperfuse.prediction.scene_sample import SAMPLED_FINE_PIXELS, representative_window
@@ -21,7 +21,7 @@ SMALLEST_TIMED_SIDE = 8  # coarse pixels
 def summarise_plan(request: FusionRequest) -> dict[str, str]:
     """What would be done, in which time, in how much memory and space. Nothing is written."""
     start = time.perf_counter()
-    with bounded_caches():
+    with bounded_pools():
         plan = plan_scene(request)
         prepared = time.perf_counter() - start
         seconds = prepared + _expected_seconds(plan)

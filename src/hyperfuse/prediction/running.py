@@ -15,7 +15,7 @@ from hyperfuse.cubes.target_lock import only_run_on
 from hyperfuse.errors import OptionError
 from hyperfuse.prediction.fused_cube import fused_cube
 from hyperfuse.prediction.fusion_request import FusionRequest
-from hyperfuse.prediction.memory import bounded_caches
+from hyperfuse.prediction.memory import bounded_pools
 from hyperfuse.prediction.prepared_scene import fuse_whole
 from hyperfuse.prediction.scene_plan import ScenePlan, plan_scene
 from hyperfuse.prediction.tile_engine import StageSeconds
@@ -37,7 +37,7 @@ class FusionRun:
 def run_fusion(request: FusionRequest) -> FusionRun:
     """What cannot be written is said before the work, not after it."""
     refuse_target(request.target, output=request.stored, options=request.options, cog=request.cog, overwrite=request.overwrite)
-    with only_run_on(request.target), bounded_caches():
+    with only_run_on(request.target), bounded_pools():
         folder = WorkFolder(request.target)
         journal = _to_continue(folder, request)
         plan = plan_scene(request)
