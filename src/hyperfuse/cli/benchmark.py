@@ -119,7 +119,7 @@ def benchmark(
             seed=seed,
             pictures=pictures,
         )
-    for path in write_report(output, beside_paper):
+    for path in write_report(output, beside_paper, pictures):
         typer.echo(str(path))
     if into is not None:
         typer.echo(str(write_into(into, output, beside_paper)))

@@ -19,7 +19,6 @@ from hyperfuse.scoring.plan import Plan, PlannedCase, make_plan
 from hyperfuse.scoring.results import FAILED, RESULTS, SCORED, UNFIT, Result, ResultsFile
 from hyperfuse.scoring.run_record import open_folder
 from hyperfuse.scoring.scores import scores
-from hyperfuse.scoring.statistics import Entrant
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,7 +108,8 @@ def _run_case(case: PlannedCase, todo: Sequence[tuple[Competitor, str]], views: 
     pair = case.make()
     for competitor, knowledge in todo:
         with listening(lambda report: None):  # bars of single fusions would cover the one that counts
-            yield run_competitor(competitor, knowledge, case.name, pair, views)
+            # An oracle's picture differs from the blind one by what no eye sees.
+            yield run_competitor(competitor, knowledge, case.name, pair, views if knowledge == case.knowledge[0] else None)
 
 
 def run_competitor(competitor: Competitor, knowledge: str, case: CaseName, pair: CasePair, views: Path | None = None) -> Result:
@@ -126,7 +126,7 @@ def run_competitor(competitor: Competitor, knowledge: str, case: CaseName, pair:
         warned = "; ".join(dict.fromkeys(str(each.message) for each in heard if each.category is UserWarning))
         figures = {**asdict(scores(fused, pair)), **asdict(cost)}
         if views is not None:
-            keep_views(views, pair, Entrant(competitor.name, knowledge).label, fused)
+            keep_views(views, pair, competitor.name, fused)
         return replace(failed, state=SCORED, message=warned, **figures)
     except Cancelled:
         raise

@@ -44,7 +44,7 @@ class CaseName:
     condition: str
 
     def __str__(self) -> str:
-        return f"{self.scene}, {self.response}, x{self.scale:g}, {self.condition}"
+        return ", ".join(dict.fromkeys([self.scene, self.response, f"x{self.scale:g}", self.condition]))
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)

@@ -127,9 +127,8 @@ def _draw_column(
 
 
 def _draw_bar(figure: Figure, colours: Normalize, left: float, bottom: float, tall: float, width: float) -> None:
-    bar = figure.colorbar(
-        ScalarMappable(colours, ERROR_COLOURS), cax=figure.add_axes((left, bottom, 0.13 / width, tall)), extend="max"
-    )
+    frame = figure.add_axes((left, bottom, 0.13 / width, tall))
+    bar = figure.colorbar(ScalarMappable(colours, ERROR_COLOURS), cax=frame, extend="max")
     bar.ax.tick_params(labelsize=SMALL, length=2)
     bar.ax.set_title("RMSE", fontsize=SMALL, loc="left", pad=6)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -62,19 +63,15 @@ class Competitor:
         return fuse_pair(align_pair(pair.hsi, pair.msi), pair.truth, self.method or AUTO, self.network)
 
     def warm_up(self, pair: CasePair) -> None:
-        """Once for every pair of band counts, on a few pixels, so that loading libraries counts for nobody."""
+        """Once for every pair of band counts, on a few pixels, so that loading libraries is not counted."""
         bands, msi_bands = pair.hsi.sizes["band"], pair.msi.sizes["band"]
         if (bands, msi_bands) in self.warmed:
             return
         self.warmed.add((bands, msi_bands))
         small = _small_pair(bands, msi_bands)
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), suppress(HyperfuseError):
             warnings.simplefilter("ignore")
-            for knowledge in (BLIND, ORACLE):
-                try:
-                    self.fused(small, knowledge)
-                except HyperfuseError:
-                    return
+            self.fused(small, ORACLE)
 
 
 def find_competitors(methods: Sequence[str], weights: Sequence[str]) -> list[Competitor]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import zlib
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -53,13 +54,11 @@ class FusedViews:
 
 
 def case_folder(folder: Path, case: CaseName) -> Path:
-    words = re.sub(r"[^A-Za-z0-9.+]+", "_", f"{case.dataset}_{case.scene}_{case.response}_x{case.scale:g}_{case.condition}").strip(
-        "_"
-    )
+    words = re.sub(r"[^A-Za-z0-9.+]+", "_", f"{case.dataset} {case}")
     return folder / FOLDER / f"{words[:80]}_{zlib.crc32(repr(case).encode()):08x}"
 
 
-def keep_views(folder: Path, pair: CasePair, entrant: str, fused: NDArray[np.float32]) -> None:
+def keep_views(folder: Path, pair: CasePair, competitor: str, fused: NDArray[np.float32]) -> None:
     """Into the folder of the case; what is common to all competitors is made once."""
     folder.mkdir(parents=True, exist_ok=True)
     inputs = folder / f"{INPUTS}.npz"
@@ -72,7 +71,7 @@ def keep_views(folder: Path, pair: CasePair, entrant: str, fused: NDArray[np.flo
         error_map(cube, _bare(pair.reference)).astype(np.float32),
         fused[:, pixels[:, 0], pixels[:, 1]].T.astype(np.float32),
     )
-    _save(folder / f"{entrant}.npz", views)
+    _save(folder / f"{competitor}.npz", views)
 
 
 def load_inputs(folder: Path) -> InputViews:
@@ -80,14 +79,14 @@ def load_inputs(folder: Path) -> InputViews:
         return InputViews(**{name: stored[name] for name in stored} | {"axis_name": str(stored["axis_name"])})
 
 
-def load_fused(folder: Path, entrants: list[str]) -> dict[str, FusedViews]:
+def load_fused(folder: Path, competitors: Iterable[str]) -> dict[str, FusedViews]:
     """Of those that were kept, in the order asked for."""
     found = {}
-    for entrant in entrants:
-        path = folder / f"{entrant}.npz"
+    for competitor in competitors:
+        path = folder / f"{competitor}.npz"
         if path.exists():
             with np.load(path) as stored:
-                found[entrant] = FusedViews(**{name: stored[name] for name in stored})
+                found[competitor] = FusedViews(**{name: stored[name] for name in stored})
     return found
 
 

@@ -88,7 +88,8 @@ def _measured(results: Sequence[Result], columns: Sequence[Entrant], scale: floa
     found = [spread(table.get(column, {}).values(), lambda result: getattr(result, metric.field)) for column in columns]
     cells = marked([None if each is None else each.mean for each in found], metric)
     for cell, each in zip(cells, found, strict=True):
-        yield TableCell(cell.text, "" if each is None else f"{each.deviation:.{metric.digits}f}", cell.style, each)
+        deviation = f"{each.deviation:.{metric.digits}f}" if each is not None and each.count > 1 else ""
+        yield TableCell(cell.text, deviation, cell.style, each)
 
 
 def _printed(printed: Sequence[PrintedScores], methods: Sequence[str], scale: float, metric: ScoreColumn) -> Iterable[TableCell]:

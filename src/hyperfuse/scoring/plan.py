@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from hyperfuse.degradation.exact_scale import exact_scale
 from hyperfuse.errors import OptionError
@@ -70,7 +70,7 @@ def make_plan(
     seed: int,
 ) -> Plan:
     """Reads scenes and weights, so that whatever is wrong with them is said before the first case is run."""
-    _require_choices(scenes, pairs, scales, knowledge)
+    _require_choices(scenes, pairs, scales, knowledge, split)
     conditions = [
         *([Condition()] if clean else []),
         *(Condition(noise_db=each) for each in noise),
@@ -144,11 +144,15 @@ def _pair_maker(pair: RecordedPair, scale: float) -> Callable[[], CasePair]:
     return lambda: pair.case(scale)
 
 
-def _require_choices(scenes: Sequence[str], pairs: Sequence[str], scales: Sequence[float], knowledge: Sequence[str]) -> None:
+def _require_choices(
+    scenes: Sequence[str], pairs: Sequence[str], scales: Sequence[float], knowledge: Sequence[str], split: str
+) -> None:
     if not scenes and not pairs:
         raise OptionError("nothing to benchmark on", "scenes or recorded pairs", "name them with --scenes or --pair")
     for scale in scales:
         if exact_scale(scale) <= 1:
             raise OptionError(f"scale {scale:g}", "more than 1")
+    if split not in get_args(SplitKind):
+        raise OptionError(f"split {split!r}", " or ".join(get_args(SplitKind)))
     if not knowledge or not set(knowledge) <= {BLIND, ORACLE}:
         raise OptionError(f"knowledge {', '.join(knowledge) or 'none'}", f"{BLIND}, {ORACLE} or both")

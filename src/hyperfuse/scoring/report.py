@@ -13,14 +13,13 @@ from hyperfuse.scoring.paper_form import paper_tables
 from hyperfuse.scoring.results import RESULTS, Result, ResultsFile
 from hyperfuse.scoring.run_record import read_record
 from hyperfuse.scoring.scale_chart import scale_chart
-from hyperfuse.scoring.statistics import entrants
 from hyperfuse.scoring.summary import summary_lines, summary_markdown
 from hyperfuse.scoring.table_files import markdown_lines, tables_csv, tables_latex, tables_markdown
 
 BEGIN, END = "<!-- benchmark {} -->", "<!-- end of benchmark {} -->"
 
 
-def write_report(folder: Path, beside_paper: bool = False) -> list[Path]:
+def write_report(folder: Path, beside_paper: bool = False, pictures: bool = True) -> list[Path]:
     """Everything that the folder's results give; the files that were written, replacing older ones."""
     record, results = read_record(folder), results_in(folder)
     tables = paper_tables(results, beside_paper)
@@ -31,7 +30,7 @@ def write_report(folder: Path, beside_paper: bool = False) -> list[Path]:
         _written(folder / "tables.tex", tables_latex(tables)),
     ]
     chart = scale_chart(folder / "psnr_against_scale.png", results, beside_paper)
-    return [*written, *([chart] if chart else []), *_pictures(folder, results)]
+    return [*written, *([chart] if chart else []), *(_pictures(folder, results) if pictures else [])]
 
 
 def write_into(document: Path, folder: Path, beside_paper: bool = False) -> Path:
@@ -62,7 +61,7 @@ def _pictures(folder: Path, results: Sequence[Result]) -> list[Path]:
     for case in dict.fromkeys(result.case for result in results):
         kept = case_folder(folder, case)
         if (kept / f"{INPUTS}.npz").exists():
-            fused = load_fused(kept, [entrant.label for entrant in entrants(results)])
+            fused = load_fused(kept, [result.competitor for result in results if result.case == case])
             if fused:
                 written.append(case_figure(kept.with_name(f"{kept.name}.png"), str(case), load_inputs(kept), fused))
     return written

@@ -1,4 +1,7 @@
-"""The PSNR of every competitor against the scale: one panel for each data set, response and condition that has several scales."""
+"""The PSNR of every competitor against the scale: one panel for each data set, response and condition that has several scales.
+
+Where everybody was scored blind and as an oracle, the blind ones are shown: the two lie so close that one hides the other.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from matplotlib.ticker import NullLocator
 
 from hyperfuse.cubes.publishing import published
 from hyperfuse.reporting.paper_tables.printed import PrintedScores, printed_scores
-from hyperfuse.scoring.competitors import BLIND
+from hyperfuse.scoring.competitors import BLIND, ORACLE
 from hyperfuse.scoring.results import Result
 from hyperfuse.scoring.statistics import entrants, scored_by_entrant, spread
 
@@ -23,7 +26,7 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 PRINTED_COLOUR = "#999999"
 PANEL_WIDTH, PANEL_HEIGHT, PANELS_PER_ROW = 5.2, 3.9, 3
-LEGEND_WIDTH = 2.4
+LEGEND_HEIGHT = 0.9
 SMALL, MEDIUM = 8.5, 10.0
 
 Panel = tuple[str, str, str]
@@ -32,7 +35,8 @@ Panel = tuple[str, str, str]
 def chart_panels(results: Sequence[Result]) -> dict[Panel, list[Result]]:
     """Results by data set, response and condition, where there are several scales."""
     panels: dict[Panel, list[Result]] = {}
-    for result in results:
+    shown = BLIND if any(result.knowledge == BLIND for result in results) else ORACLE
+    for result in (result for result in results if result.knowledge == shown):
         panels.setdefault((result.case.dataset, result.case.response, result.case.condition), []).append(result)
     return {key: found for key, found in panels.items() if len({result.case.scale for result in found}) > 1}
 
@@ -44,7 +48,7 @@ def scale_chart(path: Path, results: Sequence[Result], beside_paper: bool = Fals
         return None
     across = min(PANELS_PER_ROW, len(panels))
     down = math.ceil(len(panels) / across)
-    figure = Figure(figsize=(across * PANEL_WIDTH + LEGEND_WIDTH, down * PANEL_HEIGHT), dpi=110, layout="constrained")
+    figure = Figure(figsize=(across * PANEL_WIDTH, down * PANEL_HEIGHT + LEGEND_HEIGHT), dpi=110, layout="constrained")
     FigureCanvasAgg(figure)
     handles: dict[str, Any] = {}
     styles = _styles(results)
@@ -55,7 +59,9 @@ def scale_chart(path: Path, results: Sequence[Result], beside_paper: bool = Fals
         handles |= _draw_measured(axes, found, styles)
         _dress(axes, key, sorted({result.case.scale for result in found}), first=place % across == 0)
     ordered = sorted(handles, key=lambda name: name.endswith("printed"))
-    figure.legend([handles[name] for name in ordered], ordered, loc="outside right upper", fontsize=SMALL, frameon=False)
+    figure.legend(
+        [handles[name] for name in ordered], ordered, loc="outside lower center", ncols=4 * across, fontsize=SMALL, frameon=False
+    )
     with published(path, overwrite=True) as target:
         figure.savefig(target, format="png")
     return path
@@ -83,8 +89,7 @@ def _draw_measured(axes: Any, results: Sequence[Result], styles: dict[str, dict[
                 points.append((scale, found.mean))
         if not points:
             continue
-        style = styles[entrant.competitor] | ({} if entrant.knowledge == BLIND else {"linestyle": ":", "markerfacecolor": "white"})
-        (handles[entrant.label],) = axes.plot(*zip(*points, strict=True), **style)
+        (handles[entrant.label],) = axes.plot(*zip(*points, strict=True), **styles[entrant.competitor])
     return handles
 
 

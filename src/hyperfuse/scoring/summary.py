@@ -121,7 +121,7 @@ def _case_cell(result: Result | None, best: float | None) -> str:
 def _mean(found: Spread | None, digits: int, with_deviation: bool = True) -> str:
     if found is None:
         return "-"
-    return f"{found.mean:.{digits}f}" + (f" ± {found.deviation:.{digits}f}" if with_deviation else "")
+    return f"{found.mean:.{digits}f}" + (f" ± {found.deviation:.{digits}f}" if with_deviation and found.count > 1 else "")
 
 
 def _distance(found: Distance | None) -> str:

@@ -1,0 +1,217 @@
+"""The run: the same pairs for everybody, honest scores, going on after a kill, failures recorded and named."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from hyperfuse.cubes.cube import make_cube
+from hyperfuse.cubes.files import open_cube, write_cube
+from hyperfuse.degradation.simulation import simulate_pair
+from hyperfuse.errors import OptionError, ValueRangeError
+from hyperfuse.methods import catalogue
+from hyperfuse.networks.rivals.catalogue import build_rival, rival_preset
+from hyperfuse.prediction.fuse_scene import fuse
+from hyperfuse.scoring import benchmark as running
+from hyperfuse.scoring.benchmark import benchmark
+from hyperfuse.scoring.measuring import measured
+from networks.network_fixtures import tiny_network
+from scoring.tiny_benchmarks import write_scene
+
+METHODS = ["bicubic", "glp"]
+
+
+@pytest.fixture
+def scene(tmp_path):
+    return write_scene(tmp_path / "scene.npz")
+
+
+def by_key(done):
+    return {(r.case.scale, r.case.condition, r.competitor, r.knowledge): r for r in done.results}
+
+
+def test_scores_are_those_of_fuse_on_the_simulated_pair(tmp_path, scene):
+    done = benchmark(
+        tmp_path / "out",
+        scenes=[str(scene)],
+        methods=METHODS,
+        noise=[(30.0, 40.0)],
+        shift=[(0.5, 0.5)],
+        knowledge=["blind", "oracle"],
+    )
+    assert len(done.results) == 3 * 2 * 2
+    assert not done.failed
+    counts = open_cube(scene).values.astype(np.float64)
+    reference = np.clip(counts / np.quantile(counts, 0.9995), 0, 1)
+    pair = simulate_pair(make_cube(reference, wavelength_nm=open_cube(scene)["wavelength"].values), 4, "rgb")
+    fused = np.clip(fuse(pair.hsi, pair.msi, method="glp").values, 0, 1)
+    expected = -10 * np.log10(np.mean((fused - reference) ** 2))
+    found = by_key(done)[4.0, "clean", "glp", "blind"]
+    assert found.psnr_db == pytest.approx(expected, abs=1e-3)
+    assert by_key(done)[4.0, "noise 30/40 dB", "glp", "oracle"].psnr_db < by_key(done)[4.0, "clean", "glp", "oracle"].psnr_db
+    told, not_told = (by_key(done)[4.0, "shift 0.5 0.5", "bicubic", knowledge].psnr_db for knowledge in ("oracle", "blind"))
+    assert told == pytest.approx(by_key(done)[4.0, "clean", "bicubic", "oracle"].psnr_db, abs=1.0)
+    assert not_told == pytest.approx(told, abs=0.1)
+    assert all(r.seconds > 0 and r.cpu_seconds > 0 and 0 < r.ssim <= 1 and r.ergas > 0 for r in done.results)
+
+
+def test_killed_run_goes_on_to_the_same_scores(tmp_path, scene, monkeypatch):
+    def run(folder):
+        return benchmark(folder, scenes=[str(scene)], methods=METHODS, scales=[4, 8], pictures=False)
+
+    whole = run(tmp_path / "whole")
+    run(tmp_path / "killed")
+    results = tmp_path / "killed" / "results.jsonl"
+    lines = results.read_text().splitlines(keepends=True)
+    results.write_text("".join(lines[:2]) + lines[2][:40])  # the machine went down in the middle of a line
+    ran = []
+
+    def counting(competitor, knowledge, case, *rest):
+        ran.append((competitor.name, case.scale))
+        return original(competitor, knowledge, case, *rest)
+
+    original = running.run_competitor
+    monkeypatch.setattr(running, "run_competitor", counting)
+    continued = run(tmp_path / "killed")
+    assert ran == [("bicubic", 8.0), ("glp", 8.0)]
+    assert [r.psnr_db for r in continued.results] == [r.psnr_db for r in whole.results]
+    assert all(json.loads(line) for line in results.read_text().splitlines())
+    assert len(results.read_text().splitlines()) == 4
+
+
+def test_another_request_on_the_same_folder_is_refused(tmp_path, scene):
+    folder = tmp_path / "out"
+    benchmark(folder, scenes=[str(scene)], methods=["bicubic"], pictures=False)
+    before = {path: path.read_bytes() for path in folder.iterdir()}
+    with pytest.raises(OptionError, match=r"another request: scales were 4 and are now 8"):
+        benchmark(folder, scenes=[str(scene)], methods=["bicubic"], scales=[8], pictures=False)
+    with pytest.raises(OptionError, match=r"competitors differ in glp"):
+        benchmark(folder, scenes=[str(scene)], methods=METHODS, pictures=False)
+    write_scene(tmp_path / "other.npz", seed=5)
+    write_cube(open_cube(tmp_path / "other.npz"), scene, overwrite=True)
+    with pytest.raises(OptionError, match="scenes differ in"):
+        benchmark(folder, scenes=[str(scene)], methods=["bicubic"], pictures=False)
+    assert {path: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_a_folder_of_other_things_is_refused(tmp_path, scene):
+    (tmp_path / "letters").mkdir()
+    (tmp_path / "letters" / "mum.txt").touch()
+    with pytest.raises(OptionError, match="holds other things"):
+        benchmark(tmp_path / "letters", scenes=[str(scene)], methods=["bicubic"])
+
+
+def test_a_failure_is_recorded_tried_again_and_stops_nobody_else(tmp_path, scene, monkeypatch):
+    def failing(error):
+        def over_scene(window):
+            raise error
+            yield
+
+        return replace(catalogue.METHODS["glp"], over_scene=over_scene)
+
+    good = catalogue.METHODS["glp"]
+    for error, is_bug, words in (
+        (ValueRangeError("a dark night"), False, "a dark night"),
+        (ZeroDivisionError("by zero\nreally"), True, "ZeroDivisionError: by zero"),
+    ):
+        monkeypatch.setitem(catalogue.METHODS, "glp", failing(error))
+        done = benchmark(tmp_path / "out", scenes=[str(scene)], methods=["glp", "bicubic"], pictures=False)
+        assert [(r.competitor, r.is_bug, r.message) for r in done.failed] == [("glp", is_bug, words)]
+        assert [r.state for r in done.results] == ["failed", "scored"]
+    monkeypatch.setitem(catalogue.METHODS, "glp", good)
+    assert not benchmark(tmp_path / "out", scenes=[str(scene)], methods=["glp", "bicubic"], pictures=False).failed
+
+
+def test_networks_and_rivals_that_do_not_fit(tmp_path, scene):
+    torch.manual_seed(0)
+    tiny_network().save_pretrained(tmp_path / "run" / "weights")
+    build_rival(rival_preset("mimo-sst-thin").with_bands(12, 3)).save_pretrained(tmp_path / "rival")
+    build_rival(rival_preset("mimo-sst-thin").with_bands(31, 3)).save_pretrained(tmp_path / "stranger")
+    folders = [str(tmp_path / "run" / "weights"), f"mimo={tmp_path / 'rival'}", str(tmp_path / "stranger")]
+    done = benchmark(tmp_path / "out", scenes=[str(scene)], methods=[], weights=folders, knowledge=["blind", "oracle"])
+    states = {(r.competitor, r.knowledge): r.state for r in done.results}
+    assert states == {
+        (name, knowledge): "does not fit" if name == "stranger" else "scored"
+        for name in ("run", "mimo", "stranger")
+        for knowledge in ("blind", "oracle")
+    }
+    assert not done.failed
+
+
+def test_recorded_pairs_are_fused_blind(tmp_path, scene):
+    fine = open_cube(scene)
+    msi = make_cube(np.stack([fine.values[:4].mean(axis=0), fine.values[6:].mean(axis=0)]).astype(np.float32))
+    write_cube(msi, tmp_path / "msi.npz")
+    pair = simulate_pair(fine, 4, np.eye(2, 12))
+    write_cube(pair.hsi, tmp_path / "hsi.npz")
+    done = benchmark(
+        tmp_path / "out",
+        pairs=[f"{tmp_path / 'hsi.npz'},{tmp_path / 'msi.npz'},{scene}", f"{scene},{tmp_path / 'msi.npz'}"],
+        methods=["glp"],
+        scales=[4],
+        knowledge=["blind", "oracle"],
+    )
+    whole, made = done.results
+    assert (whole.case.scene, made.case.scene) == ("hsi", "scene")
+    assert {r.knowledge for r in done.results} == {"blind"}
+    assert whole.psnr_db == pytest.approx(made.psnr_db, abs=0.2)
+
+
+def test_what_does_not_go_together_is_left_out(tmp_path, scene):
+    dark = write_scene(tmp_path / "nameless.npz", seed=3, wavelengths=False)
+    done = benchmark(
+        tmp_path / "out",
+        scenes=[f"valley={scene}@rgb,rgb+nir,rgb+nir+swir", str(dark)],
+        methods=["bicubic"],
+        scales=[3.2, 32],
+        responses=["rgb"],
+    )
+    record = json.loads((tmp_path / "out" / "benchmark.json").read_text())
+    assert {(r.case.dataset, r.case.response) for r in done.results} == {
+        ("valley", "rgb"),
+        ("valley", "rgb+nir"),
+        (tmp_path.name, "rgb"),
+    }
+    assert record["request"]["left_out"] == [
+        "scene has no room for x32",
+        "scene does not cover rgb+nir+swir",
+        "nameless has no room for x32",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"scenes": []}, "nothing to benchmark on"),
+        ({"methods": ["gps"]}, "method 'gps'"),
+        ({"methods": []}, "nobody to score"),
+        ({"scales": [0.5]}, "scale 0.5"),
+        ({"knowledge": ["wise"]}, "knowledge wise"),
+        ({"clean": False}, "no condition to simulate"),
+        ({"responses": ["rainbow"]}, "unknown response 'rainbow'"),
+        ({"responses": []}, "no response for the scenes"),
+        ({"scenes": ["nowhere/*.tif"]}, "scenes 'nowhere"),
+        ({"pairs": ["one.tif"]}, "pair 'one.tif'"),
+        ({"weights": ["nowhere"]}, "does not exist"),
+        ({"scales": [64]}, "no case to score"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_is_written(tmp_path, scene, wrong, words):
+    with pytest.raises(Exception, match=words) as refusal:
+        benchmark(tmp_path / "out", **({"scenes": [str(scene)], "methods": ["bicubic"]} | wrong))
+    assert refusal.type.__module__ == "hyperfuse.errors"
+    assert not (tmp_path / "out").exists()
+
+
+def test_memory_is_what_the_work_itself_takes():
+    sizes = []
+    for _ in range(2):
+        _, cost = measured(lambda: float(np.ones(16_000_000, dtype=np.float32).sum()))
+        sizes.append(cost.peak_bytes)
+    if sizes[0] is None:
+        pytest.skip("this system does not say how much memory a process took at its peak")
+    assert all(60e6 < size < 100e6 for size in sizes)
