@@ -67,8 +67,9 @@ def _markdown_lines(result: EfficiencyResult, session: dict[str, Any]) -> Iterat
         f"One pair: {size.side} x {size.side} fine pixels, {size.coarse_side} x {size.coarse_side} coarse ones, {size.bands} and "
         f"{size.msi_bands} bands, float32, {result.device}. Time: mean and standard deviation of so many runs after so many that "
         "do not count; memory: peak beyond what was held before. The last two columns say it in terms of this machine, whose "
-        f"product of two 1024 x 1024 matrices takes {1e3 * result.matmul_seconds:.1f} ms. Methods are told how the pair was "
-        "observed; of their multiply-adds only matrix products are counted."
+        f"product of two 1024 x 1024 matrices takes {1e3 * result.matmul_seconds:.1f} ms at best: the fastest run against a "
+        "matrix product right before it. Methods are told how the pair was observed; of their multiply-adds only "
+        "matrix products are counted."
     )
     yield ""
     yield "| | parameters | multiply-adds | time | runs | peak memory | MPix/s | in matmuls | of matmul's speed |"

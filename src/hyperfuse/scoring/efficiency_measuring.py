@@ -76,7 +76,8 @@ class SubjectCost:
     timing: Timing
     megapixels_per_second: float
     in_matmuls: float
-    """Time in units of this machine's product of two 1024 x 1024 matrices."""
+    """Fastest run in units of this machine's product of two 1024 x 1024 matrices, timed right before it: a machine that is busy
+    with other things slows both."""
     share_of_matmul: float | None
     """Multiply-adds per second, of those that this machine's matrix product reaches; None where none were counted."""
     with_pixels: Growth | None = None
@@ -100,9 +101,10 @@ def measure_efficiency(
     costs: list[SubjectCost] = []
     with progress("Measuring", total=len(fitting) * (3 if with_growth else 1)) as advance, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # methods warn of what random pairs look like
-        matmul = matmul_seconds(device)
+        matmuls: list[float] = []
         for subject in fitting:
-            cost = _cost(subject, size, effort, device, matmul)
+            matmuls.append(matmul_seconds(device))
+            cost = _cost(subject, size, effort, device, matmuls[-1])
             advance(1)
             if with_growth:
                 quick = replace(effort, warm_up=1, seconds=effort.seconds / 4)
@@ -114,7 +116,8 @@ def measure_efficiency(
                 advance(1)
                 cost = replace(cost, with_pixels=pixels, with_bands=bands)
             costs.append(cost)
-    return EfficiencyResult(size, device, matmul, costs, [subject.name for subject in subjects if subject not in fitting])
+    left_out = [subject.name for subject in subjects if subject not in fitting]
+    return EfficiencyResult(size, device, min(matmuls, default=math.nan), costs, left_out)
 
 
 def growth_sizes(size: PairSize) -> tuple[list[PairSize], list[PairSize]]:
@@ -150,7 +153,7 @@ def matmul_seconds(device: str) -> float:
     """The fastest of several products of two 1024 x 1024 matrices of float32: what a machine's arithmetic can do at best."""
     generator = torch.Generator().manual_seed(0)
     first, second = (torch.rand(MATMUL_SIDE, MATMUL_SIDE, generator=generator).to(device) for _ in range(2))
-    return timed(lambda: first @ second, Effort(warm_up=5, repeats=30, seconds=2.0), device).fastest
+    return timed(lambda: first @ second, Effort(warm_up=3, repeats=20, seconds=0.5), device).fastest
 
 
 def fitted_exponent(sizes: Sequence[float], costs: Sequence[float]) -> float | None:
@@ -171,8 +174,8 @@ def _cost(subject: Subject, size: PairSize, effort: Effort, device: str, matmul:
         multiply_adds=counted,
         timing=timing,
         megapixels_per_second=size.pixels / 1e6 / timing.seconds,
-        in_matmuls=timing.seconds / matmul,
-        share_of_matmul=(counted / timing.seconds) / (MATMUL_SIDE**3 / matmul) if counted else None,
+        in_matmuls=timing.fastest / matmul,
+        share_of_matmul=(counted / timing.fastest) / (MATMUL_SIDE**3 / matmul) if counted else None,
     )
 
 
@@ -189,7 +192,7 @@ def _growth(
     for size in sizes:
         if not subject.fits(size):
             continue
-        if points and points[-1].timing.seconds * extent(size) / extent(points[-1].size) > 2 * effort.seconds:
+        if points and points[-1].timing.seconds * extent(size) / extent(points[-1].size) > effort.seconds:
             break
         if size not in known:
             known[size] = Point(size, timed(subject.prepared(size, device), effort, device), subject.multiply_adds(size))
