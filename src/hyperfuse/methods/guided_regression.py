@@ -11,13 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
-from hyperfuse.methods.local_regression import REACH, RIDGE_OF_NEIGHBOURHOOD, WIDTH, CellAxis, solve_small, squares
+from hyperfuse.methods.local_regression import REACH, RIDGE_OF_NEIGHBOURHOOD, WIDTH, CellAxis, solve_lower
 
-FARTHEST = -1e9  # logarithm of the weight of a neighbour beyond the border
+NOWHERE = -1e4  # logarithm of the weight of a neighbour beyond the border: as good as 0, and it can be differentiated
 NUMBERS_AT_ONCE = 4_000_000
 
 
@@ -44,38 +46,55 @@ class GuidedRegression:
         height, width = self.keys.shape[1:]
         rows = CellAxis.of(height, queries.shape[1], scale[0], shift[0], queries)
         columns = CellAxis.of(width, queries.shape[2], scale[1], shift[1], queries)
+        row_logs, column_logs = _logarithms(rows.weights), _logarithms(columns.weights)
         fine = torch.cat([queries, nearness[None], ridge[None], inputs])
+        fine = fine.index_select(2, columns.members.flatten())
         coarse = self._coarse()
         column_places = columns.owned(slice(0, width))[1]
+        everywhere = range(height), range(width)
         parts = []
         for part in self._chunks(height, width * rows.most * columns.most):
-            spatial = torch.einsum("asi,btj->abstij", rows.weights[part], columns.weights).flatten(4).flatten(2, 3)
-            pixels = fine[:, rows.members[part][:, None, :, None], columns.members[None, :, None, :]].flatten(3).permute(1, 2, 3, 0)
-            cells = self._regress(squares(coarse, part), pixels, spatial)
-            grid = cells.reshape(*cells.shape[:2], rows.most, columns.most, -1).permute(4, 0, 2, 1, 3)  # (p, a, s_y, b, s_x)
-            parts.append(grid.flatten(1, 2)[:, rows.owned(part)[1]].flatten(2)[:, :, column_places])
+            # (a, s_y, i), (b, s_x, j) -> (a, b, s, K)
+            spatial = row_logs[part][:, None, :, None, :, None] + column_logs[None, :, None, :, None, :]
+            pixels = fine.index_select(1, rows.members[part].flatten())
+            pixels = pixels.view(len(fine), -1, rows.most, width, columns.most).permute(1, 3, 2, 4, 0).flatten(2, 3)
+            cells = self._regress(_squares(coarse, everywhere[0][part], everywhere[1]), pixels, spatial.flatten(4).flatten(2, 3))
+            grid = cells.view(*cells.shape[:2], rows.most, columns.most, -1).permute(4, 0, 2, 1, 3)  # (p, a, s_y, b, s_x)
+            parts.append(grid.flatten(1, 2).index_select(1, rows.owned(part)[1]).flatten(2).index_select(2, column_places))
         return torch.cat(parts, dim=1)
 
-    def predict_left_out(self) -> Tensor:
-        """(p, h, w): every coarse pixel predicted from its neighbours alone."""
+    def predict_left_out(self, rows: range, columns: range) -> Tensor:
+        """(p, rows, columns): these coarse pixels, each predicted from its neighbours alone."""
         height, width = self.keys.shape[1:]
         offsets = torch.arange(-REACH, REACH + 1)
-        near = torch.exp(-0.5 * (offsets / WIDTH) ** 2)
-        near = (near[:, None] * near).flatten()
-        near[len(near) // 2] = 0
-        inside = [_inside(offsets, length) for length in (height, width)]
-        spatial = (inside[0][:, None, :, None] & inside[1][None, :, None, :]).flatten(2) * near
+        near = -0.5 * (offsets / WIDTH) ** 2
+        near = (near[:, None] + near).flatten()
+        near[len(near) // 2] = NOWHERE
+        inside = [_inside(places, offsets, length) for places, length in ((rows, height), (columns, width))]
+        spatial = torch.where((inside[0][:, None, :, None] & inside[1][None, :, None, :]).flatten(2), near, NOWHERE)
         silent = torch.zeros(2, height, width)
-        pixels = torch.cat([self.keys, silent, self.inputs]).permute(1, 2, 0)[:, :, None]
+        pixels = torch.cat([self.keys, silent, self.inputs])[:, rows.start : rows.stop : rows.step, :]
+        pixels = pixels[:, :, columns.start : columns.stop : columns.step].permute(1, 2, 0)[:, :, None]
         coarse = self._coarse()
-        parts = [
-            self._regress(squares(coarse, part), pixels[part], spatial[part, :, None])[:, :, 0]
-            for part in self._chunks(height, width)
-        ]
+        parts = []
+        for part in self._chunks(len(rows), len(columns)):
+            neighbours = _squares(coarse, rows[part], columns)
+            parts.append(self._regress(neighbours, pixels[part], spatial[part, :, None])[:, :, 0])
         return torch.cat(parts).permute(2, 0, 1)
 
+    @cached_property
+    def _lower(self) -> tuple[list[int], list[int]]:
+        """Rows and columns of a lower triangle, row after row."""
+        bands = len(self.inputs)
+        return [i for i in range(bands) for _ in range(i + 1)], [j for i in range(bands) for j in range(i + 1)]
+
     def _coarse(self) -> Tensor:
-        return torch.cat([self.keys, self.weight, self.inputs, self.outputs])
+        """(h + border, w + border, F): all that a neighbour has to say, the edge repeated around it."""
+        rows, columns = self._lower
+        products = self.inputs[rows] * self.inputs[columns]
+        own = RIDGE_OF_NEIGHBOURHOOD * self.inputs.square().mean(0, keepdim=True)
+        image = torch.cat([self.keys, self.weight, self.inputs, products, own, self.outputs])
+        return pad(image[None], (REACH, REACH, REACH, REACH), mode="replicate")[0].permute(1, 2, 0).contiguous()
 
     def _chunks(self, height: int, pixels_of_row: int) -> Iterator[slice]:
         """Coarse rows that are worked on together."""
@@ -86,30 +105,42 @@ class GuidedRegression:
             yield slice(first, min(first + step, height))
 
     def _regress(self, neighbours: Tensor, pixels: Tensor, spatial: Tensor) -> Tensor:
-        """neighbours (a, b, K, Q + 1 + B + p), pixels (a, b, s, Q + 2 + B), spatial (a, b, s, K) -> (a, b, s, p)."""
+        """neighbours (a, b, K, F), pixels (a, b, s, Q + 2 + B), logarithms of weights (a, b, s, K) -> (a, b, s, p)."""
         bands, size = len(self.inputs), len(self.keys)
-        keys, weight, inputs, outputs = torch.split(neighbours, [size, 1, bands, len(self.outputs)], dim=-1)
+        sizes = [size, 1, bands, len(self._lower[0]) + 1, len(self.outputs)]
+        keys, weight, inputs, products, outputs = torch.split(neighbours, sizes, dim=-1)
         queries, nearness, ridge, detail = torch.split(pixels, [size, 1, 1, bands], dim=-1)
-        distance = queries.square().sum(-1, keepdim=True) + keys.square().sum(-1)[:, :, None] - 2 * queries @ keys.mT
-        logarithms = spatial.clamp_min(1e-30).log() * nearness.exp() + weight.mT - distance.clamp_min(0).log1p()
-        weights = torch.softmax(logarithms.masked_fill(spatial == 0, FARTHEST), dim=-1)
-        spread = self._spread(weights, inputs)
-        own = RIDGE_OF_NEIGHBOURHOOD * spread.diagonal(dim1=-2, dim2=-1).mean(-1)
-        system = spread + self.ridge * ridge.exp()[..., None] + own[..., None, None] * torch.eye(bands)
-        direction = solve_small(system, detail)
+        lengths = queries.square().sum(-1, keepdim=True) + (keys.square().sum(-1) + 1)[:, :, None]
+        distance = lengths - (2 * queries) @ keys.mT
+        heaviest = weight.detach().amax(2, keepdim=True)
+        weights = torch.exp(spatial * nearness.exp() + (weight - heaviest).mT) / distance.clamp_min(1)
+        weights = weights / weights.sum(-1, keepdim=True).clamp_min(1e-30)
+        direction = solve_lower(self._system(products.mT @ weights.mT, ridge[..., 0].exp()), detail)
         predicted: Tensor = (weights * (direction @ inputs.mT)) @ outputs
         return predicted
 
-    def _spread(self, weights: Tensor, inputs: Tensor) -> Tensor:
-        """Weighted second moments of the neighbours' inputs, (a, b, s, B, B); each product is formed once."""
-        bands = len(self.inputs)
-        upper = torch.triu_indices(bands, bands)
-        place = torch.empty(bands, bands, dtype=torch.long)
-        place[upper[0], upper[1]] = place[upper[1], upper[0]] = torch.arange(upper.shape[1])
-        moments = weights @ (inputs[..., upper[0]] * inputs[..., upper[1]])
-        return moments[..., place]
+    def _system(self, moments: Tensor, ridge: Tensor) -> list[list[Tensor]]:
+        """Rows of the lower triangle: second moments (a, b, B (B + 1) / 2 + 1, s) of the neighbours' inputs, with the ridge."""
+        *entries, own = moments.unbind(2)
+        lower: list[list[Tensor]] = [[] for _ in self.inputs]
+        for entry, row, column in zip(entries, *self._lower, strict=True):
+            held = entry + self.ridge[row, column] * ridge if bool(self.ridge[row, column] != 0) else entry
+            lower[row].append(held + own if row == column else held)
+        return lower
 
 
-def _inside(offsets: Tensor, length: int) -> Tensor:
-    places = torch.arange(length)[:, None] + offsets
+def _squares(coarse: Tensor, rows: range, columns: range) -> Tensor:
+    """(rows, columns, K, F): the square of neighbours around each of these coarse pixels."""
+    side = 2 * REACH + 1
+    part = coarse[rows.start : rows[-1] + side, columns.start : columns[-1] + side]
+    near = part.unfold(0, side, rows.step).unfold(1, side, columns.step)
+    return near.permute(0, 1, 3, 4, 2).flatten(2, 3)
+
+
+def _logarithms(weights: Tensor) -> Tensor:
+    return torch.where(weights > 0, weights.clamp_min(1e-30).log(), NOWHERE)
+
+
+def _inside(of: range, offsets: Tensor, length: int) -> Tensor:
+    places = torch.tensor(of)[:, None] + offsets
     return (places >= 0) & (places < length)

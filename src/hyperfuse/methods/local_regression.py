@@ -88,7 +88,7 @@ class _Neighbourhoods:
         column_places = columns.owned(slice(0, width))[1]
         for first in range(0, height, step):
             part = slice(first, min(first + step, height))
-            neighbours = squares(coarse, part)
+            neighbours = _squares(coarse, part)
             spatial = torch.einsum("asi,btj->abstij", rows.weights[part], columns.weights).flatten(4).flatten(2, 3)
             pixels = fine[:, rows.members[part][:, None, :, None], columns.members[None, :, None, :]].flatten(3).permute(1, 2, 3, 0)
             cells = _regress(neighbours, pixels, spatial, self.ridge)
@@ -135,7 +135,7 @@ class CellAxis:
         return fine, (self.cell_of[fine] - cells.start) * self.most + rank
 
 
-def squares(image: Tensor, rows: slice) -> Tensor:
+def _squares(image: Tensor, rows: slice) -> Tensor:
     """(F, h, w) -> (rows, w, K, F): the square of neighbours around every coarse pixel, the edge repeated beyond the border."""
     side = 2 * REACH + 1
     padded = pad(image[None], (REACH, REACH, REACH, REACH), mode="replicate")[0, :, rows.start : rows.stop + 2 * REACH]
@@ -173,20 +173,27 @@ def _unit(spread: Tensor) -> float:
 
 
 def solve_small(system: Tensor, right: Tensor) -> Tensor:
-    """Many symmetric positive systems (..., M, M) v = (..., M) at once: LDL' unrolled over M, vectorised over the rest."""
+    """Many symmetric positive systems (..., M, M) v = (..., M) at once."""
+    return solve_lower([list(row.unbind(-1)) for row in system.unbind(-2)], right)
+
+
+def solve_lower(lower: list[list[Tensor]], right: Tensor) -> Tensor:
+    """The same where `lower[i][j]`, j <= i, is given, each (...): LDL' unrolled over M, vectorised over the rest."""
     size = right.shape[-1]
     columns: list[list[Tensor]] = [[] for _ in range(size)]
+    scaled: list[list[Tensor]] = [[] for _ in range(size)]  # the same times their pivot
     pivots: list[Tensor] = []
     for j in range(size):
-        pivot = system[..., j, j]
+        pivot = lower[j][j]
         for k in range(j):
-            pivot = pivot - columns[k][j - k - 1].square() * pivots[k]
+            pivot = pivot - columns[k][j - k - 1] * scaled[k][j - k - 1]
         # Rounding may eat a tiny pivot; the ridge says how small a true one can be.
-        pivots.append(pivot.maximum(1e-6 * system[..., j, j]).clamp_min(1e-30))
+        pivots.append(pivot.maximum(1e-6 * lower[j][j]).clamp_min(1e-30))
         for i in range(j + 1, size):
-            entry = system[..., i, j]
+            entry = lower[i][j]
             for k in range(j):
-                entry = entry - columns[k][i - k - 1] * columns[k][j - k - 1] * pivots[k]
+                entry = entry - columns[k][i - k - 1] * scaled[k][j - k - 1]
+            scaled[j].append(entry)
             columns[j].append(entry / pivots[j])
     solution = list(right.unbind(-1))
     for j in range(size):

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
-from torch.nn.functional import conv2d, pad
+from torch.nn.functional import pad
 
 from hyperfuse.degradation.operators import SpatialOperator, mix_bands, separable
 from hyperfuse.degradation.point_spread import sigma_from_fwhm
@@ -37,7 +37,8 @@ from hyperfuse.networks.prior_network import Guide, PriorNetwork
 
 # Ridges of learned features before training, of the scene's slopes and of a pixel's own, in units of the features' variance.
 FEATURE_RIDGE = 0.03
-SMOOTH_A_LITTLE, SMOOTH_MORE = (1.0, 2.0, 1.0), (1.0, 4.0, 6.0, 4.0, 1.0)
+SMOOTHING_REACH = 2
+ENOUGH_LEFT_OUT = 2500  # coarse pixels that show how well a prediction does on those that it has not seen
 SMALLEST_RATIO = 1e-6
 
 
@@ -53,7 +54,7 @@ def universal_reach(observation: Observation) -> int:
 
 def guidance_reach(network: PriorNetwork, observation: Observation) -> int:
     """Coarse pixels that the network looks beyond those that local FUSE does."""
-    return math.ceil((network.reach + len(SMOOTH_MORE) // 2) / min(observation.scale))
+    return math.ceil((network.reach + SMOOTHING_REACH) / min(observation.scale))
 
 
 def universal(window: Window) -> SceneWise[Tensor]:
@@ -226,15 +227,20 @@ def _predicted(model: PairModel, pair: _Details, guide: Guide, regressors: _Regr
         model.observation.shift,
     )
     by_pixel = by_pixel * guide.local_gain.exp()
-    smoothed = _smoothed(gains[:, 2] * by_scene + gains[:, 3] * by_pixel, SMOOTH_A_LITTLE)
-    smoother = _smoothed(gains[:, 4] * by_scene + gains[:, 5] * by_pixel, SMOOTH_MORE)
-    return gains[:, 0] * by_scene + gains[:, 1] * by_pixel + smoothed + smoother
+    smoother = _smoothed(gains[:, 4] * by_scene + gains[:, 5] * by_pixel)
+    smoothed = _smoothed(smoother + gains[:, 2] * by_scene + gains[:, 3] * by_pixel)
+    return smoothed + gains[:, 0] * by_scene + gains[:, 1] * by_pixel
 
 
 @torch.no_grad()
 def _left_out_moments(regression: GuidedRegression, window: Window) -> tuple[Tensor, int]:
     """(3, p): second moments of what is predicted of left-out coarse pixels, of it with the truth, and of the error."""
-    predicted, truth = window.coarse(regression.predict_left_out()).double(), window.coarse(regression.outputs).double()
+    core = zip(window.coarse_core, window.coarse_size, strict=True)
+    (top, bottom), (left, right) = (part.indices(size)[:2] for part, size in core)
+    step = max(1, math.isqrt((bottom - top) * (right - left) // ENOUGH_LEFT_OUT))
+    rows, columns = range(top, bottom, step), range(left, right, step)
+    predicted = regression.predict_left_out(rows, columns).double()
+    truth = regression.outputs[:, top:bottom:step, left:right:step].double()
     means = torch.stack([predicted.square(), predicted * truth, (truth - predicted).square()]).mean((2, 3))
     return means, truth[0].numel()
 
@@ -321,11 +327,13 @@ def _corner(matrix: Tensor, ridge: Tensor, count: int) -> Tensor:
     return pad(matrix, (0, count, 0, count)) + beyond
 
 
-def _smoothed(image: Tensor, taps: tuple[float, ...]) -> Tensor:
-    weights = torch.tensor(taps, dtype=image.dtype) / sum(taps)
-    reach = len(taps) // 2
-    padded = pad(image[None], (reach, reach, reach, reach), mode="replicate")[0][:, None]
-    return conv2d(conv2d(padded, weights.view(1, 1, -1, 1)), weights.view(1, 1, 1, -1))[:, 0]
+def _smoothed(image: Tensor) -> Tensor:
+    """(p, H, W) under the filter (1, 2, 1) / 4 along both axes, the edge repeated. Additions are faster here than convolutions."""
+    rows = pad(image[None], (1, 1, 1, 1), mode="replicate")[0] / 16
+    for axis in (1, 1, 2, 2):
+        size = rows.shape[axis] - 1
+        rows = rows.narrow(axis, 0, size) + rows.narrow(axis, 1, size)
+    return rows
 
 
 def _ratio(one: Tensor, other: Tensor) -> Tensor:
