@@ -80,6 +80,7 @@ def test_warm_up_and_repeats_end_by_number_or_by_time() -> None:
     found = timed(work, ONCE, "cpu")
     assert (found.warm_up, found.repeats) == (1, 3)
     assert found.fastest <= found.seconds
+    assert found.steady == found.processor_seconds
 
 
 def test_every_kind_is_measured() -> None:

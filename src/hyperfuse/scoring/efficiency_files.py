@@ -66,14 +66,14 @@ def _markdown_lines(result: EfficiencyResult, session: dict[str, Any]) -> Iterat
     yield (
         f"One pair: {size.side} x {size.side} fine pixels, {size.coarse_side} x {size.coarse_side} coarse ones, {size.bands} and "
         f"{size.msi_bands} bands, float32, {result.device}. Time: mean and standard deviation of so many runs after so many that "
-        "do not count; memory: peak beyond what was held before. The last two columns say it in terms of this machine, whose "
-        f"product of two 1024 x 1024 matrices takes {1e3 * result.matmul_seconds:.1f} ms at best: the fastest run against a "
-        "matrix product right before it. Methods are told how the pair was observed; of their multiply-adds only "
-        "matrix products are counted."
+        "do not count; processor: the least that a run took of all threads together, which other work on the machine does not "
+        "stretch; memory: peak beyond what was held before. The last two columns compare processor times with that of a product of "
+        f"two 1024 x 1024 matrices right before ({1e3 * result.matmul_seconds:.1f} ms at best). Methods are told how the pair was "
+        "observed; of their multiply-adds only matrix products are counted."
     )
     yield ""
-    yield "| | parameters | multiply-adds | time | runs | peak memory | MPix/s | in matmuls | of matmul's speed |"
-    yield "|---|---:|---:|---:|---:|---:|---:|---:|---:|"
+    yield "| | parameters | multiply-adds | time | processor | runs | peak memory | MPix/s | in matmuls | of matmul's speed |"
+    yield "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|"
     yield from map(_row, result.costs)
     if result.left_out:
         yield f"\nNot for {size.bands} and {size.msi_bands} bands: {', '.join(result.left_out)}."
@@ -89,6 +89,7 @@ def _row(cost: SubjectCost) -> str:
         "" if cost.subject.kind == METHOD else f"{cost.parameters:,}",
         f"{cost.multiply_adds / 1e9:.3g} G",
         f"{1e3 * timing.seconds:.1f} ± {1e3 * timing.deviation:.1f} ms",
+        "" if timing.processor_seconds is None else f"{1e3 * timing.processor_seconds:.1f} ms",
         f"{timing.warm_up} + {timing.repeats}",
         _megabytes(timing.peak_bytes),
         f"{cost.megapixels_per_second:.3g}",
@@ -100,8 +101,9 @@ def _row(cost: SubjectCost) -> str:
 
 def _growth_lines(result: EfficiencyResult) -> Iterator[str]:
     yield (
-        f"\nGrowth: exponents p of cost ~ size^p, fitted to the fastest runs; pixels at {result.size.bands} bands, bands at half "
-        "of the side. 1 is proportional; memory is left blank where it is too little to be seen.\n"
+        "\nGrowth: exponents p of cost ~ size^p, fitted to processor times (on CUDA: to the fastest runs); pixels at "
+        f"{result.size.bands} bands, bands at half of the side. 1 is proportional; blank: too few sizes, or too little memory to be "
+        "seen.\n"
     )
     yield "| | pixels: time | memory | multiply-adds | up to | bands: time | memory | multiply-adds | up to |"
     yield "|---|---:|---:|---:|---:|---:|---:|---:|---:|"
@@ -147,9 +149,10 @@ def growth_figure(result: EfficiencyResult) -> Figure:
             (right, cost.with_bands, [point.size.bands for point in cost.with_bands.points] if cost.with_bands else []),
         ):
             if growth is not None and growth.points:
-                axes.plot(across, [1e3 * point.timing.fastest for point in growth.points], label=cost.subject.name, **look)
+                axes.plot(across, [1e3 * point.timing.steady for point in growth.points], label=cost.subject.name, **look)
     for axes, name in ((left, "fine pixels"), (right, "bands")):
-        axes.set(xscale="log", yscale="log", xlabel=name, ylabel="time of one pair, ms")
+        measured = "time" if result.device == "cuda" else "processor time"
+        axes.set(xscale="log", yscale="log", xlabel=name, ylabel=f"{measured} of one pair, ms")
         axes.grid(which="major", alpha=0.3, linewidth=0.5)
         axes.spines[["top", "right"]].set_visible(False)
         axes.set_title(f"Time against {name}", loc="left", fontsize=MEDIUM)
@@ -176,6 +179,7 @@ def _cost(cost: SubjectCost) -> dict[str, Any]:
         "seconds": cost.timing.seconds,
         "standard_deviation": cost.timing.deviation,
         "fastest_seconds": cost.timing.fastest,
+        "processor_seconds": cost.timing.processor_seconds,
         "warm_up": cost.timing.warm_up,
         "repeats": cost.timing.repeats,
         "peak_bytes": cost.timing.peak_bytes,
@@ -197,7 +201,7 @@ def _growth(growth: Growth | None) -> dict[str, Any] | None:
         "points": [
             {
                 **_size(point.size),
-                "fastest_seconds": point.timing.fastest,
+                "steady_seconds": point.timing.steady,
                 "peak_bytes": point.timing.peak_bytes,
                 "multiply_adds": point.multiply_adds,
             }

@@ -43,10 +43,17 @@ class Timing:
     """Mean of the runs."""
     deviation: float
     fastest: float
+    processor_seconds: float | None
+    """Least of the runs, all threads together: what a busy machine does not stretch. None on a CUDA device."""
     warm_up: int
     repeats: int
     peak_bytes: int | None
     """Beyond what was held before; of the device where it is a CUDA one; None where it cannot be measured."""
+
+    @property
+    def steady(self) -> float:
+        """What growth and comparisons are made of: seconds that depend least on what else the machine does."""
+        return self.fastest if self.processor_seconds is None else self.processor_seconds
 
 
 @dataclass(frozen=True)
@@ -76,8 +83,7 @@ class SubjectCost:
     timing: Timing
     megapixels_per_second: float
     in_matmuls: float
-    """Fastest run in units of this machine's product of two 1024 x 1024 matrices, timed right before it: a machine that is busy
-    with other things slows both."""
+    """In units of this machine's product of two 1024 x 1024 matrices, timed right before it, in steady seconds."""
     share_of_matmul: float | None
     """Multiply-adds per second, of those that this machine's matrix product reaches; None where none were counted."""
     with_pixels: Growth | None = None
@@ -137,12 +143,16 @@ def timed(run: Run, effort: Effort, device: str) -> Timing:
         spent += _seconds_of(run, wait)
         warm_up += 1
     seconds: list[float] = []
+    processor_seconds: list[float] = []
     while len(seconds) < FEWEST_REPEATS or (len(seconds) < effort.repeats and sum(seconds) < effort.seconds):
+        before = time.process_time()
         seconds.append(_seconds_of(run, wait))
+        processor_seconds.append(time.process_time() - before)
     return Timing(
         seconds=float(np.mean(seconds)),
         deviation=float(np.std(seconds)),
         fastest=min(seconds),
+        processor_seconds=None if device == "cuda" else min(processor_seconds),
         warm_up=warm_up,
         repeats=len(seconds),
         peak_bytes=_peak_bytes(run, device),
@@ -150,10 +160,10 @@ def timed(run: Run, effort: Effort, device: str) -> Timing:
 
 
 def matmul_seconds(device: str) -> float:
-    """The fastest of several products of two 1024 x 1024 matrices of float32: what a machine's arithmetic can do at best."""
+    """Steady seconds of a product of two 1024 x 1024 matrices of float32: what a machine's arithmetic can do at best."""
     generator = torch.Generator().manual_seed(0)
     first, second = (torch.rand(MATMUL_SIDE, MATMUL_SIDE, generator=generator).to(device) for _ in range(2))
-    return timed(lambda: first @ second, Effort(warm_up=3, repeats=20, seconds=0.5), device).fastest
+    return timed(lambda: first @ second, Effort(warm_up=3, repeats=20, seconds=0.5), device).steady
 
 
 def fitted_exponent(sizes: Sequence[float], costs: Sequence[float]) -> float | None:
@@ -174,8 +184,8 @@ def _cost(subject: Subject, size: PairSize, effort: Effort, device: str, matmul:
         multiply_adds=counted,
         timing=timing,
         megapixels_per_second=size.pixels / 1e6 / timing.seconds,
-        in_matmuls=timing.fastest / matmul,
-        share_of_matmul=(counted / timing.fastest) / (MATMUL_SIDE**3 / matmul) if counted else None,
+        in_matmuls=timing.steady / matmul,
+        share_of_matmul=(counted / timing.steady) / (MATMUL_SIDE**3 / matmul) if counted else None,
     )
 
 
@@ -192,7 +202,7 @@ def _growth(
     for size in sizes:
         if not subject.fits(size):
             continue
-        if points and points[-1].timing.seconds * extent(size) / extent(points[-1].size) > effort.seconds:
+        if points and points[-1].timing.steady * extent(size) / extent(points[-1].size) > effort.seconds:
             break
         if size not in known:
             known[size] = Point(size, timed(subject.prepared(size, device), effort, device), subject.multiply_adds(size))
@@ -201,7 +211,7 @@ def _growth(
     memory = [float(point.timing.peak_bytes or 0) for point in points]
     return Growth(
         tuple(points),
-        fitted_exponent(extents, [point.timing.fastest for point in points]),
+        fitted_exponent(extents, [point.timing.steady for point in points]),
         fitted_exponent(extents, memory),
         fitted_exponent(extents, [float(point.multiply_adds) for point in points]),
     )
