@@ -29,7 +29,7 @@ def main() -> None:
     parser.add_argument("--output", default="fused.tif")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("options", nargs="*")
-    arguments = parser.parse_args()
+    arguments = parser.parse_intermixed_args()
     folder: Path = arguments.folder
     target = folder / arguments.output
     if arguments.child:

@@ -46,10 +46,10 @@ def test_two_workers_write_what_one_process_does_though_one_is_killed(
         killed.append(workers()[0])
         os.kill(killed[0], signal.SIGKILL)
 
-    killer = threading.Thread(target=kill_one_half_way)
+    killer = threading.Thread(target=kill_one_half_way, daemon=True)
     killer.start()
     fuse_files(*pair, target, workers=2, **KNOWN)
-    killer.join()
+    killer.join(timeout=60)
     assert killed
     assert target.read_bytes() == alone.read_bytes()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["alone.tif", "fused.tif"]

@@ -159,6 +159,19 @@ def test_swapped_images_are_an_error(files: Path, tmp_path: Path, capsys: pytest
     assert "give the coarse HSI first" in capsys.readouterr().err
 
 
+def test_an_output_never_replaces_an_input(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    hsi, msi, pixels = files / "hsi.hdr", files / "msi.tif", (files / "hsi.img").read_bytes()
+    for inputs, target, words in (
+        ((hsi, msi), hsi, "which is the hsi itself"),
+        ((hsi.with_suffix(".img"), msi), hsi, "which is the hsi itself"),
+        ((hsi, msi), msi, "which is the msi itself"),
+        ((msi, msi), files / "fused.tif", "as both HSI and MSI"),
+    ):
+        assert run(["fuse", *map(str, inputs), "-o", str(target), "--overwrite"]) == 2
+        assert words in capsys.readouterr().err
+    assert (files / "hsi.img").read_bytes() == pixels
+
+
 def test_errors_are_ours(pair: Simulation) -> None:
     with pytest.raises(OptionError):
         fuse(pair.hsi, pair.msi, method="magic")

@@ -17,6 +17,7 @@ from hyperfuse.prediction.overlap import INTERSECTION, Area
 
 PathLike = str | os.PathLike[str]
 HSI, MSI = "hsi", "msi"
+ENVI_HEADER, ENVI_PIXELS = ".hdr", ".img"
 # How a run is carried out does not change its result.
 NOT_OF_THE_RESULT = ("output", "overwrite", "ram_gb", "resume", "workers", "cluster")
 
@@ -90,6 +91,17 @@ class FusionRequest:
             raise OptionError(f"{self.workers} workers", "at least 1", "mend --workers")
         if self.workers is not None and self.cluster is not None:
             raise OptionError("workers of this machine and a cluster", "one of the two", "leave out --workers or --cluster")
+        self._refuse_the_same_files()
+
+    def _refuse_the_same_files(self) -> None:
+        written = {self.target.absolute()}
+        if self.target.suffix.lower() == ENVI_HEADER:
+            written.add(self.target.absolute().with_suffix(ENVI_PIXELS))
+        for role, path in self.inputs.items():
+            if path.absolute() in written:
+                raise OptionError(f"output {self.target}, which is the {role} itself", "a file of its own", "mend -o")
+        if Path(self.hsi).absolute() == Path(self.msi).absolute() and self.hsi_variable == self.msi_variable:
+            raise OptionError(f"{self.hsi} as both HSI and MSI", "a coarse image and a fine one", "name two images")
 
     @property
     def target(self) -> Path:
@@ -117,5 +129,5 @@ class FusionRequest:
         """Everything but the inputs that the result depends on, where it is not the default."""
         left_out = {*NOT_OF_THE_RESULT, "hsi", "msi", "mask", "hsi_mask"}
         values = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in left_out}
-        defaults = FusionRequest(self.hsi, self.msi, self.output)
+        defaults = FusionRequest(HSI, MSI, "output")
         return {name: value for name, value in values.items() if value != getattr(defaults, name)}
