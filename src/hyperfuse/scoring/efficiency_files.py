@@ -102,8 +102,8 @@ def _row(cost: SubjectCost) -> str:
 def _growth_lines(result: EfficiencyResult) -> Iterator[str]:
     yield (
         "\nGrowth: exponents p of cost ~ size^p, fitted to processor times (on CUDA: to the fastest runs); pixels at "
-        f"{result.size.bands} bands, bands at half of the side. 1 is proportional; blank: too few sizes, or too little memory to be "
-        "seen.\n"
+        f"{result.size.bands} bands, bands at half of the side. 1 is proportional; blank: too few sizes, or too little memory "
+        "to be seen.\n"
     )
     yield "| | pixels: time | memory | multiply-adds | up to | bands: time | memory | multiply-adds | up to |"
     yield "|---|---:|---:|---:|---:|---:|---:|---:|---:|"
