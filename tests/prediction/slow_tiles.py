@@ -8,11 +8,15 @@ from __future__ import annotations
 import resource
 import sys
 import time
+from typing import Any
+
+from numpy.typing import NDArray
 
 from hyperfuse.cli.app import main
 from hyperfuse.prediction import memory
 from hyperfuse.prediction.scene_job import FusedTile, SceneJob, TileInputs
 from hyperfuse.prediction.tile_plan import Tile
+from hyperfuse.prediction.work_folder import WorkFolder
 
 
 def slow_down(seconds: float) -> None:
@@ -25,10 +29,21 @@ def slow_down(seconds: float) -> None:
     SceneJob.fuse = slowly  # type: ignore[method-assign]
 
 
+def slow_keeping(seconds: float) -> None:
+    """For runs whose tiles are fused in other processes, where nothing is changed."""
+    store = WorkFolder.store
+
+    def slowly(folder: WorkFolder, tile: Tile, block: NDArray[Any]) -> None:
+        store(folder, tile, block)
+        time.sleep(seconds)
+
+    WorkFolder.store = slowly  # type: ignore[method-assign]
+
+
 if __name__ == "__main__":
     memory.TILE_SIZES = ((64, 64),)
     memory.LARGEST_WHOLE_SIDE = 0
-    slow_down(float(sys.argv[1]))
+    (slow_keeping if "--workers" in sys.argv else slow_down)(float(sys.argv[1]))
     limit = int(sys.argv[2])
     if limit:
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))

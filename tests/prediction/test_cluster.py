@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -53,6 +55,28 @@ def test_two_workers_write_what_one_process_does_though_one_is_killed(
     assert killed
     assert target.read_bytes() == alone.read_bytes()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["alone.tif", "fused.tif"]
+
+
+def test_a_killed_run_is_continued_to_the_same_bytes_and_its_workers_end(
+    pair: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
+    target, script = tmp_path / "fused.tif", Path(__file__).with_name("slow_tiles.py")
+    options = ["-o", str(target), "--no-estimate", "--method", "glp", "--workers", "2"]
+    first = subprocess.Popen([sys.executable, str(script), "1", "0", "fuse", *map(str, pair), *options])
+    while not WorkFolder(target).finished():
+        assert first.poll() is None
+        time.sleep(0.02)
+    helpers = psutil.Process(first.pid).children(recursive=True)
+    first.kill()
+    first.wait()
+    assert not target.exists()
+    assert 0 < len(WorkFolder(target).finished()) < 9
+    small_tiles(monkeypatch)
+    alone = fuse_files(*pair, tmp_path / "alone.tif", method="glp", **KNOWN)
+    fuse_files(*pair, target, method="glp", resume=True, **KNOWN)
+    assert target.read_bytes() == alone.read_bytes()
+    assert psutil.wait_procs(helpers, timeout=60)[1] == []
 
 
 def test_a_running_cluster(pair: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pickle
+import threading
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,14 +13,18 @@ from affine import Affine
 from numpy.typing import NDArray
 from scipy.ndimage import gaussian_filter, map_coordinates
 
-from hyperfuse import fuse, make_cube
+from hyperfuse import fuse, fuse_files, make_cube, open_cube, write_cube
 from hyperfuse.degradation.point_spread import sigma_from_fwhm
+from hyperfuse.errors import Cancelled
 from hyperfuse.estimation.offset_field import OffsetField
+from hyperfuse.prediction import local_shift
 from hyperfuse.prediction.aligned_pair import align_pair
 from hyperfuse.prediction.fuse_pair import ObservationHints, observe
 from hyperfuse.prediction.local_shift import estimate_offset_field
 from hyperfuse.prediction.registered_pair import register_pair
 from hyperfuse.prediction.straightening import Straightening, find_straightening
+from hyperfuse.progress import ProgressReport, listening
+from prediction.large_scenes import small_tiles
 from prediction.shifted_pairs import FINE, SCALE, ShiftedPair, psnr_db, shifted_pair
 
 METHOD = "local_fuse"
@@ -100,6 +106,23 @@ def test_the_msi_guides_the_splines(bent: ShiftedPair, how: Straightening) -> No
     inner = (slice(None), slice(4, -4), slice(4, -4))
     errors = [float(np.square((each.hsi - true)[inner]).mean()) for each in (guided, plain)]
     assert errors[0] < 0.2 * errors[1]
+
+
+def test_tiles_of_a_continued_run_know_the_field(bent: ShiftedPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local_shift, "MOST_PASSES", 1)
+    whole = fuse(bent.hsi, bent.msi, method="glp", local_shift=True).values
+    paths = write_cube(bent.hsi, tmp_path / "hsi.tif"), write_cube(bent.msi, tmp_path / "msi.tif")
+    small_tiles(monkeypatch)
+    target, stop = tmp_path / "fused.tif", threading.Event()
+
+    def stop_at_the_second(report: ProgressReport) -> None:
+        if report.unit == "tiles" and report.done == 2:
+            stop.set()
+
+    with pytest.raises(Cancelled), listening(stop_at_the_second, cancel=stop):
+        fuse_files(*paths, target, method="glp", local_shift=True)
+    fused = open_cube(fuse_files(*paths, target, method="glp", local_shift=True, resume=True)).values
+    np.testing.assert_allclose(fused, whole, atol=1e-3 * float(np.ptp(whole)))
 
 
 def test_holes_of_the_hsi_stay_holes(bent: ShiftedPair, how: Straightening) -> None:

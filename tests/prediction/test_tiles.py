@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import rasterio
 import torch
 import xarray as xr
 from affine import Affine
@@ -14,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hyperfuse import fuse, fuse_files, make_cube, open_cube, write_cube
+from hyperfuse.cli.app import run
 from hyperfuse.cubes.cube import physical_values
 from hyperfuse.estimation.observation import Observation, known_observation
 from hyperfuse.methods.catalogue import METHODS
@@ -208,6 +211,27 @@ def test_band_selection_and_data_type_in_tiles(tmp_path: Path, monkeypatch: pyte
     fused = open_cube(fuse_files(hsi, msi, tmp_path / "fused.tif", method="glp", stored=stored, **KNOWN))
     assert fused.dtype == np.float32
     np.testing.assert_allclose(fused.values, whole[[0, 2, 4]], atol=1.1e-4)
+
+
+def test_options_of_the_file_in_tiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cloud-optimised, compressed otherwise, with overviews and a STAC item: as a scene in one piece is written."""
+    hsi, msi = written_pair(tmp_path, (80, 80), bands=5)
+    options = ["--no-estimate", "--method", "glp", "--bands", "1,4", "--dtype", "int32", "--scale-factor", "1e-5", "--nodata", "-9"]
+    found = []
+    for name in ("whole", "tiles"):
+        if name == "tiles":
+            small_tiles(monkeypatch, (128, 256))
+        target = tmp_path / f"{name}.tif"
+        command = ["-q", "fuse", str(hsi), str(msi), "-o", str(target), *options, "--cog", "--compress", "zstd", "--stac"]
+        assert run(command) == 0
+        with rasterio.open(target) as source:
+            tags = source.tags(ns="IMAGE_STRUCTURE")
+            found.append((source.read(), tags["COMPRESSION"], tags["LAYOUT"], source.overviews(1), source.nodata, source.scales))
+        assert json.loads(target.with_suffix(".json").read_text())["type"] == "Feature"
+    whole, tiles = found
+    assert tiles[1:] == whole[1:]
+    assert tiles[1:4] == ("ZSTD", "COG", [2])
+    np.testing.assert_allclose(tiles[0], whole[0], atol=AGREEMENT * float(np.ptp(whole[0])))
 
 
 def test_estimation_from_parts_is_that_of_the_whole(tmp_path: Path) -> None:
