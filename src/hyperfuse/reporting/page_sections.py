@@ -117,7 +117,7 @@ def maps(findings: QualityFindings) -> str:
     ):
         score = "nothing to compare" if each.rmse is None else f"RMSE {each.rmse:.4g}"
         shown.append(_map(each.error_map, f"Consistency with the {name}", score, f"root mean square over bands: {how}"))
-    return f'<div class="pictures wide">{"".join(shown)}</div>'
+    return f'<div class="pictures">{"".join(shown)}</div>'
 
 
 def spectra(findings: QualityFindings, images: ShownImages, pixels: Sequence[tuple[int, int]]) -> str:
