@@ -1,59 +1,80 @@
-"""Trained weights at any scale: PSNR of the network and of its base on the test scenes of an experiment.
+"""Trained weights, ours and rivals', and closed forms on the test scenes of an experiment, at any scale: PSNR and SAM.
 
-    python benchmarks/training/score_weights.py experiments/joint_small.toml runs/*/weights --scales 4 8 3.2 5.7
+    python benchmarks/training/score_weights.py experiments/joint_small.toml runs/*/weights --scales 4 8 3.2 5.7 --methods fuse
 
-One Markdown table per scale, one row for each folder of weights.
+One Markdown table per scale, one row for each method and each folder of weights. All of them see the same pairs; methods, and
+networks that add to one, are told how these were observed.
 """
 
 from __future__ import annotations
 
 import argparse
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 
-from hyperfuse.networks.fusion_network import FusionNetwork
+from hyperfuse.methods.fuse_arrays import fuse_arrays
+from hyperfuse.networks.rivals.catalogue import AnyNetwork, load_any_network
+from hyperfuse.quality.metrics import psnr_db, spectral_angle_degrees
 from hyperfuse.training.experiment import read_experiment
 from hyperfuse.training.scene_sets import gather_scenes
-from hyperfuse.training.validation import ValidationCase, validate
+from hyperfuse.training.validation import Score, ValidationCase, validate
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("experiment", type=Path)
     parser.add_argument("weights", type=Path, nargs="+")
+    parser.add_argument("--methods", nargs="*", default=["bicubic"])
     parser.add_argument("--scales", type=float, nargs="+", default=[4.0])
     parser.add_argument("--set", dest="changes", action="append", default=[])
     arguments = parser.parse_args()
-    networks = {folder: FusionNetwork.from_pretrained(folder) for folder in arguments.weights}
+    rows: dict[str, Callable[[ValidationCase], Score | None]] = {name: _by_method(name) for name in arguments.methods}
+    rows |= {folder.parent.name: _by_network(load_any_network(folder)) for folder in arguments.weights}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # scenes are cut to whole coarse pixels
         for scale in arguments.scales:
-            _print_table(arguments.experiment, arguments.changes, scale, networks)
+            experiment = read_experiment(arguments.experiment, [*arguments.changes, f"validation.scales=[{scale}]"])
+            _print_table(gather_scenes(experiment).cases, scale, rows)
 
 
-def _print_table(experiment: Path, changes: list[str], scale: float, networks: dict[Path, FusionNetwork]) -> None:
-    rows: dict[str, list[float]] = {}
-    names: list[str] = []
-    for folder, network in networks.items():
-        base = f"network.base={network.config.base}"
-        cases = gather_scenes(read_experiment(experiment, [*changes, base, f"validation.scales=[{scale}]"])).cases
-        names = [case.name.rpartition(" ")[0] for case in cases]
-        rows.setdefault(f"{network.config.base} alone", [case.base_psnr_db for case in cases])
-        rows[folder.parent.name] = [_psnr_db(network, case) for case in cases]
-    print(f"\nPSNR dB at x{scale:g}\n")
-    print("| | " + " | ".join([*names, "mean"]) + " |")
-    print("|---" * (len(names) + 2) + "|")
-    for row, values in rows.items():
-        print(f"| {row} | " + " | ".join(f"{value:.2f}" for value in [*values, sum(values) / len(values)]) + " |")
+def _print_table(cases: list[ValidationCase], scale: float, rows: dict[str, Callable[[ValidationCase], Score | None]]) -> None:
+    print(f"\nPSNR dB / SAM degrees at x{scale:g}\n")
+    print("| | " + " | ".join([*(case.name.rpartition(" ")[0] for case in cases), "mean"]) + " |")
+    print("|---" * (len(cases) + 2) + "|", flush=True)
+    for name, score in rows.items():
+        scores = [score(case) for case in cases]
+        known = [each for each in scores if each is not None]
+        mean = None
+        if len(known) == len(scores):
+            angles = sum(each.spectral_angle_degrees for each in known)
+            mean = Score(sum(each.psnr_db for each in known) / len(known), angles / len(known))
+        print(f"| {name} | " + " | ".join(map(_shown, [*scores, mean])) + " |", flush=True)
 
 
-def _psnr_db(network: FusionNetwork, case: ValidationCase) -> float:
-    """NaN where the pair does not fit the network."""
-    try:
-        network.check_bands(case.hsi.shape[0], case.msi.shape[0])
-    except Exception:
-        return float("nan")
-    return validate(network, case)[0].psnr_db
+def _by_method(name: str) -> Callable[[ValidationCase], Score | None]:
+    def score(case: ValidationCase) -> Score:
+        fused = fuse_arrays(case.hsi, case.msi, case.observation, name).clamp(0, 1).numpy()
+        reference = case.reference.numpy()
+        return Score(psnr_db(fused, reference, 1.0), spectral_angle_degrees(fused, reference))
+
+    return score
+
+
+def _by_network(network: AnyNetwork) -> Callable[[ValidationCase], Score | None]:
+    def score(case: ValidationCase) -> Score | None:
+        """None where the pair does not fit the network."""
+        try:
+            network.check_bands(case.hsi.shape[0], case.msi.shape[0])
+        except Exception:
+            return None
+        return validate(network, case)[0]
+
+    return score
+
+
+def _shown(score: Score | None) -> str:
+    return "-" if score is None else f"{score.psnr_db:.2f} / {score.spectral_angle_degrees:.2f}"
 
 
 if __name__ == "__main__":
