@@ -13,6 +13,7 @@ import hyperfuse
 PUBLIC = {
     "HyperfuseError": None,
     "OutputOptions": None,
+    "benchmark": None,
     "evaluate": ["fused", "reference", "scale", "peak", "with_q2n", "max_bytes"],
     "find_response": None,
     "fuse": None,

@@ -23,10 +23,12 @@ if TYPE_CHECKING:
     from hyperfuse.errors import HyperfuseError
     from hyperfuse.prediction.fuse_scene import fuse, fuse_files
     from hyperfuse.quality.evaluation import evaluate
+    from hyperfuse.scoring.benchmark import benchmark
 
 _HOMES = {
     "HyperfuseError": "hyperfuse.errors",
     "OutputOptions": "hyperfuse.cubes.output_options",
+    "benchmark": "hyperfuse.scoring.benchmark",
     "evaluate": "hyperfuse.quality.evaluation",
     "find_response": "hyperfuse.degradation.response",
     "fuse": "hyperfuse.prediction.fuse_scene",
@@ -42,6 +44,7 @@ _HOMES = {
 __all__ = [
     "HyperfuseError",
     "OutputOptions",
+    "benchmark",
     "evaluate",
     "find_response",
     "fuse",

@@ -13,6 +13,11 @@ REPORT = "What is made of the results"
 
 
 def benchmark(
+    more_scenes: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[SOURCE]...", help="More scenes, where the shell has expanded a pattern.", show_default=False),
+    ] = None,
+    *,
     output: Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="Folder for results, tables and figures.")],
     scenes: Annotated[
         list[str] | None,
@@ -101,10 +106,11 @@ def benchmark(
     from hyperfuse.scoring.results import FAILED
     from hyperfuse.scoring.summary import failures_in_words
 
+    scenes = [*(scenes or []), *(more_scenes or [])]
     if scenes or pair:
         _run(
             output,
-            scenes=scenes or [],
+            scenes=scenes,
             pairs=pair or [],
             methods=[] if methods == "none" else _listed(methods),
             weights=weights or [],

@@ -80,6 +80,7 @@ def benchmark(
         seed=seed,
     )
     folder = Path(folder)
+    folder.absolute().parent.mkdir(parents=True, exist_ok=True)
     with only_run_on(folder):
         open_folder(folder, plan.described, command)
         results = ResultsFile(folder / RESULTS)
@@ -105,11 +106,14 @@ def _run(plan: Plan, results: ResultsFile, folder: Path, pictured: set[CaseName]
 def _run_case(case: PlannedCase, todo: Sequence[tuple[Competitor, str]], views: Path | None) -> Iterator[Result]:
     if not todo:
         return
-    pair = case.make()
+    with listening(lambda report: None):  # bars of single steps would cover the one that counts
+        pair = case.make()
     for competitor, knowledge in todo:
-        with listening(lambda report: None):  # bars of single fusions would cover the one that counts
-            # An oracle's picture differs from the blind one by what no eye sees.
-            yield run_competitor(competitor, knowledge, case.name, pair, views if knowledge == case.knowledge[0] else None)
+        # An oracle's picture differs from the blind one by what no eye sees.
+        kept = views if knowledge == case.knowledge[0] else None
+        with listening(lambda report: None):
+            result = run_competitor(competitor, knowledge, case.name, pair, kept)
+        yield result
 
 
 def run_competitor(competitor: Competitor, knowledge: str, case: CaseName, pair: CasePair, views: Path | None = None) -> Result:

@@ -16,6 +16,7 @@ from hyperfuse.scoring.scale_chart import scale_chart
 from hyperfuse.scoring.summary import summary_lines, summary_markdown
 from hyperfuse.scoring.table_files import markdown_lines, tables_csv, tables_latex, tables_markdown
 
+CHART = "psnr_against_scale.png"
 BEGIN, END = "<!-- benchmark {} -->", "<!-- end of benchmark {} -->"
 
 
@@ -29,12 +30,15 @@ def write_report(folder: Path, beside_paper: bool = False, pictures: bool = True
         _written(folder / "tables.csv", tables_csv(tables)),
         _written(folder / "tables.tex", tables_latex(tables)),
     ]
-    chart = scale_chart(folder / "psnr_against_scale.png", results, beside_paper)
+    chart = scale_chart(folder / CHART, results, beside_paper)
     return [*written, *([chart] if chart else []), *(_pictures(folder, results) if pictures else [])]
 
 
 def write_into(document: Path, folder: Path, beside_paper: bool = False) -> Path:
-    """Puts summary and tables between the document's marks for this folder's name, which it must have."""
+    """Puts the summary between the document's marks for this folder's name, which it must have; beside the paper the tables, too.
+
+    The chart goes into `images` beside the document.
+    """
     name = folder.absolute().name
     begin, end = BEGIN.format(name), END.format(name)
     try:
@@ -44,7 +48,13 @@ def write_into(document: Path, folder: Path, beside_paper: bool = False) -> Path
     if text.count(begin) != 1 or text.count(end) != 1 or text.index(begin) > text.index(end):
         raise OptionError(f"{document} without a place for these tables", f"the lines {begin} and {end}, once each", "add them")
     results = results_in(folder)
-    lines = [*summary_lines(results, read_record(folder)), "", *markdown_lines(paper_tables(results, beside_paper))]
+    lines = list(summary_lines(results, read_record(folder)))
+    if beside_paper:
+        lines += ["", *markdown_lines(paper_tables(results, beside_paper))]
+    (document.parent / "images").mkdir(exist_ok=True)
+    chart = scale_chart(document.parent / "images" / f"{name}_{CHART}", results, beside_paper)
+    if chart is not None:
+        lines += ["", f"![PSNR against scale](images/{chart.name})"]
     before, after = text[: text.index(begin) + len(begin)], text[text.index(end) :]
     return _written(document, "\n".join([before, *lines, after]))
 
