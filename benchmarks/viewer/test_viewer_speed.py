@@ -124,22 +124,21 @@ def spectra_seconds(path: Path) -> list[float]:
 def test_large_scene(scene: tuple[str, Path], browser: Any, note_figure: Note) -> None:
     interleave, path = scene
     size = path.stat().st_size / 1e9
-    first, whole = pictures(browser, path, f"large_{interleave}_without")
-    note_figure(f"{interleave}, {size:.1f} GB, no overviews: first picture {first:.2f} s, whole {whole:.2f} s")
-    assert first < WITHOUT_SECONDS
-    if interleave == "band":
-        assert whole < WITHOUT_SECONDS
-
+    slow_first, slow_whole = pictures(browser, path, f"large_{interleave}_without")
+    note_figure(f"{interleave}, {size:.1f} GB, no overviews: first picture {slow_first:.2f} s, whole {slow_whole:.2f} s")
     spectra = spectra_seconds(path)
     note_figure(f"{interleave}: spectrum {1000 * median(spectra):.0f} ms, slowest of {len(spectra)} {1000 * max(spectra):.0f} ms")
-    assert median(spectra) < SPECTRUM_SECONDS
-
     start = time.perf_counter()
     built = build_overviews(path, SIDE, threading.Event())
     minutes = (time.perf_counter() - start) / 60
     note_figure(f"{interleave}: overviews built in {minutes:.1f} min, {built.stat().st_size / 1e9:.1f} GB")
     first, whole = pictures(browser, path, f"large_{interleave}_with")
     note_figure(f"{interleave}, with overviews: first picture {first:.2f} s, whole {whole:.2f} s")
+    note_figure(f"load of the machine in the last minute: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
+
+    assert slow_first < WITHOUT_SECONDS
+    assert interleave == "pixel" or slow_whole < WITHOUT_SECONDS
+    assert median(spectra) < SPECTRUM_SECONDS
     assert first < WITH_OVERVIEWS_SECONDS
 
 

@@ -40,7 +40,7 @@ class FuseRequest(Pair):
     """The choices of `hyperfuse fuse`."""
 
     output: Name = Field(min_length=1, max_length=1000)
-    method: str = Field(default="auto", max_length=40)
+    method: str = Field(default="universal", max_length=40)
     weights: Name | None = Field(default=None, max_length=1000)
     estimate: bool = True
     consistency: bool = False
@@ -195,7 +195,7 @@ def _fused(session: Session, hsi: Path, msi: Path, weights: Path | None, output:
         "hsi": wanted.hsi,
         "msi": wanted.msi,
         "output": written.relative_to(session.folder.root).as_posix(),
-        "bytes": written.stat().st_size,
+        "bytes": sum(path.stat().st_size for path in (_files_of(written) or written.rglob("*"))),
         "method": method,
         "downloads": [session.folder.name_of(path) for path in _files_of(written)],
     }
