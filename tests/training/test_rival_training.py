@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 import torch
 
-from hyperfuse import fuse
+from hyperfuse import fuse, fuse_files, make_cube, open_cube, write_cube
 from hyperfuse.errors import BandError, OptionError
 from hyperfuse.networks.rivals.catalogue import RIVALS, rival_preset
 from hyperfuse.networks.rivals.mimo_sst import MimoSst, MimoSstConfig, ScaleOutputs, loss_over_scales
+from hyperfuse.prediction import memory
 from hyperfuse.prediction.network_fusion import load_network
-from hyperfuse.training.experiment import LoopSettings, Experiment, read_experiment
+from hyperfuse.training.experiment import Experiment, LoopSettings, read_experiment
 from hyperfuse.training.finetune import freeze_parts
 from hyperfuse.training.objective import fusion_loss, training_loss
 from hyperfuse.training.train import describe, train
@@ -62,6 +63,21 @@ def test_trained_weights_fuse_a_scene(path: Path, tmp_path: Path) -> None:
     assert fused.shape == (9, 24, 24)
     with pytest.raises(BandError, match="exactly 9 and 3"):
         fuse(pair[0][:8], pair[1], weights=tmp_path / "run/weights", estimate=False)
+
+
+def test_a_scene_that_is_too_large_for_one_piece_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    MimoSst(MimoSstConfig(bands=9, msi_bands=3, width=4)).save_pretrained(tmp_path / "weights")
+    random = np.random.default_rng(0)
+    for name, shape in (("hsi", (9, 6, 6)), ("msi", (3, 24, 24))):
+        write_cube(make_cube(random.random(shape).astype(np.float32)), tmp_path / f"{name}.nc")
+    files = (tmp_path / "hsi.nc", tmp_path / "msi.nc", tmp_path / "fused.nc")
+    monkeypatch.setattr(memory, "LARGEST_WHOLE_SIDE", 16)
+    with pytest.raises(OptionError, match=r"24 x 24 pixels for MimoSst.*cannot work in tiles.*--bounds"):
+        fuse_files(*files, weights=tmp_path / "weights", estimate=False)
+    assert not files[2].exists()
+    monkeypatch.undo()
+    fuse_files(*files, weights=tmp_path / "weights", estimate=False)
+    assert open_cube(files[2]).shape == (9, 24, 24)
 
 
 def test_mimo_sst_learns_by_its_own_loss_and_others_by_ours() -> None:
