@@ -192,6 +192,8 @@ def test_what_does_not_go_together_is_left_out(tmp_path, scene):
         ({"scales": [0.5]}, "scale 0.5"),
         ({"knowledge": ["wise"]}, "knowledge wise"),
         ({"clean": False}, "no condition to simulate"),
+        ({"noise": [(float("nan"), 40.0)]}, "noise nan,40"),
+        ({"shift": [(float("inf"), 0.0)]}, "shift inf,0"),
         ({"responses": ["rainbow"]}, "unknown response 'rainbow'"),
         ({"responses": []}, "no response for the scenes"),
         ({"scenes": ["nowhere/*.tif"]}, "scenes 'nowhere"),

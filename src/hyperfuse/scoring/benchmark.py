@@ -106,8 +106,12 @@ def _run(plan: Plan, results: ResultsFile, folder: Path, pictured: set[CaseName]
 def _run_case(case: PlannedCase, todo: Sequence[tuple[Competitor, str]], views: Path | None) -> Iterator[Result]:
     if not todo:
         return
-    with listening(lambda report: None):  # bars of single steps would cover the one that counts
-        pair = case.make()
+    try:
+        with listening(lambda report: None):  # bars of single steps would cover the one that counts
+            pair = case.make()
+    except HyperfuseError as error:
+        yield from (Result(case.name, each.name, knowledge, FAILED, message=str(error)) for each, knowledge in todo)
+        return
     for competitor, knowledge in todo:
         # An oracle's picture differs from the blind one by what no eye sees.
         kept = views if knowledge == case.knowledge[0] else None

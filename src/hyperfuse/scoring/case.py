@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+import math
+from dataclasses import dataclass
 
 import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
+from hyperfuse.errors import OptionError
 from hyperfuse.estimation.observation import Observation
 
 AS_RECORDED = "as recorded"
+LARGEST_DB = 300.0
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,12 @@ class Condition:
     """Signal-to-noise ratio of hsi and msi."""
     shift: tuple[float, float] = (0.0, 0.0)
     """(down, right) in fine pixels."""
+
+    def __post_init__(self) -> None:
+        if self.noise_db is not None and not all(abs(ratio) <= LARGEST_DB for ratio in self.noise_db):
+            raise OptionError("noise {:g},{:g}".format(*self.noise_db), "two ratios in dB such as 30,40")
+        if not all(map(math.isfinite, self.shift)):
+            raise OptionError("shift {:g},{:g}".format(*self.shift), "two finite numbers of fine pixels")
 
     @property
     def name(self) -> str:
@@ -45,9 +53,6 @@ class CaseName:
 
     def __str__(self) -> str:
         return ", ".join(dict.fromkeys([self.scene, self.response, f"x{self.scale:g}", self.condition]))
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 @dataclass(frozen=True, eq=False)

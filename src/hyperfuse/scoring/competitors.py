@@ -58,7 +58,9 @@ class Competitor:
     def fused(self, pair: CasePair, knowledge: str) -> NDArray[np.float32]:
         """(C, H, W)"""
         if knowledge == BLIND:
-            return physical_values(fuse(pair.hsi, pair.msi, method=self.method or AUTO, weights=self.weights))
+            if self.weights is not None:
+                return physical_values(fuse(pair.hsi, pair.msi, weights=self.weights))
+            return physical_values(fuse(pair.hsi, pair.msi, method=self.method or AUTO))
         assert pair.truth is not None
         return fuse_pair(align_pair(pair.hsi, pair.msi), pair.truth, self.method or AUTO, self.network)
 

@@ -71,14 +71,10 @@ def make_plan(
 ) -> Plan:
     """Reads scenes and weights, so that whatever is wrong with them is said before the first case is run."""
     _require_choices(scenes, pairs, scales, knowledge, split)
-    conditions = [
-        *([Condition()] if clean else []),
-        *(Condition(noise_db=each) for each in noise),
-        *(Condition(shift=each) for each in shift),
-    ]
+    conditions = _conditions(noise, shift, clean)
     if scenes and not conditions:
         raise OptionError(
-            "no condition to simulate", "clean pairs, noise or a shift", "leave out --no-clean, or add --noise or --shift"
+            "no condition to simulate", "clean pairs, noise or a shift", "leave out --no-clean, or add --noise, --shift"
         )
     competitors = find_competitors(methods, weights)
     recorded = [read_pair(text) for text in pairs]
@@ -91,7 +87,7 @@ def make_plan(
     described = {
         "protocol": PROTOCOL,
         "scenes": {f"{scene.dataset}/{scene.name}": [scene.digest, list(scene.responses)] for scene in chosen},
-        "pairs": {pair.name: pair.files for pair in recorded},
+        "pairs": {pair.name: pair.digest for pair in recorded},
         "competitors": {each.name: each.digest or each.method for each in competitors},
         "scales": [float(scale) for scale in scales],
         "conditions": [condition.name for condition in conditions],
@@ -101,6 +97,11 @@ def make_plan(
         "overlapping": sorted({scene.dataset for scene in chosen if scene.overlapping}),
     }
     return Plan(cases, competitors, described)
+
+
+def _conditions(noise: Sequence[tuple[float, float]], shift: Sequence[tuple[float, float]], clean: bool) -> list[Condition]:
+    noisy, shifted = [Condition(noise_db=each) for each in noise], [Condition(shift=each) for each in shift]
+    return list(dict.fromkeys([*([Condition()] if clean else []), *noisy, *shifted]))
 
 
 def _simulated(

@@ -7,6 +7,7 @@ percentile of the reference, the msi by its own.
 from __future__ import annotations
 
 import warnings
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,8 +37,10 @@ class RecordedPair:
     reference: xr.DataArray
 
     @property
-    def files(self) -> list[list[int]]:
-        return [list(cube.shape) for cube in (self.hsi, self.msi, self.reference) if cube is not None]
+    def digest(self) -> str:
+        """Tells whether a run that is continued still has the pixels that it began with."""
+        cubes = [cube for cube in (self.hsi, self.msi, self.reference) if cube is not None]
+        return " ".join(f"{zlib.crc32(np.ascontiguousarray(cube.values).tobytes()):08x}" for cube in cubes)
 
     def scales(self, wanted: Sequence[float]) -> list[float]:
         """Those asked for, or the one that the pair has."""
