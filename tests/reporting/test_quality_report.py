@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 from affine import Affine
 
-from hyperfuse import evaluate, fuse_files, make_cube, open_cube, simulate_pair, write_cube
+from hyperfuse import evaluate, fuse, fuse_files, make_cube, open_cube, simulate_pair, write_cube
 from hyperfuse.cli.app import run
 from hyperfuse.errors import BandError, CubeWriteError, GridError, OptionError
+from hyperfuse.networks.rivals.mimo_sst import MimoSst, MimoSstConfig
 from hyperfuse.reporting import examined_part
 from hyperfuse.reporting.page_pictures import highest_square, thinned
 from hyperfuse.reporting.quality_report import InputFile, write_quality_report
@@ -116,15 +117,33 @@ def test_the_command_without_a_reference(folder: Path, tmp_path: Path, capsys: p
 
 def test_fuse_writes_it_too(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pair = [str(folder / "hsi.tif"), str(folder / "msi.tif")]
-    fuse = ["-q", "fuse", *pair, "-o", str(tmp_path / "out.tif"), "--method", "gsa", "--no-estimate", "--bands", "1-5"]
-    assert run([*fuse, "--report"]) == 0
+    command = ["-q", "fuse", *pair, "-o", str(tmp_path / "out.tif"), "--method", "gsa", "--no-estimate", "--bands", "1-5"]
+    assert run([*command, "--report"]) == 0
     assert capsys.readouterr().out.split() == [str(tmp_path / "out.tif"), str(tmp_path / "out.html")]
     assert figures(tmp_path / "out.html")["examined"]["bands"] == 5
     (tmp_path / "out.tif").unlink()
-    assert run([*fuse, "--report"]) == 2
+    assert run([*command, "--report"]) == 2
     assert not (tmp_path / "out.tif").exists(), "the page is refused before the work"
-    assert run([*fuse, "--report-to", str(tmp_path / "other.txt")]) == 2
+    assert run([*command, "--report-to", str(tmp_path / "other.txt")]) == 2
     assert "ends with .html" in capsys.readouterr().err
+
+
+def test_a_network_is_judged_where_its_weights_are_at_hand(folder: Path, tmp_path: Path) -> None:
+    MimoSst(MimoSstConfig(bands=12, msi_bands=4, width=4)).save_pretrained(tmp_path / "weights")
+    files = {"hsi": folder / "hsi.tif", "msi": folder / "msi.tif"}
+    fused = fuse(open_cube(files["hsi"]), open_cube(files["msi"]), weights=tmp_path / "weights", estimate=False)
+    write_cube(fused, tmp_path / "fused.tif")
+    write_cube(fused.isel(band=slice(0, 7)), tmp_path / "few.tif")
+    page = tmp_path / "report.html"
+    findings = write_quality_report(tmp_path / "fused.tif", page, **files)
+    assert "give its folder with --weights" in findings.once_more.why_not
+    findings = write_quality_report(tmp_path / "fused.tif", page, **files, weights=tmp_path / "weights", overwrite=True)
+    assert findings.once_more.scores is not None
+    findings = write_quality_report(tmp_path / "few.tif", page, **files, weights=tmp_path / "weights", overwrite=True)
+    assert "does not take the bands that are left: 7 hsi bands" in findings.once_more.why_not
+    MimoSst(MimoSstConfig(bands=12, msi_bands=4, width=4)).save_pretrained(tmp_path / "other")
+    with pytest.raises(OptionError, match="the weights that fused it"):
+        write_quality_report(tmp_path / "fused.tif", page, **files, weights=tmp_path / "other", overwrite=True)
 
 
 def test_a_large_scene_is_judged_by_a_part_of_it(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

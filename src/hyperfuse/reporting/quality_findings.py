@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hyperfuse.cubes.cube import physical_values, window_of
-from hyperfuse.errors import OptionError
+from hyperfuse.errors import BandError, OptionError
 from hyperfuse.estimation.observation import Observation
 from hyperfuse.methods.catalogue import AUTO, METHODS, find_method
 from hyperfuse.methods.fuse_arrays import fuse_arrays
@@ -148,7 +148,7 @@ def _fusion_to_judge(
     return name, fuse, ""
 
 
-def _by_network(part: ExaminedPart, chosen: RecordedChoices, weights: str) -> tuple[str, Fuse, str]:
+def _by_network(part: ExaminedPart, chosen: RecordedChoices, weights: str) -> tuple[str, Fuse | None, str]:
     network = load_network(weights)
     digest = network.weights_digest or ""
     if chosen.weights_digest is not None and chosen.weights_digest != digest:
@@ -157,14 +157,18 @@ def _by_network(part: ExaminedPart, chosen: RecordedChoices, weights: str) -> tu
             "the weights that fused it",
             "give their folder, or leave out --weights",
         )
-    require_fitting_bands(network, part.hsi_values.shape[0], part.msi_values.shape[0])
+    name = f"the network {digest[:12]}"
+    try:
+        require_fitting_bands(network, part.hsi_values.shape[0], part.msi_values.shape[0])
+    except BandError as error:
+        return name, None, f"The network does not take the bands that are left: {error.got}; expected {error.expected}."
     centres = part.wavelength_nm
     wavelength_nm = None if np.isnan(centres).any() else torch.from_numpy(centres)
 
     def fuse(hsi: Tensor, msi: Tensor, observation: Observation) -> Tensor:
         return fuse_with_network(network, hsi, msi, observation, wavelength_nm)
 
-    return f"the network {digest[:12]}", fuse, ""
+    return name, fuse, ""
 
 
 def _against_reference(part: ExaminedPart, reference: xr.DataArray) -> AgainstReference:
