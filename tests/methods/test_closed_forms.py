@@ -11,6 +11,7 @@ import torch
 from hyperfuse.degradation.operators import SpatialOperator
 from hyperfuse.estimation.observation import known_observation
 from hyperfuse.methods.bicubic import interpolation_matrix, upsample
+from hyperfuse.methods.catalogue import DEFAULT
 from hyperfuse.methods.conditioning import condition_on_hsi, condition_on_msi
 from hyperfuse.methods.detail_injection import glp
 from hyperfuse.methods.hysure import _cosine_basis, _differences, _divergence, _smoothed
@@ -216,4 +217,4 @@ def test_once_more_is_the_pair_one_scale_coarser():
     assert scores_once_more(pair.hsi, pair.msi, pair.observation)["bicubic"] > 10
     tiny = tiny_pair(6, 3, (5, 5), 4)
     assert scores_once_more(tiny.hsi, tiny.msi, tiny.observation) == {}
-    assert choose_method(tiny.hsi, tiny.msi, tiny.observation) == "local_fuse"
+    assert choose_method(tiny.hsi, tiny.msi, tiny.observation) == DEFAULT

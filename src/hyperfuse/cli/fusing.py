@@ -26,8 +26,8 @@ def fuse(
         Path, typer.Option("-o", "--output", metavar="OUT", help="What to write: .tif .hdr .nc .h5 .zarr .mat .npz .npy.")
     ],
     method: Annotated[
-        str, typer.Option(metavar="NAME", help="One of `hyperfuse methods`; auto lets the pair itself choose.")
-    ] = "auto",
+        str, typer.Option(metavar="NAME", help="One of `hyperfuse methods`; `auto` lets the pair itself choose.")
+    ] = "universal",
     weights: Annotated[
         str | None, typer.Option(metavar="FOLDER", help="Fuse with this trained network instead of a method.")
     ] = None,

@@ -39,7 +39,7 @@ def estimate(
 
 
 def methods() -> None:
-    """List the closed-form methods, one line and the reference each."""
+    """List the methods, one line and the reference each: closed forms, and the one that ships with weights."""
     from hyperfuse.methods.catalogue import AUTO, METHODS
 
     for name, method in METHODS.items():

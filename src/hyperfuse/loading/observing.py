@@ -134,7 +134,8 @@ def observe_patch(
     msi_noise = _noise_level(msi, settings.snr_msi_db, settings.noise_free, for_noise[2:])
     _add_noise(generator, hsi, hsi_noise)
     _add_noise(generator, msi, msi_noise)
-    believed = _believed(generator, settings, (sigma, down, right, hsi_noise, msi_noise))
+    levels = (float(hsi.square().mean().sqrt()), float(msi.square().mean().sqrt()))
+    believed = _believed(generator, settings, (sigma, down, right, hsi_noise, msi_noise), levels)
     return ObservedPatch(hsi, msi, sigma, (down, right), response, hsi_noise, msi_noise, believed)
 
 
@@ -207,19 +208,22 @@ def _noise_level(image: Tensor, snr_db: tuple[float, float] | None, noise_free: 
     return float(image.double().square().mean().sqrt()) / 10 ** (_between(snr_db, parts[1]) / 20)
 
 
-def _believed(generator: np.random.Generator, settings: SimulationSettings, truth: tuple[float, ...]) -> tuple[float, ...]:
+def _believed(
+    generator: np.random.Generator, settings: SimulationSettings, truth: tuple[float, ...], levels: tuple[float, float]
+) -> tuple[float, ...]:
     """Sigma, shift down and right, noise of hsi and msi, as an estimate might find them. Drawn last: nothing else changes."""
     if settings.belief is None:
         return truth
     sigma, down, right, hsi_noise, msi_noise = truth
     errors = generator.standard_normal(5).clip(-2.5, 2.5)
+    floors = settings.belief.floor * generator.random(2) * levels
     relative, absolute, noise = settings.belief.sigma, settings.belief.shift, settings.belief.noise
     return (
         sigma * (1 + relative * errors[0]),
         down + absolute * errors[1],
         right + absolute * errors[2],
-        hsi_noise * (1 + noise * errors[3]),
-        msi_noise * (1 + noise * errors[4]),
+        math.hypot(hsi_noise * (1 + noise * errors[3]), floors[0]),
+        math.hypot(msi_noise * (1 + noise * errors[4]), floors[1]),
     )
 
 

@@ -80,11 +80,13 @@ class BeliefSettings(_Table):
     """How wrong what is believed of an observation may be, as standard deviations: an estimate is never exact.
 
     sigma  of the point spread and noise of its levels: relative; shift: fine pixels
+    floor  up to so much noise, as a share of the image's root mean square, is believed where there is none
     """
 
     sigma: Annotated[float, Field(ge=0, le=0.3)] = 0.02
     shift: Annotated[float, Field(ge=0, le=10)] = 0.02
     noise: Annotated[float, Field(ge=0, le=0.3)] = 0.1
+    floor: Annotated[float, Field(ge=0, le=0.3)] = 0.0
 
 
 class SimulationSettings(_Table):

@@ -1,4 +1,4 @@
-"""Every closed-form method by name, with one line and its reference."""
+"""Every method by name, with one line and its reference: closed forms, and the one that ships with weights."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from hyperfuse.methods.fuse import fuse, fuse_reach, local_fuse
 from hyperfuse.methods.hysure import hysure, hysure_reach
 from hyperfuse.methods.nonlinear_lift import nonlinear_lift
 from hyperfuse.methods.over_scene import SceneWise, alone
+from hyperfuse.methods.universal import universal, universal_reach
 from hyperfuse.methods.unmixing import cnmf
 from hyperfuse.methods.window import Window
 
@@ -51,6 +52,7 @@ RATIOS = Footprint(detail_reach, core_copies=6.0)
 ALL_BANDS_TWICE = Footprint(detail_reach_twice, core_copies=1.0, window_copies=5.0, component_images=3)
 CONDITIONING = Footprint(fuse_reach, component_images=5)
 VARIATION = Footprint(hysure_reach, component_images=12)
+GUIDED = Footprint(universal_reach, component_images=12)
 
 METHODS: dict[str, Method] = {
     "bicubic": Method(
@@ -107,8 +109,15 @@ METHODS: dict[str, Method] = {
         "FUSE whose prior is regressed anew for every pixel over a neighbourhood that follows the image",
         "this project, docs/methods.md; after Wei et al. 2015",
     ),
+    "universal": Method(
+        universal,
+        GUIDED,
+        "local FUSE guided by a network that was trained across sensors: the default",
+        "this project, docs/model_card.md",
+    ),
 }
 AUTO = "auto"
+DEFAULT = "universal"
 
 
 def find_method(name: str) -> Method:

@@ -14,7 +14,7 @@ from torch import Tensor
 from hyperfuse.errors import BandError
 from hyperfuse.estimation.estimate import NOTHING_KNOWN, KnownParts, estimate_observation
 from hyperfuse.estimation.observation import Observation, require_pair
-from hyperfuse.methods.catalogue import AUTO, find_method
+from hyperfuse.methods.catalogue import AUTO, DEFAULT, find_method
 from hyperfuse.methods.consistency import make_consistent
 from hyperfuse.methods.nodata import fill_missing, mask_missing, require_values, usable_msi_bands
 from hyperfuse.methods.over_scene import SceneWise, alone
@@ -27,7 +27,7 @@ def fuse_arrays(
     hsi: Tensor,
     msi: Tensor,
     observation: Observation | KnownParts | None = None,
-    method: str = AUTO,
+    method: str = DEFAULT,
     consistency: bool = False,
 ) -> Tensor:
     """hsi (C, h, w) and msi (M, H, W) -> (C, H, W), on the msi's grid, in the hsi's units.

@@ -214,4 +214,4 @@ def signal_covariance(observed: Tensor, noise: Tensor, samples: int) -> Tensor:
 def lifted(matrix: Tensor, share: float = 1e-9) -> Tensor:
     """A little on the diagonal, so that a semidefinite covariance can be inverted."""
     size = matrix.shape[0]
-    return matrix + torch.eye(size, dtype=matrix.dtype) * (share * float(matrix.trace()) / size + 1e-300)
+    return matrix + torch.eye(size, dtype=matrix.dtype) * (share * float(matrix.detach().trace()) / size + 1e-300)

@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from hyperfuse.estimation.observation import Observation
-from hyperfuse.methods.catalogue import METHODS
+from hyperfuse.methods.catalogue import DEFAULT, METHODS
 
-DEFAULT = "local_fuse"
 # Another method must beat the default by this many decibels: the test is one scale coarser than the task.
 MARGIN_DB = 1.0
 IGNORED_SHARE = 0.02

@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 
@@ -38,6 +38,7 @@ from hyperfuse.networks.prior_network import Guide, PriorNetwork
 # Ridges of learned features before training, of the scene's slopes and of a pixel's own, in units of the features' variance.
 FEATURE_RIDGE = 0.03
 SMOOTHING_REACH = 2
+QUIET = 1e-3  # an msi whose noise is less than this share of itself is left as it is
 ENOUGH_LEFT_OUT = 2500  # coarse pixels that show how well a prediction does on those that it has not seen
 SMALLEST_RATIO = 1e-6
 
@@ -73,12 +74,52 @@ def fuse_guided(window: Window, network: PriorNetwork) -> SceneWise[Tensor]:
 def guided_prior(model: PairModel, network: PriorNetwork) -> SceneWise[tuple[PairModel, Tensor]]:
     """(p, H, W), and the model to which it belongs."""
     reach = conditioning_reach(model.observation) + guidance_reach(network, model.observation)
-    model, coefficients, seen = yield from denoised(model, reach)
+    quiet = yield from _with_quiet_msi(model, network)
+    # Nothing is learned through the hsi's own denoising: eigenvectors that may swap have no gradient.
+    _, coefficients, _ = yield from denoised(replace(quiet, msi=quiet.msi.detach()), reach)
+    cut = quiet.window.near_core(reach)
+    model, seen = quiet.within(cut), cut.of_coarse(quiet.operator.apply(quiet.msi))
     pair = yield from _details(model, coefficients, seen)
-    guide = network.guide(pair.network_channels(model, network.config.msi_components), pair.numbers)
+    guide = network.guide(pair.network_channels(network.config.msi_components), pair.numbers)
     regressors = yield from _regressors(model, pair, guide, network)
     predicted = yield from _predicted(model, pair, guide, regressors, network)
     return model, pair.interpolated + predicted
+
+
+def _with_quiet_msi(model: PairModel, network: PriorNetwork) -> SceneWise[PairModel]:
+    """The msi without the noise that the network sees in it."""
+    if network.denoiser is None:
+        return model
+    _, spread = yield from scene_moments(model.window.fine(model.msi))
+    variance = model.observation.msi_noise**2
+    noise = seen_noise(model.msi, spread, variance, network)
+    if noise is None:
+        return model
+    remaining = network.denoiser.remaining.exp().double().clamp(max=1.0)
+    less = (1 - remaining) * torch.diag(variance)
+    return replace(model, msi=model.msi - noise, msi_noise=model.msi_noise - less)
+
+
+def seen_noise(msi: Tensor, spread: Tensor, variance: Tensor, network: PriorNetwork) -> Tensor | None:
+    """(M, H, W) noise in an msi without mean, of covariance `spread` and noise `variance` (M,); None where there is little."""
+    assert network.denoiser is not None
+    most = network.config.msi_components
+    axes, units = _msi_axes(spread, most)
+    deviations = (axes.square() * variance[:, None]).sum(0).sqrt()
+    if float((deviations / units).max()) < QUIET:
+        return None
+    components, levels = msi.new_zeros(most, *msi.shape[1:]), msi.new_zeros(most)
+    components[: axes.shape[1]], levels[: axes.shape[1]] = mix_bands((axes / units).T, msi), deviations / units
+    return mix_bands(axes * deviations, network.denoiser(components, levels)[: axes.shape[1]])
+
+
+def _msi_axes(spread: Tensor, most: int) -> tuple[Tensor, Tensor]:
+    """(M, k) principal axes of the msi, and (k,) what to divide its components by, halfway between one unit and one for each."""
+    variances, axes = torch.linalg.eigh(spread)
+    axes, deviations = axes.flip(1)[:, :most], variances.flip(0)[:most].clamp_min(0).sqrt()
+    # The sign of an eigenvector is arbitrary; brighter is positive.
+    axes = axes * torch.where(axes.sum(0) < 0, -1.0, 1.0)
+    return axes, (deviations[0] * deviations.maximum(1e-3 * deviations[0])).sqrt().clamp_min(1e-12)
 
 
 @dataclass(frozen=True)
@@ -104,13 +145,9 @@ class _Details:
         """Ridges grow where there are few pixels to learn from."""
         return 1 + (FEW_PIXELS / self.pixels) ** 2
 
-    def network_channels(self, model: PairModel, most: int) -> Tensor:
+    def network_channels(self, most: int) -> Tensor:
         """(2 most, H, W): principal components of the msi and of its detail; those that the msi has not are 0."""
-        variances, axes = torch.linalg.eigh(self.msi_spread)
-        axes, deviations = axes.flip(1)[:, :most], variances.flip(0)[:most].clamp_min(0).sqrt()
-        # The sign of an eigenvector is arbitrary; brighter is positive.
-        axes = axes * torch.where(axes.sum(0) < 0, -1.0, 1.0)
-        units = (deviations[0] * deviations.maximum(1e-3 * deviations[0])).sqrt().clamp_min(1e-12)
+        axes, units = _msi_axes(self.msi_spread.detach(), most)
         channels = self.fine_msi.new_zeros(2 * most, *self.fine_msi.shape[1:])
         channels[: axes.shape[1]] = mix_bands((axes / units).T, self.fine_msi)
         channels[most : most + axes.shape[1]] = mix_bands(0.3 * axes.T, self.fine_msi_detail)
@@ -126,19 +163,21 @@ def _details(model: PairModel, coefficients: Tensor, seen: Tensor) -> SceneWise[
         together(
             scene_covariance_and_count(lambda: window.coarse(torch.cat([msi_detail, detail]))), scene_moments(window.coarse(seen))
         ),
-        together(_octave_trend(window.coarse(coefficients), window.coarse(seen)), scene_moments(window.coarse(coefficients))),
+        together(
+            _octave_trend(window.coarse(coefficients), window.coarse(seen.detach())), scene_moments(window.coarse(coefficients))
+        ),
     )
-    bands = len(seen)
-    unit = 1 / math.sqrt(max(1e-30, float(moments[:bands, :bands].trace())))
-    msi_unit = 1 / math.sqrt(max(1e-30, float(spread.trace())))
+    bands, known, msi_noise = len(seen), moments.detach(), model.msi_noise.detach()
+    unit = 1 / math.sqrt(max(1e-30, float(known[:bands, :bands].trace())))
+    msi_unit = 1 / math.sqrt(max(1e-30, float(spread.detach().trace())))
     noise = unit**2 * model.msi_noise / FINE_DETAIL_GAIN
     few = 1 + (FEW_PIXELS / pixels) ** 2
     ridge = lifted(RIDGE_OF_SCENE * few * unit**2 * moments[:bands, :bands] + noise, 1e-6) + 1e-8 * torch.eye(bands)
-    energy = float(moments[bands:, bands:].trace())
+    energy = float(known[bands:, bands:].trace())
     numbers = [
         math.log2(sum(model.observation.scale) / 2) / 3 - 0.7,
         math.log10(math.sqrt(float(model.hsi_noise.trace()) / max(1e-30, energy)) + 1e-3),
-        math.log10(math.sqrt(float(model.msi_noise.trace())) * unit + 1e-3),
+        math.log10(math.sqrt(float(msi_noise.trace())) * unit + 1e-3),
         math.log10(pixels) - 2.5,
         bands / 8 - 0.5,
     ]
@@ -198,7 +237,7 @@ def _regressors(model: PairModel, pair: _Details, guide: Guide, network: PriorNe
         slopes=slopes,
         moments=moments,
         fine_spread=units[:, None] * fine_spread * units,
-        ridge=_corner(pair.ridge, ridges[1], count).to(coarse),
+        ridge=_corner(pair.ridge, ridges[1], network.config.features).to(coarse),
         keys=embedding,
         weight=weight,
     )
@@ -207,11 +246,12 @@ def _regressors(model: PairModel, pair: _Details, guide: Guide, network: PriorNe
 def _predicted(model: PairModel, pair: _Details, guide: Guide, regressors: _Regressors, network: PriorNetwork) -> SceneWise[Tensor]:
     """(p, H, W): detail of the components."""
     left = pair.detail - mix_bands(regressors.slopes, regressors.coarse)
+    local = len(pair.msi_detail) + network.config.features
     closeness = network.likeness.exp() / LIKENESS
     regression = GuidedRegression(
         keys=torch.cat([closeness * pair.msi, regressors.keys]),
         weight=regressors.weight,
-        inputs=regressors.coarse,
+        inputs=regressors.coarse[:local],
         outputs=left,
         ridge=regressors.ridge,
     )
@@ -220,7 +260,7 @@ def _predicted(model: PairModel, pair: _Details, guide: Guide, regressors: _Regr
     by_scene = mix_bands(regressors.slopes, regressors.fine) * guide.scene_gain.exp()
     by_pixel = regression.predict(
         torch.cat([closeness * pair.fine_msi, guide.embedding]),
-        regressors.fine,
+        regressors.fine[:local],
         guide.nearness,
         guide.ridge,
         model.observation.scale,

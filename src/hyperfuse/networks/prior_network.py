@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, NamedTuple, Self
 
@@ -27,12 +28,16 @@ GAINS = 6
 STATISTICS_WIDTH = 48
 # Features begin faint: the untrained network is nearly the closed form without it.
 FIRST_FEATURE_SIZE = 0.05
+# Noise levels are told as log(1 + LOUDEST level), which is about 1 where noise is a hundredth of the image.
+LOUDEST = 200.0
 
 
 class PriorConfig(BaseModel):
     """width, blocks  of the residual network on the msi
     embedding      numbers by whose likeness a neighbour counts, beside the msi itself
     features       further regressors, beside the msi's bands
+    scene_features regressors of the scene's slopes alone
+    denoiser       width of the network that takes noise off the msi; 0 for none
     msi_components the network sees at most so many principal components of the msi
     """
 
@@ -43,6 +48,8 @@ class PriorConfig(BaseModel):
     blocks: Annotated[int, Field(ge=0, le=64)] = 2
     embedding: Annotated[int, Field(ge=1, le=64)] = 8
     features: Annotated[int, Field(ge=1, le=16)] = 4
+    scene_features: Annotated[int, Field(ge=0, le=64)] = 0
+    denoiser: Annotated[int, Field(ge=0, le=1024)] = 0
     msi_components: Annotated[int, Field(ge=1, le=64)] = 8
 
     base: ClassVar[str] = "local_fuse"  # the closed form that it guides
@@ -53,7 +60,7 @@ class Guide(NamedTuple):
     """What the network says of every fine pixel. The last five begin at 0, which changes nothing.
 
     embedding   (E, H, W) pixels alike in it are good neighbours
-    features    (G, H, W) further images to regress on
+    features    (G, H, W) further images to regress on; the first ones also pixel by pixel, the others for the whole scene
     weight      (1, H, W) logarithm of how much a pixel counts as a neighbour
     nearness    (H, W) logarithm of how fast neighbours lose weight with distance
     ridge       (H, W) logarithm of how strongly slopes are held to the scene's
@@ -81,11 +88,12 @@ class PriorNetwork(nn.Module):
         self.embed = nn.Conv2d(2 * config.msi_components, width, 3, padding=1)
         self.embed_numbers = nn.Linear(SCENE_NUMBERS, width)
         self.blocks = nn.ModuleList(_Block(width) for _ in range(config.blocks))
-        guided = config.embedding + config.features
+        features = config.features + config.scene_features
+        guided = config.embedding + features
         self.head = nn.Conv2d(width, guided + 5, 1)
         self.likeness = nn.Parameter(torch.zeros(1))
         self.feature_ridges = nn.Parameter(torch.zeros(2))
-        self.feature_size = nn.Parameter(torch.full((config.features,), math.log(FIRST_FEATURE_SIZE)))
+        self.feature_size = nn.Parameter(torch.full((features,), math.log(FIRST_FEATURE_SIZE)))
         self.trust = nn.Sequential(
             nn.Linear(COMPONENT_STATISTICS + SCENE_NUMBERS, STATISTICS_WIDTH),
             nn.GELU(),
@@ -93,6 +101,7 @@ class PriorNetwork(nn.Module):
             nn.GELU(),
             nn.Linear(STATISTICS_WIDTH, GAINS),
         )
+        self.denoiser = _Denoiser(config.msi_components, config.denoiser) if config.denoiser else None
         self._begin_as_the_closed_form(guided)
 
     def check_bands(self, bands: int, msi_bands: int) -> None:
@@ -101,7 +110,7 @@ class PriorNetwork(nn.Module):
     @property
     def reach(self) -> int:
         """Fine pixels to each side that a pixel's guidance depends on."""
-        return 1 + 2 * self.config.blocks
+        return 1 + 2 * self.config.blocks + (0 if self.denoiser is None else self.denoiser.reach)
 
     def guide(self, msi: Tensor, numbers: Tensor) -> Guide:
         """msi (2 Z, H, W): components and their detail; numbers (5,) of the scene."""
@@ -112,7 +121,7 @@ class PriorNetwork(nn.Module):
         for block in self.blocks:
             features = block(features)
         answers = self.head(F.gelu(features))[0]
-        embedding, own_features, rest = torch.split(answers, [self.config.embedding, self.config.features, 5])
+        embedding, own_features, rest = torch.split(answers, [self.config.embedding, len(self.feature_size), 5])
         return Guide(embedding, own_features, rest[:1], *rest[1:])
 
     def _random_signs(self, msi: Tensor) -> Tensor:
@@ -161,6 +170,31 @@ class PriorNetwork(nn.Module):
         self.head.bias.zero_()
         for parameter in self.trust[-1].parameters():
             parameter.zero_()
+
+
+class _Denoiser(nn.Module):
+    """Components of the msi and how noisy each is -> the noise in them, in units of its deviation; begins with none."""
+
+    reach = 5
+
+    def __init__(self, components: int, width: int) -> None:
+        super().__init__()
+        widths = [2 * components, width, width, width, width]
+        self.layers = nn.ModuleList(nn.Conv2d(before, after, 3, padding=1) for before, after in pairwise(widths))
+        self.last = nn.Conv2d(width, components, 3, padding=1)
+        for parameter in self.last.parameters():
+            nn.init.zeros_(parameter)
+        # How much of the noise's variance remains: its logarithm.
+        self.remaining = nn.Parameter(torch.zeros(1))
+
+    def forward(self, msi: Tensor, deviations: Tensor) -> Tensor:
+        """msi (Z, H, W) in units of about 1, deviations (Z,) of its noise -> (Z, H, W)."""
+        levels = (LOUDEST * deviations).log1p()[:, None, None].expand_as(msi)
+        features = torch.cat([msi, levels])[None].contiguous(memory_format=torch.channels_last)
+        for layer in self.layers:
+            features = F.gelu(layer(features))
+        noise: Tensor = self.last(features)[0]
+        return noise
 
 
 class _Block(nn.Module):

@@ -15,7 +15,7 @@ from hyperfuse.cubes.files import open_cube
 from hyperfuse.cubes.output_options import AS_IT_IS, OutputOptions
 from hyperfuse.cubes.provenance import provenance
 from hyperfuse.degradation.response import ResponseSpec
-from hyperfuse.methods.catalogue import AUTO
+from hyperfuse.methods.catalogue import DEFAULT
 from hyperfuse.prediction.aligned_pair import align_pair
 from hyperfuse.prediction.fuse_pair import ObservationHints
 from hyperfuse.prediction.fused_cube import fused_cube
@@ -32,7 +32,7 @@ def fuse(
     hsi: Image,
     msi: Image,
     *,
-    method: str = AUTO,
+    method: str = DEFAULT,
     weights: PathLike | None = None,
     estimate: bool = True,
     response: ResponseSpec | None = None,
@@ -81,7 +81,7 @@ def fuse_files(
     msi: PathLike,
     output: PathLike,
     *,
-    method: str = AUTO,
+    method: str = DEFAULT,
     weights: PathLike | None = None,
     estimate: bool = True,
     response: ResponseSpec | None = None,

@@ -11,7 +11,7 @@ from typing import Any
 from hyperfuse.cubes.output_options import AS_IT_IS, OutputOptions
 from hyperfuse.degradation.response import ResponseSpec
 from hyperfuse.errors import OptionError
-from hyperfuse.methods.catalogue import AUTO, find_method
+from hyperfuse.methods.catalogue import AUTO, DEFAULT, find_method
 from hyperfuse.prediction.fuse_pair import ObservationHints
 from hyperfuse.prediction.overlap import INTERSECTION, Area
 
@@ -26,7 +26,7 @@ NOT_OF_THE_RESULT = ("output", "overwrite", "ram_gb", "resume", "workers", "clus
 class FusionChoices:
     """See `fuse_scene.fuse`."""
 
-    method: str = AUTO
+    method: str = DEFAULT
     weights: PathLike | None = None
     hints: ObservationHints = field(default_factory=ObservationHints)
     trust: str = MSI
@@ -42,7 +42,7 @@ class FusionChoices:
     def __post_init__(self) -> None:
         if self.method != AUTO:
             find_method(self.method)
-        if self.method != AUTO and self.weights is not None:
+        if self.method != DEFAULT and self.weights is not None:
             raise OptionError(f"method {self.method!r} and weights", "one of the two", "leave out --method or --weights")
         if self.trust not in (MSI, HSI):
             raise OptionError(f"trust {self.trust!r}", f"{MSI} or {HSI}", "name the image whose georeference is right")
@@ -55,7 +55,7 @@ class FusionRequest:
     hsi: PathLike
     msi: PathLike
     output: PathLike
-    method: str = AUTO
+    method: str = DEFAULT
     weights: PathLike | None = None
     estimate: bool = True
     response: ResponseSpec | None = None
