@@ -11,12 +11,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import httpx
 import numpy as np
+import psutil
 import pytest
 import rasterio
 from affine import Affine
@@ -98,15 +100,38 @@ def browser() -> Iterator[Any]:
         yield browser
 
 
-def pictures(browser: Any, path: Path, name: str) -> tuple[float, float]:
-    """Seconds from asking for the page to the first picture, and to the whole one."""
+@dataclass(frozen=True)
+class Pictures:
+    """Seconds from asking for the page to the first picture and to the whole one, and what the first one took of the processors.
+
+    The latter, of server and browser together, is what a busy machine has less of, and so needs longer for.
+    """
+
+    first: float
+    whole: float
+    computing: float
+
+    def __str__(self) -> str:
+        return f"first picture {self.first:.2f} s ({self.computing:.2f} s of computing), whole {self.whole:.2f} s"
+
+
+def pictures(browser: Any, path: Path, name: str) -> Pictures:
+    before = computing_seconds()
     with served({"fused": path}, path.parent) as url, opened_page(browser, url, name) as page:
-        page.wait_for_function("() => performance.getEntriesByName('whole picture').length > 0", timeout=300_000)
-        first, whole = (
-            page.evaluate("(name) => performance.getEntriesByName(name)[0].startTime", f"{part} picture") / 1000
-            for part in ("first", "whole")
-        )
-    return float(first), float(whole)
+        seconds = []
+        for part in ("first picture", "whole picture"):
+            page.wait_for_function("(name) => performance.getEntriesByName(name).length > 0", arg=part, timeout=300_000)
+            seconds.append(page.evaluate("(name) => performance.getEntriesByName(name)[0].startTime", part) / 1000)
+            if len(seconds) == 1:
+                computing = computing_seconds() - before
+    return Pictures(seconds[0], seconds[1], computing)
+
+
+def computing_seconds() -> float:
+    """Of this process, which serves, and of the browser that it started."""
+    this = psutil.Process()
+    times = [process.cpu_times() for process in (this, *this.children(recursive=True))]
+    return sum(time.user + time.system for time in times)
 
 
 def spectra_seconds(path: Path) -> list[float]:
@@ -124,22 +149,22 @@ def spectra_seconds(path: Path) -> list[float]:
 def test_large_scene(scene: tuple[str, Path], browser: Any, note_figure: Note) -> None:
     interleave, path = scene
     size = path.stat().st_size / 1e9
-    slow_first, slow_whole = pictures(browser, path, f"large_{interleave}_without")
-    note_figure(f"{interleave}, {size:.1f} GB, no overviews: first picture {slow_first:.2f} s, whole {slow_whole:.2f} s")
+    plain = pictures(browser, path, f"large_{interleave}_without")
+    note_figure(f"{interleave}, {size:.1f} GB, no overviews: {plain}")
     spectra = spectra_seconds(path)
     note_figure(f"{interleave}: spectrum {1000 * median(spectra):.0f} ms, slowest of {len(spectra)} {1000 * max(spectra):.0f} ms")
     start = time.perf_counter()
     built = build_overviews(path, SIDE, threading.Event())
     minutes = (time.perf_counter() - start) / 60
     note_figure(f"{interleave}: overviews built in {minutes:.1f} min, {built.stat().st_size / 1e9:.1f} GB")
-    first, whole = pictures(browser, path, f"large_{interleave}_with")
-    note_figure(f"{interleave}, with overviews: first picture {first:.2f} s, whole {whole:.2f} s")
+    quick = pictures(browser, path, f"large_{interleave}_with")
+    note_figure(f"{interleave}, with overviews: {quick}")
     note_figure(f"load of the machine in the last minute: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
 
-    assert slow_first < WITHOUT_SECONDS
-    assert interleave == "pixel" or slow_whole < WITHOUT_SECONDS
+    assert plain.first < WITHOUT_SECONDS
+    assert interleave == "pixel" or plain.whole < WITHOUT_SECONDS
     assert median(spectra) < SPECTRUM_SECONDS
-    assert first < WITH_OVERVIEWS_SECONDS
+    assert quick.first < WITH_OVERVIEWS_SECONDS
 
 
 def test_start(scene: tuple[str, Path], note_figure: Note) -> None:

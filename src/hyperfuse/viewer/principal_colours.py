@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import eigh
 
 from hyperfuse.errors import ValueRangeError
 
@@ -38,9 +39,10 @@ def principal_axes(samples: Planes, bands: NDArray[np.int64], key: str) -> Princ
     if bands.size == 0 or spectra.shape[1] < FEWEST_SAMPLES:
         raise ValueRangeError("hardly a pixel has data in all good bands", "whole spectra to find principal components from")
     mean = spectra.mean(axis=1)
-    _, vectors = np.linalg.eigh(np.cov(spectra, ddof=0).reshape(mean.size, mean.size))
+    covariance = np.cov(spectra, ddof=0).reshape(mean.size, mean.size)
+    _, vectors = eigh(covariance, subset_by_index=[max(0, mean.size - 3), mean.size - 1])
     axes = np.zeros((3, mean.size))
-    leading = vectors[:, ::-1][:, :3].T
+    leading = vectors[:, ::-1].T
     # An axis has no direction of its own; bright shall mean much of what it stands for.
     axes[: len(leading)] = leading * np.where(leading.sum(axis=1, keepdims=True) < 0, -1, 1)
     return PrincipalAxes(key, bands, mean.astype(np.float32), axes.astype(np.float32))
