@@ -47,7 +47,7 @@ def main() -> None:
     print(
         f"{pixels:.2f} MPix, {report['tiles']} tiles: {seconds:.0f} s, of which {report['preparing']:.0f} s before the first tile"
     )
-    print(f"{pixels / seconds:.3f} MPix/s; time of all threads: {shares}")
+    print(f"{pixels / seconds:.3f} MPix/s, {report['processor_seconds']:.0f} s of processors; time of all threads: {shares}")
     print(f"peak resident memory {report['peak'] / 1e9:.2f} GB of {arguments.ram:g}; output {size / 1e9:.2f} GB")
 
 
@@ -90,6 +90,7 @@ def fuse_here(folder: Path, target: Path, ram_gb: float, options: list[str]) -> 
         "pixels": run.pixels,
         "shares": run.seconds.shares(),
         "peak": own_peak_bytes(),
+        "processor_seconds": time.process_time(),
     }
 
 

@@ -63,9 +63,11 @@ def test_a_killed_run_is_continued_to_the_same_bytes_and_its_workers_end(
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
     target, script = tmp_path / "fused.tif", Path(__file__).with_name("slow_tiles.py")
     options = ["-o", str(target), "--no-estimate", "--method", "glp", "--workers", "2"]
-    first = subprocess.Popen([sys.executable, str(script), "1", "0", "fuse", *map(str, pair), *options])
+    first = subprocess.Popen([sys.executable, str(script), "60", "0", "fuse", *map(str, pair), *options])
+    end = time.monotonic() + 300
     while not WorkFolder(target).finished():
         assert first.poll() is None
+        assert time.monotonic() < end
         time.sleep(0.02)
     helpers = psutil.Process(first.pid).children(recursive=True)
     first.kill()

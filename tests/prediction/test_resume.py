@@ -37,7 +37,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return written_pair(tmp_path_factory.mktemp("pair"), (36, 36), bands=4)
 
 
-def started(pair: tuple[Path, Path], target: Path, *options: str, seconds: float = 0.5, limit: int = 0) -> subprocess.Popen[str]:
+def started(pair: tuple[Path, Path], target: Path, *options: str, seconds: float = 1.0, limit: int = 0) -> subprocess.Popen[str]:
     script = Path(__file__).with_name("slow_tiles.py")
     command = [
         sys.executable,

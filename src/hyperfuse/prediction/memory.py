@@ -37,7 +37,7 @@ TILES_AT_ONCE = 2
 TOLERABLE_MARGIN = 1.3
 # Every thread of a library has buffers of its own, and every heap of the allocator keeps what was freed in it: on a machine of
 # many cores there would be hundreds of megabytes of both.
-MOST_THREADS = 8
+MOST_THREADS = 16
 MOST_HEAPS = 2
 M_ARENA_MAX = -8  # of glibc's malloc.h
 # A scene up to this side is fused in one piece where memory allows.
