@@ -13,9 +13,11 @@ from affine import Affine
 
 from hyperfuse import evaluate, fuse, fuse_files, make_cube, open_cube, simulate_pair, write_cube
 from hyperfuse.cli.app import run
+from hyperfuse.cubes.lazy import lazy_variable
 from hyperfuse.errors import BandError, CubeWriteError, GridError, OptionError
 from hyperfuse.networks.rivals.mimo_sst import MimoSst, MimoSstConfig
 from hyperfuse.reporting import examined_part
+from hyperfuse.reporting.examined_part import examine
 from hyperfuse.reporting.page_pictures import highest_square, thinned
 from hyperfuse.reporting.quality_report import InputFile, write_quality_report
 from hyperfuse.reporting.recorded_choices import recorded_choices
@@ -157,6 +159,36 @@ def test_a_large_scene_is_judged_by_a_part_of_it(folder: Path, tmp_path: Path, m
     assert "Scores and maps are of rows 16 to 79" in page.read_text()
     # The part's HSI pixels are those of its own ground.
     assert findings.consistency.with_hsi.relative < 0.02
+
+
+class CountedWaves:
+    """A cube that exists only as a formula of the ground, and counts what is read of it."""
+
+    dtype = np.dtype(np.float32)
+
+    def __init__(self, shape: tuple[int, int, int], pixel: float) -> None:
+        self.shape, self.pixel, self.values_read = shape, pixel, 0
+
+    def read(self, bands: np.ndarray, rows: slice, columns: slice) -> np.ndarray:
+        y, x = (self.pixel * (np.arange(axis.start, axis.stop) + 0.5) for axis in (rows, columns))
+        values = 0.5 + 0.4 * np.sin(y[:, None] / 90 + bands[:, None, None]) * np.cos(x / 130)
+        self.values_read += values.size
+        return values.astype(np.float32)
+
+
+def test_of_a_scene_larger_than_memory_only_the_part_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(examined_part, "LARGEST_SIDE", 64)
+    sizes = {"fused": (8, 40_000, 40_000), "msi": (3, 40_000, 40_000), "hsi": (8, 10_000, 10_000)}
+    readers = {name: CountedWaves(shape, 40_000 / shape[1]) for name, shape in sizes.items()}
+    cubes = {name: make_cube(lazy_variable(reader)) for name, reader in readers.items()}
+    cubes["fused"].attrs["hyperfuse_options"] = "estimate=False"
+    part = examine(**cubes, chosen=recorded_choices(cubes["fused"]))
+    assert part.fused_values.shape == (8, 64, 64)
+    assert (part.rows, part.columns) == (slice(19968, 20032), slice(19968, 20032))
+    assert part.hsi_values.shape == (8, 16, 16)
+    seen = part.coarse_on_fine(part.hsi_values)
+    assert np.abs(seen - part.fused_values).max() < 0.1, "the same ground"
+    assert sum(reader.values_read for reader in readers.values()) < 20 * 8 * 64 * 64
 
 
 def test_images_without_georeference_cover_the_same_ground(folder: Path, tmp_path: Path) -> None:
