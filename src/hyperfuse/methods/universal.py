@@ -95,7 +95,7 @@ def _with_quiet_msi(model: PairModel, network: PriorNetwork) -> SceneWise[PairMo
     noise = seen_noise(model.msi, spread, variance, network)
     if noise is None:
         return model
-    remaining = network.denoiser.remaining.exp().double().clamp(max=1.0)
+    remaining = network.denoiser.remaining.double().sigmoid()
     less = (1 - remaining) * torch.diag(variance)
     return replace(model, msi=model.msi - noise, msi_noise=model.msi_noise - less)
 

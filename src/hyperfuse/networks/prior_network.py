@@ -184,8 +184,8 @@ class _Denoiser(nn.Module):
         self.last = nn.Conv2d(width, components, 3, padding=1)
         for parameter in self.last.parameters():
             nn.init.zeros_(parameter)
-        # How much of the noise's variance remains: its logarithm.
-        self.remaining = nn.Parameter(torch.zeros(1))
+        # How much of the noise's variance remains, through the logistic function: nearly all.
+        self.remaining = nn.Parameter(torch.full((1,), 3.0))
 
     def forward(self, msi: Tensor, deviations: Tensor) -> Tensor:
         """msi (Z, H, W) in units of about 1, deviations (Z,) of its noise -> (Z, H, W)."""

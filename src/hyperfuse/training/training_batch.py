@@ -25,6 +25,9 @@ from hyperfuse.networks.rivals.rival_network import RivalNetwork
 from hyperfuse.prediction.network_fusion import fuse_with_network, msi_centres_nm
 from hyperfuse.training.objective import GuidedOutputs
 
+# Share of the noise's variance below which less noise is no longer rewarded.
+LEAST_NOISE_LEFT = 0.05
+
 
 @dataclass(frozen=True, eq=False)
 class TrainingBatch(PairBatch):
@@ -100,7 +103,7 @@ class NetworkOnBatch(nn.Module):
 
 
 def less_noise_db(network: PriorNetwork, msi: Tensor, quiet: Tensor, noise: Tensor) -> Tensor:
-    """By how much the network brings noisy msi (B, M, H, W) nearer to what they would be without noise of this deviation (B,)."""
+    """How far below noise of the believed deviation (B,) the network brings the error of noisy msi (B, M, H, W), on the average."""
     gains = [msi.new_zeros(())]
     for image, truth, deviation in zip(msi, quiet, noise, strict=True):
         if network.denoiser is None or deviation == 0:
@@ -109,8 +112,9 @@ def less_noise_db(network: PriorNetwork, msi: Tensor, quiet: Tensor, noise: Tens
         centred = image - mean[:, None, None].to(image)
         seen = seen_noise(centred, spread, (deviation**2).expand(len(image)), network)
         if seen is not None:
-            left = (image - seen - truth).square().mean() / (image - truth).square().mean().clamp_min(1e-30)
-            gains.append(-10 * torch.log10(left + 1e-6))
+            # An msi that is believed to be noisy may be clean: then what counts is to leave it so.
+            left = (image - seen - truth).square().mean() / deviation.to(image) ** 2
+            gains.append(-10 * torch.log10(left + LEAST_NOISE_LEFT))
     return torch.stack(gains).sum() / len(msi)
 
 

@@ -1,0 +1,132 @@
+"""The method that ships with weights: any bands, any scale; what its network may change and what not; how it is trained."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import hyperfuse
+from hyperfuse.methods.fuse_arrays import fuse_arrays
+from hyperfuse.methods.guided_regression import GuidedRegression
+from hyperfuse.methods.local_regression import solve_lower, solve_small
+from hyperfuse.methods.over_scene import alone
+from hyperfuse.methods.universal import fuse_guided, seen_noise, shipped_network
+from hyperfuse.methods.window import Window
+from hyperfuse.networks.prior_network import PriorConfig, PriorNetwork
+from hyperfuse.prediction.network_fusion import fuse_with_network
+from hyperfuse.quality.metrics import psnr_db
+from hyperfuse.training.objective import decibel_loss
+from hyperfuse.training.training_batch import less_noise_db
+from methods.tiny_pairs import tiny_pair
+
+WEIGHTS = Path(hyperfuse.__file__).parent / "weights" / "universal"
+
+
+@pytest.mark.parametrize("bands", [4, 31, 600])
+@pytest.mark.parametrize("msi_bands", [1, 4, 16])
+def test_any_number_of_bands(bands, msi_bands):
+    pair = tiny_pair(bands, msi_bands, (8, 9), 4.0)
+    fused = fuse_arrays(pair.hsi, pair.msi, pair.observation, "universal")
+    assert fused.shape == pair.reference.shape and bool(torch.isfinite(fused).all())
+    bicubic = fuse_arrays(pair.hsi, pair.msi, pair.observation, "bicubic")
+    assert psnr_db(fused.numpy(), pair.reference.float().numpy()) > psnr_db(bicubic.numpy(), pair.reference.float().numpy())
+
+
+@pytest.mark.parametrize(("coarse", "scale"), [((20, 22), 1.5), ((9, 10), 5.7), ((6, 5), 32.0)])
+def test_any_real_scale(coarse, scale):
+    pair = tiny_pair(12, 3, coarse, scale)
+    fused = fuse_arrays(pair.hsi, pair.msi, pair.observation, "universal")
+    assert fused.shape == pair.reference.shape and bool(torch.isfinite(fused).all())
+
+
+def test_is_the_default():
+    pair = tiny_pair()
+    assert torch.equal(
+        fuse_arrays(pair.hsi, pair.msi, pair.observation), fuse_arrays(pair.hsi, pair.msi, pair.observation, "universal")
+    )
+
+
+def test_untrained_it_is_nearly_local_fuse():
+    torch.manual_seed(0)
+    network = PriorNetwork(PriorConfig(scene_features=4, denoiser=8)).requires_grad_(False).eval()
+    pair = tiny_pair(20, 3, (16, 16), 4.0)
+    guided = fuse_with_network(network, pair.hsi, pair.msi, pair.observation)
+    closed_form = fuse_arrays(pair.hsi, pair.msi, pair.observation, "local_fuse")
+    reference = pair.reference.float().numpy()
+    assert psnr_db(guided.numpy(), reference) == pytest.approx(psnr_db(closed_form.numpy(), reference), abs=1.0)
+
+
+def test_every_part_of_the_network_can_learn():
+    torch.manual_seed(0)
+    network = PriorNetwork(PriorConfig(width=8, blocks=1, scene_features=2, denoiser=8)).train()
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.add_(0.02 * torch.randn_like(parameter))
+    pair = tiny_pair(12, 3, (8, 8), 4.0, snr_db=30)
+    observation = replace(pair.observation, msi_noise=torch.full((3,), 0.01, dtype=torch.float64))
+    fused = fuse_with_network(network, pair.hsi, pair.msi, observation)
+    decibel_loss(fused[None], pair.reference.float()[None], 2.0).backward()
+    for name, parameter in network.named_parameters():
+        assert parameter.grad is not None and bool(torch.isfinite(parameter.grad).all()), name
+        assert float(parameter.grad.abs().sum()) > 0, name
+
+
+def test_the_same_image_gets_the_same_signs_in_training():
+    network = PriorNetwork(PriorConfig(width=8, blocks=1)).train()
+    msi, numbers = torch.randn(16, 12, 12), torch.zeros(5)
+    first, again = network.guide(msi, numbers), network.guide(msi, numbers)
+    assert torch.equal(first.embedding, again.embedding)
+
+
+def test_an_msi_without_noise_is_left_alone():
+    torch.manual_seed(0)
+    network = PriorNetwork(PriorConfig(denoiser=8))
+    msi = torch.randn(3, 16, 16)
+    assert seen_noise(msi, torch.eye(3, dtype=torch.float64), torch.full((3,), 1e-8, dtype=torch.float64), network) is None
+    assert seen_noise(msi, torch.eye(3, dtype=torch.float64), torch.full((3,), 1e-3, dtype=torch.float64), network) is not None
+    assert float(less_noise_db(network, msi[None], msi[None], torch.zeros(1, dtype=torch.float64))) == 0
+
+
+def test_left_out_pixels_do_not_know_themselves():
+    torch.manual_seed(0)
+    height, width = 7, 8
+    keys, inputs, outputs = torch.randn(2, height, width), torch.randn(3, height, width), torch.randn(4, height, width)
+    regression = GuidedRegression(keys, torch.zeros(1, height, width), inputs, outputs, 0.1 * torch.eye(3))
+    before = regression.predict_left_out(range(height), range(width))
+    changed = outputs.clone()
+    changed[:, 3, 4] += 100
+    after = replace(regression, outputs=changed).predict_left_out(range(height), range(width))
+    assert torch.allclose(before[:, 3, 4], after[:, 3, 4])
+    assert not torch.allclose(before[:, 3, 3], after[:, 3, 3])
+    some = regression.predict_left_out(range(1, height, 2), range(0, width, 3))
+    assert torch.allclose(some, before[:, 1::2, ::3], atol=1e-5)
+
+
+def test_small_systems():
+    torch.manual_seed(0)
+    factors = torch.randn(5, 6, 4, 4, dtype=torch.float64)
+    systems, right = factors @ factors.mT + torch.eye(4), torch.randn(5, 6, 4, dtype=torch.float64)
+    expected = torch.linalg.solve(systems, right)
+    assert torch.allclose(solve_small(systems, right), expected)
+    lower = [[systems[..., i, j] for j in range(i + 1)] for i in range(4)]
+    assert torch.allclose(solve_lower(lower, right), expected)
+
+
+def test_very_few_pixels_are_fused_without_the_network():
+    pair = tiny_pair(6, 3, (4, 4), 4)
+    by_network = alone(fuse_guided(Window(pair.hsi.float(), pair.msi.float(), pair.observation), shipped_network()))
+    assert bool(torch.isfinite(by_network).all())
+
+
+def test_shipped_weights_say_how_they_were_made():
+    described = json.loads((WEIGHTS / "config.json").read_text(encoding="utf-8"))
+    provenance = described["provenance"]
+    assert provenance["experiment"]["name"] == "universal"
+    assert provenance["steps"] > 0 and not provenance["overlapping"]
+    assert shipped_network().weights_digest == described["weights"]["sha256"]
+    assert sum(path.stat().st_size for path in WEIGHTS.iterdir()) < 20_000_000
+    assert not any("test" in name for name in provenance["scenes"])
