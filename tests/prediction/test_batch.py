@@ -79,6 +79,7 @@ def test_every_column_becomes_an_option(folder: Path) -> None:
         (["hsi,output", "a,b"], "no column 'msi'"),
         (["hsi,msi,output,hsi", "a,b,c,d"], "two columns 'hsi'"),
         (["hsi,msi,output,colour", "a,b,c.tif,d"], "column 'colour'"),
+        (["hsi,msi,output,no-estimate", "a,b,c.tif,yes"], "name it 'estimate', with no in its cells"),
         (["hsi,msi,output", "a,b,c.tif", "a,b"], "line 3: 2 cells; expected 3"),
         (["hsi,msi,output", "a,,c.tif"], "line 2: no msi"),
         (["hsi,msi,output", "a,b,c.jpeg"], "line 2: unknown suffix"),

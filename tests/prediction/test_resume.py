@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from hyperfuse import fuse_files, open_cube, write_cube
+from hyperfuse.cubes.output_options import OutputOptions
 from hyperfuse.cubes.target_lock import lock_file
 from hyperfuse.errors import Cancelled, CubeWriteError, OptionError
 from hyperfuse.prediction.work_folder import WorkFolder
@@ -160,6 +161,8 @@ def test_only_the_same_run_is_continued(pair: tuple[Path, Path], tmp_path: Path,
         fuse_files(*pair, target, method="glp", **KNOWN)
     with pytest.raises(OptionError, match="--resume with another method"):
         fuse_files(*pair, target, method="gsa", resume=True, **KNOWN)
+    with pytest.raises(OptionError, match="--resume with another dtype"):
+        fuse_files(*pair, target, method="glp", resume=True, stored=OutputOptions(dtype="int32"), **KNOWN)
     with pytest.raises(OptionError, match="--resume with another msi"):
         fuse_files(pair[0], write_cube(open_cube(pair[1]), tmp_path / "msi.tif"), target, method="glp", resume=True, **KNOWN)
     with pytest.raises(OptionError, match="raise --ram"):

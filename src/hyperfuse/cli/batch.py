@@ -72,6 +72,8 @@ def _print_table(outcomes: list[PairOutcome]) -> None:
     from rich.table import Table
     from rich.text import Text
 
+    if not outcomes:
+        return
     table = Table("output", "state", "MPix", "tiles", "seconds")
     for column in table.columns[2:]:
         column.justify = "right"

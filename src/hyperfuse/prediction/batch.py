@@ -100,9 +100,9 @@ def _columns(header: list[str], path: Path) -> list[str]:
         name = re.sub(r"[-\s]+", "_", cell.strip().lower().removeprefix("--"))
         name = ALIASES.get(name, name)
         if name not in known or name in NOT_COLUMNS:
-            raise OptionError(
-                f"{path}: column {cell.strip()!r}", f"{', '.join(NEEDED)} or an option of `hyperfuse fuse`", "mend its name"
-            )
+            positive = name.removeprefix("no_")
+            remedy = f"name it {positive!r}, with no in its cells" if name != positive in known else "mend its name"
+            raise OptionError(f"{path}: column {cell.strip()!r}", f"{', '.join(NEEDED)} or an option of `hyperfuse fuse`", remedy)
         columns.append(name)
     missing = [name for name in NEEDED if name not in columns]
     twice = [name for name in columns if columns.count(name) > 1]

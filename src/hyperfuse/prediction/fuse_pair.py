@@ -20,7 +20,7 @@ from hyperfuse.degradation.response import ResponseSpec, response_for
 from hyperfuse.errors import BandError, OptionError
 from hyperfuse.estimation.estimate import KnownParts, estimate_from_samples, estimate_observation
 from hyperfuse.estimation.observation import Observation, default_sigma
-from hyperfuse.methods.catalogue import AUTO
+from hyperfuse.methods.catalogue import AUTO, UNCERTAINTY
 from hyperfuse.methods.detail_injection import detail_reach
 from hyperfuse.methods.fuse_arrays import fuse_arrays, suited_method
 from hyperfuse.methods.nodata import fill_missing, mask_missing
@@ -104,7 +104,9 @@ def fuse_pair(
         if network is None
         else _by_network(network, good, msi, observation, _usable_wavelengths(pair))
     ).numpy()
-    if not usable.all():
+    if method == UNCERTAINTY:
+        fused[~usable] = np.nan  # of bands that are only interpolated nothing is known
+    elif not usable.all():
         fused[~usable] = _interpolated(_tensor(pair.hsi[~usable]), msi, observation).numpy()
     return fused
 

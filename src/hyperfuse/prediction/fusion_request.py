@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from hyperfuse.cubes.output_options import AS_IT_IS, OutputOptions
 from hyperfuse.degradation.response import ResponseSpec
 from hyperfuse.errors import OptionError
-from hyperfuse.methods.catalogue import AUTO, DEFAULT, find_method
+from hyperfuse.methods.catalogue import AUTO, DEFAULT, UNCERTAINTY, find_method
 from hyperfuse.prediction.fuse_pair import ObservationHints
 from hyperfuse.prediction.overlap import INTERSECTION, Area
 
@@ -118,6 +118,17 @@ class FusionRequest:
             Area(self.extent, self.bounds, self.bounds_crs),
             self.local_shift,
         )
+
+    def for_uncertainty(self, output: PathLike) -> FusionRequest:
+        """The same pair, asked how far off its fusion is to be expected, as physical values."""
+        if self.method != DEFAULT or self.weights is not None or self.consistency:
+            raise OptionError(
+                "--uncertainty with another method, weights or consistency",
+                f"the method {DEFAULT}, whose errors it expects",
+                "leave out --method, --weights and --consistency, or --uncertainty",
+            )
+        stored = replace(self.stored, dtype="float32", scale_factor=1.0, nodata=None)
+        return replace(self, output=output, method=UNCERTAINTY, stored=stored)
 
     @property
     def inputs(self) -> dict[str, Path]:

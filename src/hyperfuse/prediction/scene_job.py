@@ -20,12 +20,13 @@ from torch import Tensor
 from hyperfuse.cubes.nodata import nodata_of
 from hyperfuse.cubes.stored_values import Clipping, to_stored
 from hyperfuse.estimation.observation import Observation
+from hyperfuse.methods.catalogue import UNCERTAINTY
 from hyperfuse.methods.nodata import fill_missing, mask_missing
 from hyperfuse.methods.window import Window
 from hyperfuse.prediction.aligned_pair import AlignedPair
 from hyperfuse.prediction.moving import SMALLEST_MOVE, moved
 from hyperfuse.prediction.tile_plan import FINE_ALIGNMENT, Tile, WindowPlace, covered_part, place_for
-from hyperfuse.prediction.window_fusion import WindowFusion
+from hyperfuse.prediction.window_fusion import MethodFusion, WindowFusion
 
 # Cubic splines look farther than their four pixels, but fade by 0.27 from pixel to pixel.
 SPLINE_REACH = 12
@@ -96,8 +97,11 @@ class SceneJob:
         if not usable.all():
             everything = np.empty((len(usable), *fused.shape[1:]), dtype=np.float32)
             everything[usable] = fused
-            bad = torch.from_numpy(np.ascontiguousarray(inputs.hsi[~usable]))
-            everything[~usable] = _interpolated(Window(bad, msi, observation, place.coarse_core, place.fine_core)).numpy()
+            if isinstance(self.fusion, MethodFusion) and self.fusion.method == UNCERTAINTY:
+                everything[~usable] = np.nan  # of bands that are only interpolated nothing is known
+            else:
+                bad = torch.from_numpy(np.ascontiguousarray(inputs.hsi[~usable]))
+                everything[~usable] = _interpolated(Window(bad, msi, observation, place.coarse_core, place.fine_core)).numpy()
             fused = everything
         if len(self.bands) < len(fused):
             fused = fused[self.bands]

@@ -52,7 +52,8 @@ class Journal:
         inputs = {role: _files_of(path) for role, path in request.inputs.items()}
         if request.weights is not None:
             inputs["weights"] = _files_of(Path(request.weights))
-        options = {name: str(value) for name, value in request.options_of_result().items()}
+        wanted = {name: value for name, value in request.options_of_result().items() if name != "stored"}
+        options = {name: str(value) for name, value in (wanted | request.stored.asked_for()).items()}
         return cls(version("hyperfuse"), inputs, options, list(tile_size), dict(record))
 
     def difference(self, other: Journal) -> str | None:
