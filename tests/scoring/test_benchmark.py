@@ -23,6 +23,7 @@ from networks.network_fixtures import tiny_network
 from scoring.tiny_benchmarks import write_scene
 
 METHODS = ["bicubic", "glp"]
+CHEAP = {"knowledge": ["oracle"], "pictures": False}
 
 
 @pytest.fixture
@@ -61,7 +62,7 @@ def test_scores_are_those_of_fuse_on_the_simulated_pair(tmp_path, scene):
 
 def test_killed_run_goes_on_to_the_same_scores(tmp_path, scene, monkeypatch):
     def run(folder):
-        return benchmark(folder, scenes=[str(scene)], methods=METHODS, scales=[4, 8], pictures=False)
+        return benchmark(folder, scenes=[str(scene)], methods=METHODS, scales=[4, 8], **CHEAP)
 
     whole = run(tmp_path / "whole")
     run(tmp_path / "killed")
@@ -85,16 +86,16 @@ def test_killed_run_goes_on_to_the_same_scores(tmp_path, scene, monkeypatch):
 
 def test_another_request_on_the_same_folder_is_refused(tmp_path, scene):
     folder = tmp_path / "out"
-    benchmark(folder, scenes=[str(scene)], methods=["bicubic"], pictures=False)
+    benchmark(folder, scenes=[str(scene)], methods=["bicubic"], **CHEAP)
     before = {path: path.read_bytes() for path in folder.iterdir()}
     with pytest.raises(OptionError, match=r"another request: scales were 4 and are now 8"):
-        benchmark(folder, scenes=[str(scene)], methods=["bicubic"], scales=[8], pictures=False)
+        benchmark(folder, scenes=[str(scene)], methods=["bicubic"], scales=[8], **CHEAP)
     with pytest.raises(OptionError, match=r"competitors differ in glp"):
-        benchmark(folder, scenes=[str(scene)], methods=METHODS, pictures=False)
+        benchmark(folder, scenes=[str(scene)], methods=METHODS, **CHEAP)
     write_scene(tmp_path / "other.npz", seed=5)
     write_cube(open_cube(tmp_path / "other.npz"), scene, overwrite=True)
     with pytest.raises(OptionError, match="scenes differ in"):
-        benchmark(folder, scenes=[str(scene)], methods=["bicubic"], pictures=False)
+        benchmark(folder, scenes=[str(scene)], methods=["bicubic"], **CHEAP)
     assert {path: path.read_bytes() for path in folder.iterdir()} == before
 
 
@@ -119,11 +120,11 @@ def test_a_failure_is_recorded_tried_again_and_stops_nobody_else(tmp_path, scene
         (ZeroDivisionError("by zero\nreally"), True, "ZeroDivisionError: by zero"),
     ):
         monkeypatch.setitem(catalogue.METHODS, "glp", failing(error))
-        done = benchmark(tmp_path / "out", scenes=[str(scene)], methods=["glp", "bicubic"], pictures=False)
+        done = benchmark(tmp_path / "out", scenes=[str(scene)], methods=["glp", "bicubic"], **CHEAP)
         assert [(r.competitor, r.is_bug, r.message) for r in done.failed] == [("glp", is_bug, words)]
         assert [r.state for r in done.results] == ["failed", "scored"]
     monkeypatch.setitem(catalogue.METHODS, "glp", good)
-    assert not benchmark(tmp_path / "out", scenes=[str(scene)], methods=["glp", "bicubic"], pictures=False).failed
+    assert not benchmark(tmp_path / "out", scenes=[str(scene)], methods=["glp", "bicubic"], **CHEAP).failed
 
 
 def test_networks_and_rivals_that_do_not_fit(tmp_path, scene):
@@ -132,7 +133,9 @@ def test_networks_and_rivals_that_do_not_fit(tmp_path, scene):
     build_rival(rival_preset("mimo-sst-thin").with_bands(12, 3)).save_pretrained(tmp_path / "rival")
     build_rival(rival_preset("mimo-sst-thin").with_bands(31, 3)).save_pretrained(tmp_path / "stranger")
     folders = [str(tmp_path / "run" / "weights"), f"mimo={tmp_path / 'rival'}", str(tmp_path / "stranger")]
-    done = benchmark(tmp_path / "out", scenes=[str(scene)], methods=[], weights=folders, knowledge=["blind", "oracle"])
+    done = benchmark(
+        tmp_path / "out", scenes=[str(scene)], methods=[], weights=folders, knowledge=["blind", "oracle"], pictures=False
+    )
     states = {(r.competitor, r.knowledge): r.state for r in done.results}
     assert states == {
         (name, knowledge): "does not fit" if name == "stranger" else "scored"
@@ -169,6 +172,7 @@ def test_what_does_not_go_together_is_left_out(tmp_path, scene):
         methods=["bicubic"],
         scales=[3.2, 32],
         responses=["rgb"],
+        **CHEAP,
     )
     record = json.loads((tmp_path / "out" / "benchmark.json").read_text())
     assert {(r.case.dataset, r.case.response) for r in done.results} == {

@@ -21,14 +21,14 @@ def command(tmp_path):
 def test_everything_is_written_and_made_again_without_the_scenes(tmp_path, command, capsys):
     page = tmp_path / "page.md"
     page.write_text("# Page\n<!-- benchmark out -->\noutdated\n<!-- end of benchmark out -->\nbelow\n")
-    assert run([*command, "--scales", "4,3.2", "--beside-paper", "--into", str(page)]) == 0
+    assert run([*command, "--scales", "4,3.2", "--knowledge", "oracle", "--beside-paper", "--into", str(page)]) == 0
     made = sorted(path.name for path in (tmp_path / "out").iterdir())
     tables = ["summary.md", "tables.csv", "tables.md", "tables.tex"]
     assert made == ["benchmark.json", "pictures", "psnr_against_scale.png", "results.jsonl", *tables]
     assert len(list((tmp_path / "out" / "pictures").glob("CAVE_field_rgb_x*_clean_*.png"))) == 2
     text = page.read_text()
     assert text.startswith("# Page\n") and text.endswith("below\n") and "outdated" not in text
-    assert "as printed" in text and "| glp | 2 |" in text
+    assert "as printed" in text and "| glp (oracle) | 2 |" in text
     summary = (tmp_path / "out" / "summary.md").read_text()
     (tmp_path / "field.npz").unlink()
     (tmp_path / "out" / "summary.md").unlink()
@@ -47,9 +47,9 @@ def test_a_failed_method_is_named_and_ends_with_two(tmp_path, command, capsys, m
 
     monkeypatch.setitem(catalogue.METHODS, "glp", replace(catalogue.METHODS["glp"], over_scene=over_scene))
     other = write_scene(tmp_path / "meadow.npz", seed=1)
-    assert run([*command, str(other), "--no-pictures"]) == 2  # as where the shell has expanded a pattern
-    assert "glp (blind) failed on 2 of its cases, first on field, rgb, x4, clean: a dark night" in capsys.readouterr().err
-    assert "| bicubic | 2 |" in (tmp_path / "out" / "summary.md").read_text()
+    assert run([*command, str(other), "--knowledge", "oracle", "--no-pictures"]) == 2  # as where the shell has expanded a pattern
+    assert "glp (oracle) failed on 2 of its cases, first on field, rgb, x4, clean: a dark night" in capsys.readouterr().err
+    assert "| bicubic (oracle) | 2 |" in (tmp_path / "out" / "summary.md").read_text()
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ from hyperfuse.reporting.fusion_figure import (
 from hyperfuse.reporting.spectra import broken_line
 from hyperfuse.scoring.kept_views import FusedViews, InputViews
 
-PER_ROW = 6
+MOST_PER_ROW, FEWEST_PER_ROW = 7, 5
 SIDE, TITLE, GAP, MARGIN, BAR = 2.1, 0.3, 0.12, 0.15, 0.75
 SPECTRUM_HEIGHT, HEADING, LEGEND = 2.2, 0.45, 0.5
 TALLEST = 2.0
@@ -50,18 +50,19 @@ def case_figure(path: Path, title: str, inputs: InputViews, fused: Mapping[str, 
     shown = [*({"HSI": inputs.hsi, "MSI": inputs.msi, "reference": inputs.reference}.items())]
     columns: list[tuple[str, NDArray[np.uint8], Floats | None]] = [(name, picture, None) for name, picture in shown]
     columns += [(name, views.composite, views.error.astype(np.float64)) for name, views in fused.items()]
-    bands = math.ceil(len(columns) / PER_ROW)
+    bands = math.ceil(len(columns) / MOST_PER_ROW)
+    per_row = max(FEWEST_PER_ROW, math.ceil(len(columns) / bands))
     aspect = min(TALLEST, inputs.reference.shape[0] / inputs.reference.shape[1])
     band_height = TITLE + 2 * SIDE * aspect + SIDE + 3 * GAP
-    width = 2 * MARGIN + PER_ROW * (SIDE + GAP) + BAR
+    width = 2 * MARGIN + per_row * (SIDE + GAP) + BAR
     height = HEADING + bands * band_height + TITLE + SPECTRUM_HEIGHT + HEADING + LEGEND
     figure = Figure(figsize=(width, height), dpi=110, facecolor="white")
     FigureCanvasAgg(figure)
     figure.text(MARGIN / width, 1 - HEADING / 2 / height, title, fontsize=LARGE, fontweight="bold", va="center")
     colours = _common_colours(fused)
     for place, (name, picture, error) in enumerate(columns):
-        left = MARGIN + (place % PER_ROW) * (SIDE + GAP)
-        top = HEADING + (place // PER_ROW) * band_height + TITLE
+        left = MARGIN + (place % per_row) * (SIDE + GAP)
+        top = HEADING + (place // per_row) * band_height + TITLE
         frames = _frames(left, top, aspect, width, height)
         _draw_column(figure, frames, name, picture, error, inputs, close_up, colours, bold=name == best)
     _draw_bar(figure, colours, (width - MARGIN - BAR + 0.1) / width, 1 - (HEADING + TITLE + SIDE) / height, SIDE / height, width)
