@@ -7,9 +7,11 @@ method or network with the true point spread, shift, response and noise.
 from __future__ import annotations
 
 import warnings
+import zlib
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from importlib import resources
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +23,7 @@ from hyperfuse.errors import BandError, HyperfuseError, OptionError
 from hyperfuse.estimation.observation import known_observation
 from hyperfuse.methods.catalogue import AUTO, METHODS, find_method
 from hyperfuse.networks.rivals.catalogue import AnyNetwork
+from hyperfuse.networks.weights_folder import CONFIG_NAME
 from hyperfuse.prediction.aligned_pair import align_pair
 from hyperfuse.prediction.fuse_pair import fuse_pair
 from hyperfuse.prediction.fuse_scene import fuse
@@ -43,7 +46,11 @@ class Competitor:
 
     @property
     def digest(self) -> str | None:
-        return None if self.network is None else self.network.weights_digest
+        """Of the weights that it uses, in a folder or, as a method, in the package."""
+        if self.network is not None:
+            return self.network.weights_digest
+        shipped = resources.files("hyperfuse") / "weights" / str(self.method) / CONFIG_NAME
+        return f"{self.method} {zlib.crc32(shipped.read_bytes()):08x}" if shipped.is_file() else None
 
     def fits(self, pair: CasePair) -> bool:
         """Whether its bands are those that a network is made for."""
