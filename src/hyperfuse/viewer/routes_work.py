@@ -40,7 +40,7 @@ class FuseRequest(Pair):
     """The choices of `hyperfuse fuse`."""
 
     output: Name = Field(min_length=1, max_length=1000)
-    method: str = Field(default="universal", max_length=40)
+    method: str | None = Field(default=None, max_length=40)
     weights: Name | None = Field(default=None, max_length=1000)
     estimate: bool = True
     consistency: bool = False
@@ -91,7 +91,7 @@ async def download_file(path: str, session: SessionHere) -> FileResponse:
 
 @router.get("/methods")
 async def list_methods(session: SessionHere, workers: WorkersHere) -> dict[str, Any]:
-    return await workers.run(lambda: {"methods": _methods(), "networks": session.folder.networks()})
+    return await workers.run(lambda: _methods() | {"networks": session.folder.networks()})
 
 
 @router.post("/estimate")
@@ -155,11 +155,12 @@ def _job(session: Session, name: str) -> Job:
     return job
 
 
-def _methods() -> list[dict[str, str]]:
-    from hyperfuse.methods.catalogue import AUTO, METHODS
+def _methods() -> dict[str, Any]:
+    from hyperfuse.methods.catalogue import AUTO, DEFAULT, METHODS
 
     automatic = {"name": AUTO, "line": "the one that gives the HSI back best when the pair is degraded once more", "reference": ""}
-    return [automatic, *({"name": name, "line": method.line, "reference": method.reference} for name, method in METHODS.items())]
+    named = [{"name": name, "line": method.line, "reference": method.reference} for name, method in METHODS.items()]
+    return {"methods": sorted([automatic, *named], key=lambda method: method["name"] != DEFAULT), "chosen": DEFAULT}
 
 
 def _estimated(hsi: Path, msi: Path) -> dict[str, Any]:
@@ -174,13 +175,15 @@ def _estimated(hsi: Path, msi: Path) -> dict[str, Any]:
 
 
 def _fused(session: Session, hsi: Path, msi: Path, weights: Path | None, output: Path, wanted: FuseRequest) -> dict[str, Any]:
-    from hyperfuse.prediction.fuse_scene import fuse_files
+    from hyperfuse.methods.catalogue import DEFAULT
+    from hyperfuse.prediction import fuse_scene
 
-    written = fuse_files(
+    chosen = wanted.method or DEFAULT
+    written = fuse_scene.fuse_files(
         hsi,
         msi,
         output,
-        method=wanted.method,
+        method=chosen,
         weights=weights,
         estimate=wanted.estimate,
         consistency=wanted.consistency,
@@ -190,7 +193,7 @@ def _fused(session: Session, hsi: Path, msi: Path, weights: Path | None, output:
         resume=wanted.resume,
         ram_gb=wanted.ram_gb,
     )
-    method = str(open_cube(written).attrs.get("hyperfuse_method", wanted.method))
+    method = str(open_cube(written).attrs.get("hyperfuse_method", chosen))
     return {
         "hsi": wanted.hsi,
         "msi": wanted.msi,

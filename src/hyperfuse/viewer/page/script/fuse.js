@@ -10,7 +10,7 @@ import { on, state, tell } from "./store.js";
 
 const WEIGHTS = "weights: ";
 const form = {
-  method: "auto",
+  method: "",
   output: "",
   estimate: true,
   consistency: false,
@@ -32,7 +32,9 @@ async function render() {
   for (const name of ["choice", "estimation", "options", "work"]) parts[name] = make("div", { className: "group" });
   replace(find("panel-fuse"), Object.values(parts));
   try {
-    [{ methods, networks }] = await Promise.all([get("api/methods"), renderChoice(parts.choice)]);
+    const [offered] = await Promise.all([get("api/methods"), renderChoice(parts.choice)]);
+    ({ methods, networks } = offered);
+    form.method ||= offered.chosen;
     renderEstimation(parts.estimation);
     renderOptions();
   } catch (error) {
