@@ -15,7 +15,7 @@ REPORT = "What is made of the results"
 def benchmark(
     more_scenes: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[SOURCE]...", help="More scenes, where the shell has expanded a pattern.", show_default=False),
+        typer.Argument(metavar="SOURCE", help="More scenes, where the shell has expanded a pattern.", show_default=False),
     ] = None,
     *,
     output: Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="Folder for results, tables and figures.")],

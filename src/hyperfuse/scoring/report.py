@@ -12,7 +12,7 @@ from hyperfuse.scoring.kept_views import INPUTS, case_folder, load_fused, load_i
 from hyperfuse.scoring.paper_form import paper_tables
 from hyperfuse.scoring.results import RESULTS, Result, ResultsFile
 from hyperfuse.scoring.run_record import read_record
-from hyperfuse.scoring.scale_chart import scale_chart
+from hyperfuse.scoring.scale_chart import chart_panels, scale_chart
 from hyperfuse.scoring.summary import summary_lines, summary_markdown
 from hyperfuse.scoring.table_files import markdown_lines, tables_csv, tables_latex, tables_markdown
 
@@ -48,13 +48,14 @@ def write_into(document: Path, folder: Path, beside_paper: bool = False) -> Path
     if text.count(begin) != 1 or text.count(end) != 1 or text.index(begin) > text.index(end):
         raise OptionError(f"{document} without a place for these tables", f"the lines {begin} and {end}, once each", "add them")
     results = results_in(folder)
-    lines = list(summary_lines(results, read_record(folder)))
+    lines = ["", *summary_lines(results, read_record(folder), level=3)]
     if beside_paper:
         lines += ["", *markdown_lines(paper_tables(results, beside_paper))]
-    (document.parent / "images").mkdir(exist_ok=True)
-    chart = scale_chart(document.parent / "images" / f"{name}_{CHART}", results, beside_paper)
-    if chart is not None:
-        lines += ["", f"![PSNR against scale](images/{chart.name})"]
+    if chart_panels(results):
+        images = document.parent / "images"
+        images.mkdir(exist_ok=True)
+        scale_chart(images / f"{name}_{CHART}", results, beside_paper)
+        lines += ["", f"![PSNR against scale]({images.name}/{name}_{CHART})"]
     before, after = text[: text.index(begin) + len(begin)], text[text.index(end) :]
     return _written(document, "\n".join([before, *lines, after]))
 

@@ -26,22 +26,24 @@ def summary_markdown(results: Sequence[Result], record: Mapping[str, Any]) -> st
     return "\n".join(["# Benchmark\n", *summary_lines(results, record)]) + "\n"
 
 
-def summary_lines(results: Sequence[Result], record: Mapping[str, Any]) -> Iterator[str]:
+def summary_lines(results: Sequence[Result], record: Mapping[str, Any], level: int = 2) -> Iterator[str]:
+    """The same without its title, with headings of this level."""
+    heading = "#" * level
     yield from session_lines(record)
     yield ""
     yield PROTOCOL_WORDS
     for condition in dict.fromkeys(result.case.condition for result in results):
         chosen = [result for result in results if result.case.condition == condition]
-        yield f"## {condition[0].upper()}{condition[1:]}\n"
+        yield f"{heading} {condition[0].upper()}{condition[1:]}\n"
         yield from condition_table(chosen)
         yield ""
-    yield "## Every case, PSNR in dB / spectral angle in degrees\n"
+    yield f"{heading} Every case, PSNR in dB / spectral angle in degrees\n"
     yield from case_table(results)
     if failures := [result for result in results if result.state == FAILED]:
-        yield "\n## Failed\n"
+        yield f"\n{heading} Failed\n"
         yield from (f"- {result.competitor} ({result.knowledge}), {result.case}: {result.message}" for result in failures)
     if left_out := record["request"].get("left_out"):
-        yield "\n## Left out\n"
+        yield f"\n{heading} Left out\n"
         yield from (f"- {words}" for words in left_out)
 
 
