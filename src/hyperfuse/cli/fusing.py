@@ -117,6 +117,13 @@ def fuse(
     creation_options: out.CreationOptions = None,
     stac: out.Stac = False,
     overwrite: out.Overwrite = False,
+    uncertainty: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Also write how far off each value is to be expected: standard deviations (docs/model_card.md).",
+        ),
+    ] = None,
     report: Annotated[
         bool, typer.Option("--report", help="Also write a page about the result beside it: OUT with .html. See `hyperfuse report`.")
     ] = False,
@@ -182,6 +189,7 @@ def fuse(
         workers=workers,
         cluster=cluster,
     )
+    expected_error = None if uncertainty is None else _uncertainty_request(request, uncertainty)
     page = report_to or (output.with_suffix(".html") if report else None)
     if page is not None:
         from hyperfuse.reporting.quality_report import refuse_unwritable_page
@@ -191,8 +199,19 @@ def fuse(
         _print_plan(request)
         return
     _run(request)
+    if expected_error is not None:
+        _run(expected_error)
     if page is not None:
         _report(request, page)
+
+
+def _uncertainty_request(request: FusionRequest, path: Path) -> FusionRequest:
+    """Everything that can be said against it is said before the first run."""
+    from hyperfuse.cubes.files import refuse_target
+
+    asked = request.for_uncertainty(path)
+    refuse_target(path, output=asked.stored, options=asked.options, cog=asked.cog, overwrite=request.overwrite)
+    return asked
 
 
 def _print_plan(request: FusionRequest) -> None:

@@ -10,6 +10,7 @@ from torch import Tensor
 from hyperfuse.errors import OptionError
 from hyperfuse.estimation.observation import Observation
 from hyperfuse.methods.detail_injection import bicubic, detail_reach, detail_reach_twice, glp, gsa, sfim
+from hyperfuse.methods.expected_error import expected_error
 from hyperfuse.methods.fuse import fuse, fuse_reach, local_fuse
 from hyperfuse.methods.hysure import hysure, hysure_reach
 from hyperfuse.methods.nonlinear_lift import nonlinear_lift
@@ -118,9 +119,14 @@ METHODS: dict[str, Method] = {
 }
 AUTO = "auto"
 DEFAULT = "universal"
+# No method to fuse by: it answers with a standard deviation instead of a value, and is asked for by `--uncertainty`.
+UNCERTAINTY = "uncertainty"
+_OF_ERRORS = Method(expected_error, GUIDED, "how far off universal is to be expected", "this project, docs/model_card.md")
 
 
 def find_method(name: str) -> Method:
+    if name == UNCERTAINTY:
+        return _OF_ERRORS
     if name not in METHODS:
         raise OptionError(f"method {name!r}", f"one of {', '.join([AUTO, *METHODS])}", "see `hyperfuse methods`")
     return METHODS[name]

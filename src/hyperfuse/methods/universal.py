@@ -267,9 +267,9 @@ def _predicted(model: PairModel, pair: _Details, guide: Guide, regressors: _Regr
         model.observation.shift,
     )
     by_pixel = by_pixel * guide.local_gain.exp()
-    smoother = _smoothed(gains[:, 4] * by_scene + gains[:, 5] * by_pixel)
-    smoothed = _smoothed(smoother + gains[:, 2] * by_scene + gains[:, 3] * by_pixel)
-    return smoothed + gains[:, 0] * by_scene + gains[:, 1] * by_pixel
+    smoother = smoothed(gains[:, 4] * by_scene + gains[:, 5] * by_pixel)
+    smooth = smoothed(smoother + gains[:, 2] * by_scene + gains[:, 3] * by_pixel)
+    return smooth + gains[:, 0] * by_scene + gains[:, 1] * by_pixel
 
 
 @torch.no_grad()
@@ -367,7 +367,7 @@ def _corner(matrix: Tensor, ridge: Tensor, count: int) -> Tensor:
     return pad(matrix, (0, count, 0, count)) + beyond
 
 
-def _smoothed(image: Tensor) -> Tensor:
+def smoothed(image: Tensor) -> Tensor:
     """(p, H, W) under the filter (1, 2, 1) / 4 along both axes, the edge repeated. Additions are faster here than convolutions."""
     rows = pad(image[None], (1, 1, 1, 1), mode="replicate")[0] / 16
     for axis in (1, 1, 2, 2):

@@ -127,6 +127,8 @@ class FusionRequest:
                 f"the method {DEFAULT}, whose errors it expects",
                 "leave out --method, --weights and --consistency, or --uncertainty",
             )
+        if Path(output).absolute() == self.target.absolute():
+            raise OptionError(f"{output} for the fused image and its uncertainty", "two files", "mend -o or --uncertainty")
         stored = replace(self.stored, dtype="float32", scale_factor=1.0, nodata=None)
         return replace(self, output=output, method=UNCERTAINTY, stored=stored)
 
