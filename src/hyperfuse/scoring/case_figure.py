@@ -176,9 +176,10 @@ def _mark_pixels(axes: Any, pixels: NDArray[np.int64]) -> None:
 
 
 def _common_colours(fused: Mapping[str, FusedViews]) -> Normalize:
-    """From 0 to what all but the brightest hundredth of all errors reach."""
-    seen = np.concatenate([views.error[np.isfinite(views.error)] for views in fused.values()])
-    return Normalize(0, float(np.percentile(seen, ERROR_PERCENTILE)) if seen.size else 1.0)
+    """One scale for all, from 0 to where most of them have their largest errors: the worst would leave the others dark."""
+    known = [views.error[np.isfinite(views.error)] for views in fused.values()]
+    largest = [float(np.percentile(error, ERROR_PERCENTILE)) for error in known if error.size]
+    return Normalize(0, (float(np.median(largest)) if largest else 0.0) or 1.0)
 
 
 def _overall(error: NDArray[Any]) -> float:

@@ -60,7 +60,7 @@ def scale_chart(path: Path, results: Sequence[Result], beside_paper: bool = Fals
         _dress(axes, key, sorted({result.case.scale for result in found}), first=place % across == 0)
     ordered = sorted(handles, key=lambda name: name.endswith("printed"))
     figure.legend(
-        [handles[name] for name in ordered], ordered, loc="outside lower center", ncols=4 * across, fontsize=SMALL, frameon=False
+        [handles[name] for name in ordered], ordered, loc="outside lower center", ncols=3 * across, fontsize=SMALL, frameon=False
     )
     with published(path, overwrite=True) as target:
         figure.savefig(target, format="png")
@@ -97,7 +97,7 @@ def _draw_printed(axes: Any, printed: Sequence[PrintedScores], scales: set[float
     handles = {}
     for method, marker in zip(dict.fromkeys(each.method for each in printed), itertools.cycle("1234+x.")):
         points = sorted((each.scale, float(each.figures["psnr_db"].mean)) for each in printed if each.method == method)
-        points = [point for point in points if min(scales) <= point[0] <= max(scales)]
+        points = [point for point in points if point[0] in scales]
         if points:
             (handles[f"{method}, as printed"],) = axes.plot(
                 *zip(*points, strict=True), color=PRINTED_COLOUR, marker=marker, markersize=6, linewidth=0.8
