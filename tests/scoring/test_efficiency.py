@@ -63,7 +63,7 @@ def test_sizes_of_growth() -> None:
     sides, bands = growth_sizes(PairSize(31, 3, 128, 4.0))
     assert [size.side for size in sides] == [128, 160, 192]
     assert [size.bands for size in bands] == [4, 6, 8]
-    assert {size.side for size in bands} == {64}
+    assert {size.side for size in bands} == {32}
     sides, _ = growth_sizes(SMALL)
     assert [size.side for size in sides] == [32], "not less than eight coarse pixels"
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator
 
 from hyperfuse.cubes.publishing import published
 from hyperfuse.reporting.paper_tables.printed import PrintedEfficiency, printed_efficiency
@@ -102,7 +103,7 @@ def _row(cost: SubjectCost) -> str:
 def _growth_lines(result: EfficiencyResult) -> Iterator[str]:
     yield (
         "\nGrowth: exponents p of cost ~ size^p, fitted to processor times (on CUDA: to the fastest runs); pixels at "
-        f"{result.size.bands} bands, bands at half of the side. 1 is proportional; blank: too few sizes, or too little memory "
+        f"{result.size.bands} bands, bands at a quarter of the side. 1 is proportional; blank: too few sizes, or too little memory "
         "to be seen.\n"
     )
     yield "| | pixels: time | memory | multiply-adds | up to | bands: time | memory | multiply-adds | up to |"
@@ -153,6 +154,9 @@ def growth_figure(result: EfficiencyResult) -> Figure:
     for axes, name in ((left, "fine pixels"), (right, "bands")):
         measured = "time" if result.device == "cuda" else "processor time"
         axes.set(xscale="log", yscale="log", xlabel=name, ylabel=f"{measured} of one pair, ms")
+        shown = sorted({across for line in axes.get_lines() for across in line.get_xdata()})
+        axes.set_xticks(shown, [f"{round(across**0.5)}²" if axes is left else f"{across:g}" for across in shown])
+        axes.xaxis.set_minor_locator(NullLocator())
         axes.grid(which="major", alpha=0.3, linewidth=0.5)
         axes.spines[["top", "right"]].set_visible(False)
         axes.set_title(f"Time against {name}", loc="left", fontsize=MEDIUM)

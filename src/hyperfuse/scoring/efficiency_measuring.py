@@ -22,9 +22,9 @@ from hyperfuse.scoring.measuring import measured
 MATMUL_SIDE = 1024
 FEWEST_REPEATS = 3
 # What growth is fitted to: shares of the pair's side, and numbers of bands on a smaller pair.
-SIDES = (0.5, 0.75, 1.0, 1.5, 2.0)
+SIDES = (0.25, 0.375, 0.5, 1.0, 1.5, 2.0)
 BAND_COUNTS = (16, 31, 62, 124, 186)
-SIDE_FOR_BANDS = 0.5
+SIDE_FOR_BANDS = 0.25
 FEWEST_POINTS = 3
 
 
@@ -197,14 +197,14 @@ def _growth(
     extent: Callable[[PairSize], int],
     known: dict[PairSize, Point],
 ) -> Growth:
-    """From the smallest up; a size that would take much longer than its seconds, by what came before it, ends the row."""
+    """From the smallest up; a size that would take longer than its seconds, by what came before it, is left out."""
     points: list[Point] = []
     for size in sizes:
         if not subject.fits(size):
             continue
-        if points and points[-1].timing.steady * extent(size) / extent(points[-1].size) > effort.seconds:
-            break
         if size not in known:
+            if points and points[-1].timing.steady * extent(size) / extent(points[-1].size) > effort.seconds:
+                continue
             known[size] = Point(size, timed(subject.prepared(size, device), effort, device), subject.multiply_adds(size))
         points.append(known[size])
     extents = [float(extent(point.size)) for point in points]
