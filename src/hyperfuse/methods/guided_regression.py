@@ -112,9 +112,10 @@ class GuidedRegression:
         queries, nearness, ridge, detail = torch.split(pixels, [size, 1, 1, bands], dim=-1)
         lengths = queries.square().sum(-1, keepdim=True) + (keys.square().sum(-1) + 1)[:, :, None]
         distance = lengths - (2 * queries) @ keys.mT
-        heaviest = weight.detach().amax(2, keepdim=True)
-        weights = torch.exp(spatial * nearness.exp() + (weight - heaviest).mT) / distance.clamp_min(1)
-        weights = weights / weights.sum(-1, keepdim=True).clamp_min(1e-30)
+        logarithms = spatial * nearness.exp() + weight.mT
+        # The heaviest neighbour weighs 1 before its distance counts, so that no sum of weights vanishes.
+        weights = torch.exp(logarithms - logarithms.detach().amax(-1, keepdim=True)) / distance.clamp_min(1)
+        weights = weights / weights.sum(-1, keepdim=True)
         direction = solve_lower(self._system(products.mT @ weights.mT, ridge[..., 0].exp()), detail)
         predicted: Tensor = (weights * (direction @ inputs.mT)) @ outputs
         return predicted
