@@ -135,11 +135,13 @@ def computing_seconds() -> float:
 
 
 def spectra_seconds(path: Path) -> tuple[list[float], float]:
-    """How long each of many took, and how much computing one of them is."""
+    """How long each of many took, once the picture stands, and how much computing one of them is."""
     places = np.random.default_rng(1).integers(0, SIDE, (30, 2))
     seconds = []
     with served({"fused": path}, path.parent) as url, httpx.Client(base_url=url, timeout=60) as client:
-        client.get("api/scene")
+        top = f"api/tiles/1/fused/{client.get('api/scene').json()['levels']}/0/0"
+        while float(client.get(top).headers["x-complete"]) < 1:
+            time.sleep(0.1)
         before = computing_seconds()
         for row, column in places:
             start = time.perf_counter()

@@ -165,6 +165,9 @@ def test_no_path_leads_outside(client: httpx.Client, path: str) -> None:
     refused(client.post("api/estimate", json={"hsi": path, "msi": "msi.tif"}))
     refused(client.post("api/fuse", json=PAIR | {"output": path}))
     refused(client.post("api/fuse", json=PAIR | {"msi": path, "output": "out.tif"}))
+    refused(client.post("api/fuse", json=PAIR | {"weights": path, "output": "out.tif"}))
+    refused(client.post("api/uncertainty", json=PAIR | {"output": "reference.tif", "uncertainty": path}))
+    refused(client.post("api/uncertainty", json=PAIR | {"output": path, "uncertainty": "out.tif"}))
 
 
 REACHING_OUT = ["outside.hdr", "guess.vrt", "disguised.tif", "plain.txt", "raw.h5", "linked.h5", "virtual.h5", "linked.zarr"]

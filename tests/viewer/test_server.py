@@ -124,6 +124,32 @@ def test_estimate_fuse_view_download(client: httpx.Client, folder: Path) -> None
     assert scores["result"]["reference"]["psnr_db"] > 30
 
 
+def test_uncertainty_of_what_was_fused(client: httpx.Client) -> None:
+    choices = {"hsi": "hsi.tif", "msi": "msi.tif", "output": "sure.tif", "estimate": False}
+    assert finished(client, client.post("api/fuse", json=choices).json())["state"] == "done"
+    job = finished(client, client.post("api/uncertainty", json=choices | {"uncertainty": "sure_uncertainty.tif"}).json())
+    assert job["state"] == "done", job
+    scene = client.post("api/scene", json={"fused": "sure.tif", "uncertainty": job["result"]["uncertainty"]}).json()
+    assert [map_["name"] for map_ in scene["maps"] if not map_["why_not"]] == ["uncertainty_map"]
+    legend = client.get(f"api/legends/{scene['number']}/uncertainty_map").json()
+    assert 0 < legend["limits"][0][1] < 1
+    other = choices | {"uncertainty": "other.tif", "method": "gsa"}
+    assert "another method" in finished(client, client.post("api/uncertainty", json=other).json())["error"]["got"]
+
+
+def test_networks_of_the_folder(client: httpx.Client, folder: Path) -> None:
+    weights = folder / "deeper" / "network"
+    weights.mkdir()
+    (weights / "config.json").write_text("{}")
+    (weights / "weights-0123456789ab.safetensors").write_bytes(b"no tensors")
+    assert client.get("api/methods").json()["networks"] == ["deeper/network"]
+    choices = {"hsi": "hsi.tif", "msi": "msi.tif", "output": "by_network.tif", "weights": "deeper/network"}
+    failed = finished(client, client.post("api/fuse", json=choices).json())
+    assert failed["state"] == "failed"
+    assert "config.json" in failed["error"]["got"]
+    assert client.post("api/fuse", json=choices | {"weights": "deeper"}).status_code == 400
+
+
 def test_a_second_run_does_not_overwrite(client: httpx.Client, folder: Path) -> None:
     pair = {"hsi": "hsi.tif", "msi": "msi.tif", "output": "reference.tif", "method": "gsa"}
     reply = client.post("api/fuse", json=pair)

@@ -5,7 +5,7 @@ import { openScene } from "./files.js";
 import { chosen, files, renderChoice, startChoice } from "./fuse_choice.js";
 import { renderEstimation } from "./fuse_estimation.js";
 import { watch } from "./jobs.js";
-import { errorBox, say } from "./messages.js";
+import { complain, errorBox, say } from "./messages.js";
 import { on, state, tell } from "./store.js";
 
 const WEIGHTS = "weights: ";
@@ -22,6 +22,7 @@ const form = {
 const parts = {};
 let methods = [];
 let networks = [];
+let preferred = "";
 let ready = false;
 let running = false;
 
@@ -34,7 +35,8 @@ async function render() {
   try {
     const [offered] = await Promise.all([get("api/methods"), renderChoice(parts.choice)]);
     ({ methods, networks } = offered);
-    form.method ||= offered.chosen;
+    preferred = offered.chosen;
+    form.method ||= preferred;
     renderEstimation(parts.estimation);
     renderOptions();
   } catch (error) {
@@ -141,7 +143,7 @@ async function ended(job, choices) {
   if (job.state === "failed") return replace(parts.work, errorBox(job.error));
   if (job.state === "cancelled") return replace(parts.work, cancelled(choices));
   form.output = "";
-  replace(parts.work, result(job));
+  replace(parts.work, result(job, choices));
   if (find("panel-fuse").hidden) say(`${job.result.output} is fused`, "", 8);
   await renderChoice(parts.choice);
   renderOptions();
@@ -155,7 +157,7 @@ function cancelled(choices) {
   return make("div", { className: "warn", id: "fuse-cancelled" }, words, again);
 }
 
-function result(job) {
+function result(job, choices) {
   const { output, method, bytes: size, downloads, hsi, msi } = job.result;
   const view = async () => {
     try {
@@ -177,7 +179,32 @@ function result(job) {
       button("View the result", view, { className: "primary", id: "fuse-view" }),
       downloads.map((path) => make("a", link(path), words(path))),
     ),
+    method === preferred && choices && !choices.consistency ? sureness(choices) : null,
   ];
+}
+
+// How far off each value may be; of the method that knows.
+function sureness(choices) {
+  const box = make("div", {});
+  const path = choices.output.replace(/(\.[^.]+)$/, "_uncertainty$1");
+  const { output: fused, hsi, msi } = choices;
+  const ended = (job) => {
+    if (job.state !== "done") return replace(box, job.error ? errorBox(job.error) : start);
+    const view = () => openScene({ fused, hsi, msi, uncertainty: path }).catch(complain);
+    replace(box, make("code", {}, path), " ", button("View both", view, { id: "view-uncertainty" }));
+    tell("files", "uncertainty");
+  };
+  const begin = async () => {
+    try {
+      const job = await post("api/uncertainty", { ...choices, uncertainty: path, resume: false });
+      replace(box, watch(job, "Uncertainty", ended));
+    } catch (error) {
+      replace(box, errorBox(error));
+    }
+  };
+  const start = button("How sure is it?", begin, { id: "find-uncertainty", title: `Writes ${path}` });
+  replace(box, start);
+  return box;
 }
 
 export function startFusing() {
