@@ -170,7 +170,7 @@ def _response(spectra: Tensor, seen: Tensor, wavelength_nm: NDArray[np.float64] 
             f"({seen.shape[0]}, {spectra.shape[0]}): one row per msi band, one column per hsi band",
         )
     misfit = (response @ spectra - seen).square().mean(1)
-    return ResponseFit(response, torch.zeros(seen.shape[0], dtype=torch.float64), misfit, spectra.shape[1])
+    return ResponseFit(response, torch.zeros(seen.shape[0], dtype=torch.float64), misfit, misfit)
 
 
 def _stated_or(stated: float | Tensor | None, estimate: Callable[[], Tensor], bands: int) -> Tensor:

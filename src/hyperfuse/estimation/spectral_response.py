@@ -18,6 +18,7 @@ SMOOTHNESS_LADDER = (1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7)
 TOLERATED_MISFIT = 1.05
 # A constant offset between the sensors is believed only if it explains this share of the misfit.
 OFFSET_MUST_EXPLAIN = 0.2
+FOLDS, FEWEST_PER_FOLD = 4, 6
 
 
 @dataclass(frozen=True)
@@ -25,13 +26,7 @@ class ResponseFit:
     response: Tensor  # (M, C), never negative
     offset: Tensor  # (M,)
     misfit: Tensor  # (M,) variance of what is left on the coarse grid
-    pixels: int
-
-    @property
-    def largest_misfit(self) -> Tensor:
-        """(M,) What the misfit may truly be, given that the weights were fitted to it; infinite where that says nothing."""
-        freedom = self.pixels - (self.response > 0).sum(1)
-        return torch.where(freedom > self.pixels / 3, self.misfit * self.pixels / freedom.clamp_min(1), torch.inf)
+    largest_misfit: Tensor  # (M,) what it may truly be, given that the weights were fitted to it; infinite where nothing is known
 
 
 def fit_response(hsi: Tensor, msi: Tensor, wavelength_nm: NDArray[np.float64] | None = None) -> ResponseFit:
@@ -44,12 +39,29 @@ def fit_response(hsi: Tensor, msi: Tensor, wavelength_nm: NDArray[np.float64] | 
     rough = plain_misfit > 1e-8 * msi.square().mean(1)
     shifted = rough & (centred_misfit < (1 - OFFSET_MUST_EXPLAIN) * plain_misfit)
     offset = (level - centred @ mean)[:, 0]
-    return ResponseFit(
-        response=torch.where(shifted[:, None], centred, plain),
-        offset=torch.where(shifted, offset, torch.zeros_like(offset)),
-        misfit=torch.where(shifted, centred_misfit, plain_misfit),
-        pixels=hsi.shape[1],
-    )
+    response, misfit = torch.where(shifted[:, None], centred, plain), torch.where(shifted, centred_misfit, plain_misfit)
+    pixels = hsi.shape[1]
+    freedom = pixels - (response > 0).sum(1)
+    enough = freedom > pixels / 3
+    largest = misfit * pixels / freedom.clamp_min(1)
+    if not bool(enough.all()):
+        # More weights than pixels can tell apart: what a fit to some of the pixels leaves of the others tells.
+        largest = torch.where(enough, largest, _left_out_misfit(hsi, msi, roughness))
+    return ResponseFit(response, torch.where(shifted, offset, torch.zeros_like(offset)), misfit, largest)
+
+
+def _left_out_misfit(hsi: Tensor, msi: Tensor, roughness: Tensor) -> Tensor:
+    """(M,) Mean squared error of responses on pixels that they were not fitted to; infinite where there are too few."""
+    pixels = hsi.shape[1]
+    if pixels < FEWEST_PER_FOLD * FOLDS:
+        return torch.full((len(msi),), torch.inf, dtype=torch.float64)
+    fold = torch.arange(pixels) % FOLDS
+    total = torch.zeros(len(msi), dtype=torch.float64)
+    for place in range(FOLDS):
+        fitted, left = fold != place, fold == place
+        response, _ = _smooth_nnls(hsi[:, fitted], msi[:, fitted], roughness)
+        total += (response @ hsi[:, left] - msi[:, left]).square().sum(1)
+    return total / pixels
 
 
 def _smooth_nnls(hsi: Tensor, msi: Tensor, roughness: Tensor) -> tuple[Tensor, Tensor]:
