@@ -31,11 +31,9 @@ def peak_bytes(report: Path, *arguments: str, cores: int | None = None) -> int:
 
 
 def pretend_cores(count: int) -> None:
-    import torch
-
+    """Threads of libraries stay as they are: more of them than cores would wait for each other for minutes on a busy machine."""
     from hyperfuse.prediction import memory
 
-    torch.set_num_threads(count)
     memory._processors = lambda: count
 
 

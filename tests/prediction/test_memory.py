@@ -10,6 +10,7 @@ import torch
 
 from hyperfuse import fuse, open_cube
 from hyperfuse.cli.app import run
+from hyperfuse.methods.catalogue import DEFAULT
 from hyperfuse.prediction import memory
 from hyperfuse.prediction.memory import MOST_THREADS, MemoryPlan, bounded_pools
 from peak_memory import STATUS, peak_bytes
@@ -23,17 +24,17 @@ measurable = pytest.mark.skipif(not STATUS.exists(), reason="the system does not
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """In one piece it would take twice the memory that it may."""
-    return written_pair(tmp_path_factory.mktemp("pair"), (128, 128), bands=80)
+    """In one piece it would not fit."""
+    return written_pair(tmp_path_factory.mktemp("pair"), (96, 96), bands=80)
 
 
 @measurable
 def test_peak_memory_stays_below_the_limit(pair: tuple[Path, Path], tmp_path: Path) -> None:
     """On a machine that seems to have many cores: more tiles at once, more threads."""
     target = tmp_path / "fused.hdr"
-    command = ["fuse", *map(str, pair), "-o", str(target), "--no-estimate", "--method", "local_fuse", "--ram", str(RAM)]
+    command = ["fuse", *map(str, pair), "-o", str(target), "--no-estimate", "--method", DEFAULT, "--ram", str(RAM)]
     assert peak_bytes(tmp_path / "peak.txt", *command, cores=32) < RAM * GIGABYTE
-    whole = fuse(*pair, method="local_fuse", estimate=False)
+    whole = fuse(*pair, method=DEFAULT, estimate=False)
     differences = np.abs(open_cube(target).values.astype(int) - whole.values)
     assert differences.max() <= 1e-3 * np.ptp(whole.values) + 1
 
@@ -61,14 +62,14 @@ def test_the_plan_of_a_dry_run(pair: tuple[Path, Path], tmp_path: Path, capsys: 
     command = ["fuse", *map(str, pair), "-o", str(tmp_path / "fused.tif"), "--no-estimate", "--method", "glp", "--dry-run"]
     assert run([*command, "--ram", str(RAM)]) == 0
     lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.replace("fused by", "method").splitlines())
-    assert lines["HSI"].startswith("128 x 128 pixels")
-    assert lines["MSI"].startswith("512 x 512 pixels")
+    assert lines["HSI"].startswith("96 x 96 pixels")
+    assert lines["MSI"].startswith("384 x 384 pixels")
     assert lines["scale"] == "4"
     assert lines["method"] == "glp"
     assert " pixels, which look 5 HSI pixels around them; " in lines["tiles"]
     assert f" of {RAM} GB at the peak" in lines["memory"]
     assert "MPix/s" in lines["time"]
-    assert lines["output"].startswith("512 x 512 pixels, 80 bands of int16: 41.9 MB before compression, and as much for tiles")
+    assert lines["output"].startswith("384 x 384 pixels, 80 bands of int16: 23.6 MB before compression, and as much for tiles")
     assert lines["disk"].endswith(" free")
     assert run([*command, "--ram", "20"]) == 0
     assert "1, the whole scene" in capsys.readouterr().out
