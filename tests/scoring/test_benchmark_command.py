@@ -32,11 +32,13 @@ def test_everything_is_written_and_made_again_without_the_scenes(tmp_path, comma
     summary = (tmp_path / "out" / "summary.md").read_text()
     (tmp_path / "field.npz").unlink()
     (tmp_path / "out" / "summary.md").unlink()
-    assert run(["-q", "benchmark", "-o", str(tmp_path / "out"), "--no-pictures", "--into", str(tmp_path / "field.md")]) == 2
+    again = ["-q", "benchmark", "-o", str(tmp_path / "out"), "--no-pictures"]
+    assert run(again) == 0
     assert (tmp_path / "out" / "summary.md").read_text() == summary
+    assert run([*again, "--into", str(tmp_path / "field.md")]) == 2
     assert "No such file" in capsys.readouterr().err
     (tmp_path / "field.md").write_text("no marks")
-    assert run(["-q", "benchmark", "-o", str(tmp_path / "out"), "--no-pictures", "--into", str(tmp_path / "field.md")]) == 2
+    assert run([*again, "--into", str(tmp_path / "field.md")]) == 2
     assert "without a place for these tables" in capsys.readouterr().err
 
 
@@ -56,6 +58,7 @@ def test_a_failed_method_is_named_and_ends_with_two(tmp_path, command, capsys, m
     ("wrong", "words"),
     [
         (["--scales", "four"], "scale four"),
+        (["--into", "no_such_page.md"], "no_such_page.md: No such file"),
         (["--noise", "30"], "two numbers with a comma between them"),
         (["--shift", "a,b"], "--shift 'a'"),
         (["--split", "mine"], "split 'mine'"),

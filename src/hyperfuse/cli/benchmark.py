@@ -102,11 +102,13 @@ def benchmark(
     [dim]hyperfuse benchmark --scenes 'test/*.npz' --scales 4,8 --responses rgb,rgb+nir --noise 30,40 -o scores[/dim]
     [dim]hyperfuse benchmark -o scores[/dim]         makes tables and figures of what is there again
     """
-    from hyperfuse.scoring.report import results_in, write_into, write_report
+    from hyperfuse.scoring.report import around_the_place, results_in, write_into, write_report
     from hyperfuse.scoring.results import FAILED
     from hyperfuse.scoring.summary import failures_in_words
 
     scenes = [*(scenes or []), *(more_scenes or [])]
+    if into is not None:
+        around_the_place(into, output)  # hours of scoring should not end with a page that does not exist
     if scenes or pair:
         _run(
             output,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -24,6 +25,9 @@ def write_report(folder: Path, beside_paper: bool = False, pictures: bool = True
     """Everything that the folder's results give; the files that were written, replacing older ones."""
     record, results = read_record(folder), results_in(folder)
     tables = paper_tables(results, beside_paper)
+    if beside_paper and not any(table.warnings for table in tables):
+        datasets = ", ".join(dict.fromkeys(table.dataset for table in tables))
+        warnings.warn(f"the paper prints no numbers of {datasets} at these scales, without noise and shift", stacklevel=2)
     written = [
         _written(folder / "summary.md", summary_markdown(results, record)),
         _written(folder / "tables.md", tables_markdown(tables)),
@@ -40,13 +44,7 @@ def write_into(document: Path, folder: Path, beside_paper: bool = False) -> Path
     The chart goes into `images` beside the document.
     """
     name = folder.absolute().name
-    begin, end = BEGIN.format(name), END.format(name)
-    try:
-        text = document.read_text(encoding="utf-8")
-    except OSError as error:
-        raise OptionError(f"{document}: {error.strerror}", "a Markdown file", "check --into") from error
-    if text.count(begin) != 1 or text.count(end) != 1 or text.index(begin) > text.index(end):
-        raise OptionError(f"{document} without a place for these tables", f"the lines {begin} and {end}, once each", "add them")
+    before, after = around_the_place(document, folder)
     results = results_in(folder)
     lines = ["", *summary_lines(results, read_record(folder), level=3)]
     if beside_paper:
@@ -56,8 +54,22 @@ def write_into(document: Path, folder: Path, beside_paper: bool = False) -> Path
         images.mkdir(exist_ok=True)
         scale_chart(images / f"{name}_{CHART}", results, beside_paper)
         lines += ["", f"![PSNR against scale]({images.name}/{name}_{CHART})"]
-    before, after = text[: text.index(begin) + len(begin)], text[text.index(end) :]
     return _written(document, "\n".join([before, *lines, after]))
+
+
+def around_the_place(document: Path, folder: Path) -> tuple[str, str]:
+    """The document up to its mark for this folder's name, and from the closing mark on; it must have both."""
+    name = folder.absolute().name
+    begin, end = BEGIN.format(name), END.format(name)
+    try:
+        text = document.read_text(encoding="utf-8")
+    except OSError as error:
+        raise OptionError(f"{document}: {error.strerror}", "a Markdown file", "check --into") from error
+    except UnicodeDecodeError as error:
+        raise OptionError(f"{document} is no text", "a Markdown file", "check --into") from error
+    if text.count(begin) != 1 or text.count(end) != 1 or text.index(begin) > text.index(end):
+        raise OptionError(f"{document} without a place for these tables", f"the lines {begin} and {end}, once each", "add them")
+    return text[: text.index(begin) + len(begin)], text[text.index(end) :]
 
 
 def results_in(folder: Path) -> list[Result]:
