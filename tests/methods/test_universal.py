@@ -122,6 +122,22 @@ def test_very_few_pixels_are_fused_without_the_network():
     assert bool(torch.isfinite(by_network).all())
 
 
+def test_a_level_that_the_observation_does_not_know_changes_little():
+    pair = tiny_pair(12, 3, (10, 11), 4.0)
+    fused, moved = (fuse_arrays(pair.hsi, msi, pair.observation, "universal") for msi in (pair.msi, pair.msi + 50))
+    assert psnr_db(moved.numpy(), fused.numpy()) > 40
+
+
+@pytest.mark.parametrize("method", ["universal", "uncertainty", "fuse"])
+@pytest.mark.parametrize("spike", [-9999, 1e6])
+def test_one_wild_pixel_leaves_numbers_everywhere(method, spike):
+    pair = tiny_pair(12, 3, (10, 11), 4.0)
+    for place in (0, 1):
+        images = [pair.hsi.clone(), pair.msi.clone()]
+        images[place][:, 3, 3] = spike
+        assert bool(torch.isfinite(fuse_arrays(*images, pair.observation, method)).all())
+
+
 def test_shipped_weights_say_how_they_were_made():
     described = json.loads((WEIGHTS / "config.json").read_text(encoding="utf-8"))
     provenance = described["provenance"]

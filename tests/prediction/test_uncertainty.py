@@ -39,6 +39,17 @@ def test_a_handful_of_pixels():
     assert expected.shape == pair.reference.shape and bool(torch.isfinite(expected).all())
 
 
+def test_without_an_msi_it_is_what_interpolation_loses():
+    pair = tiny_pair(6, 3, (8, 9), 4)
+    with pytest.warns(UserWarning, match="constant"):
+        expected = fuse_arrays(pair.hsi, torch.ones_like(pair.msi), pair.observation, "uncertainty")
+    with pytest.warns(UserWarning, match="constant"):
+        fused = fuse_arrays(pair.hsi, torch.ones_like(pair.msi), pair.observation)
+    true = (fused - pair.reference).square().mean().sqrt()
+    assert expected.shape == fused.shape
+    assert 0.1 < float(true / expected.square().mean().sqrt()) < 10
+
+
 def test_command(files):
     command = ["fuse", str(files / "hsi.tif"), str(files / "msi.tif"), "-o", str(files / "fused.tif")]
     assert run([*command, "--uncertainty", str(files / "errors.tif")]) == 0

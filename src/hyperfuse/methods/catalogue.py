@@ -10,7 +10,7 @@ from torch import Tensor
 from hyperfuse.errors import OptionError
 from hyperfuse.estimation.observation import Observation
 from hyperfuse.methods.detail_injection import bicubic, detail_reach, detail_reach_twice, glp, gsa, sfim
-from hyperfuse.methods.expected_error import expected_error
+from hyperfuse.methods.expected_error import expected_error, expected_error_without_msi
 from hyperfuse.methods.fuse import fuse, fuse_reach, local_fuse
 from hyperfuse.methods.hysure import hysure, hysure_reach
 from hyperfuse.methods.nonlinear_lift import nonlinear_lift
@@ -42,6 +42,8 @@ class Method:
     footprint: Footprint
     line: str
     reference: str
+    without_msi: Callable[[Window], SceneWise[Tensor]] = bicubic
+    """What takes its place where the msi is constant."""
 
     def function(self, hsi: Tensor, msi: Tensor, observation: Observation) -> Tensor:
         """hsi (C, h, w), msi (M, H, W) -> (C, H, W), where the pair is the whole scene."""
@@ -121,7 +123,13 @@ AUTO = "auto"
 DEFAULT = "universal"
 # No method to fuse by: it answers with a standard deviation instead of a value, and is asked for by `--uncertainty`.
 UNCERTAINTY = "uncertainty"
-_OF_ERRORS = Method(expected_error, GUIDED, "how far off universal is to be expected", "this project, docs/model_card.md")
+_OF_ERRORS = Method(
+    expected_error,
+    GUIDED,
+    "how far off universal is to be expected",
+    "this project, docs/model_card.md",
+    without_msi=expected_error_without_msi,
+)
 
 
 def find_method(name: str) -> Method:

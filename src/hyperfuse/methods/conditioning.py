@@ -26,7 +26,8 @@ BEYOND_REACH = 1e-2
 def condition_on_msi(mean: Tensor, prior: Tensor, model: PairModel) -> tuple[Tensor, Tensor]:
     """The posterior mean (p, H, W) and covariance (p, p) once every fine pixel has seen its msi value."""
     seen = model.msi_from_components
-    gain = torch.linalg.solve(seen @ prior @ seen.T + model.msi_noise, seen @ prior).T
+    # A response in a wrong unit makes the noise vanish beside the rest: even then this can be inverted.
+    gain = torch.linalg.solve(lifted(seen @ prior @ seen.T + model.msi_noise, 1e-13), seen @ prior).T
     innovation = model.msi - mix_bands(seen, mean)
     return mean + mix_bands(gain, innovation), positive_part(prior - gain @ seen @ prior)
 

@@ -46,8 +46,9 @@ def expected_error(window: Window) -> SceneWise[Tensor]:
     by_noise = factor * NOISE * model.noise_gain * _per_band(model.hsi_noise, model)
     where = EVERYWHERE + UNEXPLAINED * core.fine(unexplained) / of_unexplained
     busy = core.fine(activity) / of_activity
-    variance: Tensor = by_prior * where + by_detail * busy + by_noise
-    return variance.clamp_min(0).sqrt()
+    # In place: images of all bands are what takes memory.
+    variance: Tensor = (by_prior * where).add_(by_detail * busy).add_(by_noise)
+    return variance.clamp_min_(0).sqrt_()
 
 
 def _unexplained(model: PairModel, mean: Tensor) -> Tensor:
@@ -68,8 +69,13 @@ def _mean(image: Tensor) -> SceneWise[Tensor]:
     return mean.clamp_min(1e-30).to(image)
 
 
+def expected_error_without_msi(window: Window) -> SceneWise[Tensor]:
+    """The same of an hsi that is only interpolated."""
+    return (yield from _spread_of_detail((yield from model_pair(window))))
+
+
 def _spread_of_detail(model: PairModel) -> SceneWise[Tensor]:
-    """Of a handful of pixels nothing more is known than how much interpolation loses on them."""
+    """Of a handful of pixels, or without an msi, nothing more is known than how much interpolation loses."""
     window = model.window
     detail = model.coefficients - model.operator.apply(model.upsample(model.coefficients))
     spread = yield from scene_covariance(lambda: window.coarse(detail))

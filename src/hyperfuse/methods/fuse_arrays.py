@@ -16,6 +16,7 @@ from hyperfuse.estimation.estimate import NOTHING_KNOWN, KnownParts, estimate_ob
 from hyperfuse.estimation.observation import Observation, require_pair
 from hyperfuse.methods.catalogue import AUTO, DEFAULT, find_method
 from hyperfuse.methods.consistency import make_consistent
+from hyperfuse.methods.detail_injection import bicubic
 from hyperfuse.methods.nodata import fill_missing, mask_missing, require_values, usable_msi_bands
 from hyperfuse.methods.over_scene import SceneWise, alone
 from hyperfuse.methods.pair_model import scene_levels
@@ -53,16 +54,20 @@ def suited_method(window: Window) -> str:
 
 def fuse_window(window: Window, method: str, consistency: bool = False) -> SceneWise[Tensor]:
     """The core of a window, fused by the method of this name: NaN marks missing pixels, units are the hsi's."""
-    return fuse_window_by(find_method(method).over_scene, window, consistency)
+    found = find_method(method)
+    return fuse_window_by(found.over_scene, window, consistency, found.without_msi)
 
 
 def fuse_window_by(
-    over_scene: Callable[[Window], SceneWise[Tensor]], window: Window, consistency: bool = False
+    over_scene: Callable[[Window], SceneWise[Tensor]],
+    window: Window,
+    consistency: bool = False,
+    without_msi: Callable[[Window], SceneWise[Tensor]] = bicubic,
 ) -> SceneWise[Tensor]:
-    """The same by a method that has no name, such as one with weights of its own."""
+    """The same by a method that has no name, such as one with weights of its own; `without_msi` where the msi is constant."""
     pair = yield from _prepared(window)
     if not pair.msi_says_something:
-        over_scene, consistency = find_method("bicubic").over_scene, False
+        over_scene, consistency = without_msi, False
     if consistency:
         fused = yield from over_scene(pair.window.for_everything())
         fused = yield from make_consistent(fused, pair.window)

@@ -39,6 +39,7 @@ from hyperfuse.networks.prior_network import Guide, PriorNetwork
 FEATURE_RIDGE = 0.03
 SMOOTHING_REACH = 2
 QUIET = 1e-3  # an msi whose noise is less than this share of itself is left as it is
+OFF_LEVEL = 1.0  # an msi whose mean is farther than this from what the hsi says, in deviations, has a level of its own
 ENOUGH_LEFT_OUT = 2500  # coarse pixels that show how well a prediction does on those that it has not seen
 SMALLEST_RATIO = 1e-6
 
@@ -87,10 +88,13 @@ def guided_prior(model: PairModel, network: PriorNetwork) -> SceneWise[tuple[Pai
 
 
 def _with_quiet_msi(model: PairModel, network: PriorNetwork) -> SceneWise[PairModel]:
-    """The msi without the noise that the network sees in it."""
+    """The msi without the noise that the network sees in it, and without a level of its own (an unknown unit or offset)."""
+    level, spread = yield from scene_moments(model.window.fine(model.msi))
+    off = level.abs() > OFF_LEVEL * spread.diagonal().sqrt()
+    if bool(off.any()):
+        model = replace(model, msi=model.msi - torch.where(off, level, 0.0)[:, None, None].to(model.msi))
     if network.denoiser is None:
         return model
-    _, spread = yield from scene_moments(model.window.fine(model.msi))
     variance = model.observation.msi_noise**2
     noise = seen_noise(model.msi, spread, variance, network)
     if noise is None:

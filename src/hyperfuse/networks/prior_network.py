@@ -30,6 +30,8 @@ STATISTICS_WIDTH = 48
 FIRST_FEATURE_SIZE = 0.05
 # Noise levels are told as log(1 + LOUDEST level), which is about 1 where noise is a hundredth of the image.
 LOUDEST = 200.0
+# Logarithms that no image answers with; a pixel far beyond all that was trained on must not overflow.
+FARTHEST_LOGARITHM = 20.0
 
 
 class PriorConfig(BaseModel):
@@ -122,7 +124,10 @@ class PriorNetwork(nn.Module):
             features = block(features)
         answers = self.head(F.gelu(features))[0]
         embedding, own_features, rest = torch.split(answers, [self.config.embedding, len(self.feature_size), 5])
-        return Guide(embedding, own_features, rest[:1], *rest[1:])
+        weight, *logarithms = rest
+        return Guide(
+            embedding, own_features, weight[None], *(each.clamp(-FARTHEST_LOGARITHM, FARTHEST_LOGARITHM) for each in logarithms)
+        )
 
     def _random_signs(self, msi: Tensor) -> Tensor:
         """The sign of a component is arbitrary, but for the first, which is brightness: the network has to bear any.
