@@ -12,6 +12,7 @@ from hyperfuse.cli.app import run
 from hyperfuse.cubes.cube import make_cube
 from hyperfuse.methods.fuse_arrays import fuse_arrays
 from methods.tiny_pairs import tiny_pair
+from prediction.large_scenes import small_tiles
 
 
 @pytest.fixture
@@ -60,10 +61,11 @@ def test_command(files):
     assert (np.delete(errors.values, 5, axis=0) > 0).all()
 
 
-def test_tiles_agree_with_the_whole(files):
+def test_tiles_agree_with_the_whole(files, monkeypatch):
     command = ["fuse", str(files / "hsi.tif"), str(files / "msi.tif"), "--no-estimate", "-o"]
     assert run([*command, str(files / "fused.tif"), "--uncertainty", str(files / "errors.tif")]) == 0
-    assert run([*command, str(files / "tiled.tif"), "--uncertainty", str(files / "tiled_errors.tif"), "--workers", "1"]) == 0
+    small_tiles(monkeypatch, (32, 32))
+    assert run([*command, str(files / "tiled.tif"), "--uncertainty", str(files / "tiled_errors.tif")]) == 0
     whole, tiled = open_cube(files / "errors.tif").values, open_cube(files / "tiled_errors.tif").values
     assert np.array_equal(np.isnan(whole), np.isnan(tiled))
     assert np.nanmax(np.abs(whole - tiled)) < 1e-3 * np.nanmax(whole)
