@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from hyperfuse.reporting.examined_part import examine
 from hyperfuse.reporting.page_pictures import highest_square, thinned
 from hyperfuse.reporting.quality_report import InputFile, write_quality_report
 from hyperfuse.reporting.recorded_choices import recorded_choices
+from hyperfuse.reporting.score_sentences import score_groups
 
 VOID = {"meta", "img", "br", "line", "path"}
 
@@ -200,6 +202,9 @@ def test_images_without_georeference_cover_the_same_ground(folder: Path, tmp_pat
     assert findings.consistency.with_hsi.relative < 0.05
     assert findings.once_more.scores is None
     assert "does not say what fused it" in page.read_text()
+    assert "no block is whole" not in page.read_text()
+    without_blocks = replace(findings.without_reference, khan_distortion=None, hqnr=None)
+    assert "no block is whole" in score_groups(replace(findings, without_reference=without_blocks))[-1].introduction
 
 
 def test_nothing_of_a_file_s_name_or_record_becomes_markup(folder: Path, tmp_path: Path) -> None:

@@ -157,12 +157,12 @@ def test_a_loss_that_is_no_number_stops_and_keeps_the_last_checkpoint(
 ) -> None:
     from hyperfuse.training import loop
 
-    def poisoned(fused: torch.Tensor, reference: torch.Tensor, weight: float) -> torch.Tensor:
+    def poisoned(fused: torch.Tensor, reference: torch.Tensor, settings: object) -> torch.Tensor:
         calls.append(1)
         return (fused - reference).abs().mean() * (float("nan") if len(calls) == 7 else 1.0)
 
     calls: list[int] = []
-    monkeypatch.setattr(loop, "fusion_loss", poisoned)
+    monkeypatch.setattr(loop, "training_loss", poisoned)
     with pytest.raises(TrainingError, match=r"became nan at step 7; expected a finite loss; .*the last good checkpoint is kept"):
         train(read_experiment(path), tmp_path / "run")
     kept = checkpoints.read_checkpoint(tmp_path / "run" / CHECKPOINT)
@@ -238,13 +238,13 @@ def test_a_gradient_that_is_no_number_does_not_reach_the_weights(
 ) -> None:
     from hyperfuse.training import loop
 
-    def poisoned(fused: torch.Tensor, reference: torch.Tensor, weight: float) -> torch.Tensor:
+    def poisoned(fused: torch.Tensor, reference: torch.Tensor, settings: object) -> torch.Tensor:
         calls.append(1)
         loss = (fused - reference).abs().mean()
         return loss + (0.0 * fused.sum()).sqrt() if len(calls) == 8 else loss
 
     calls: list[int] = []
-    monkeypatch.setattr(loop, "fusion_loss", poisoned)
+    monkeypatch.setattr(loop, "training_loss", poisoned)
     path.write_text(path.read_text().replace("clip_norm = 1.0", ""))
     with pytest.raises(TrainingError, match=r"the gradient became nan at step 8; .*the last good checkpoint is kept"):
         train(read_experiment(path), tmp_path / "run")

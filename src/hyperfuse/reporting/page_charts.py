@@ -11,7 +11,8 @@ import numpy as np
 from hyperfuse.quality.pairing import Floats
 
 WIDTH, HEIGHT = 420, 250
-LEFT, RIGHT, TOP, BOTTOM = 56, 12, 12, 40
+# To the left there is room for a tick of six characters beside the axis' name, to the right for half of one.
+LEFT, RIGHT, TOP, BOTTOM = 66, 22, 12, 40
 
 
 @dataclass(frozen=True, eq=False)

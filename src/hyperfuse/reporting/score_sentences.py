@@ -147,10 +147,12 @@ def _once_more(judged: OnceMore) -> ScoreGroup:
 
 def _indices(findings: QualityFindings) -> ScoreGroup:
     found = findings.without_reference
+    missing = None in (found.spectral_distortion, found.spatial_distortion, found.khan_distortion)
     return ScoreGroup(
         "Indices without a reference",
         "They compare relations within the inputs with the same relations within the fused image, in blocks of 32 x 32 fine and "
-        f"{found.coarse_block} x {found.coarse_block} coarse pixels. Use them to compare results of one pair, not across scenes.",
+        f"{found.coarse_block} x {found.coarse_block} coarse pixels. Use them to compare results of one pair, not across scenes."
+        + (f" {ABSENT}: no block is whole, without holes and without pixels that look beyond the edge." if missing else ""),
         (
             ScoreRow(
                 "D_lambda",
