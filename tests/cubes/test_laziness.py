@@ -105,6 +105,7 @@ def test_opening_reads_no_pixels(through: Format, tmp_path: Path, monkeypatch: p
     originals = {owner: owner.__call__ for owner in named}
     for owner in named:
         monkeypatch.setattr(owner, "__call__", refuse_the_cube)
+    open_cube(path)  # what is imported on the way is not memory of the cube
     tracemalloc.start()
     opened = open_cube(path)
     _, peak = tracemalloc.get_traced_memory()
