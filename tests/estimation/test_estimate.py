@@ -91,6 +91,15 @@ def test_noise_levels(level):
     assert float(found.msi_noise.mean()) == pytest.approx(level, rel=0.3)
 
 
+def test_a_known_response_bears_another_unit():
+    pair = tiny_pair()
+    known = KnownParts(response=pair.observation.response)
+    same, other = (estimate_observation(pair.hsi, msi, known=known) for msi in (pair.msi, 1e4 * pair.msi))
+    assert torch.equal(same.response, pair.observation.response)
+    assert torch.allclose(other.response, 1e4 * same.response, rtol=0.02)
+    assert float(other.msi_noise.max()) < 1e4 * 0.02
+
+
 def test_noise_of_pure_noise_and_of_nothing():
     generator = torch.Generator().manual_seed(4)
     assert estimate_noise(torch.randn(5, 120, 130, generator=generator)) == pytest.approx([1.0] * 5, rel=0.1)

@@ -27,6 +27,7 @@ LEAST_EXPLAINED = 0.3
 MORE_IN_FEW_PIXELS = 40  # pixels that unrelated images match by chance when the best shift and point spread are picked
 MOST_SHIFT_ERROR = 0.2  # of a coarse pixel
 LEAST_EVIDENCE = 10.0  # log likelihood that a point spread other than the expected one must gain
+OTHER_UNIT = 10.0  # factor between the msi and what a known response makes of the hsi
 
 
 @dataclass(frozen=True)
@@ -169,8 +170,17 @@ def _response(spectra: Tensor, seen: Tensor, wavelength_nm: NDArray[np.float64] 
             f"response of shape {tuple(response.shape)}",
             f"({seen.shape[0]}, {spectra.shape[0]}): one row per msi band, one column per hsi band",
         )
+    response = _in_the_msi_unit(response, spectra, seen)
     misfit = (response @ spectra - seen).square().mean(1)
     return ResponseFit(response, torch.zeros(seen.shape[0], dtype=torch.float64), misfit, misfit)
+
+
+def _in_the_msi_unit(response: Tensor, spectra: Tensor, seen: Tensor) -> Tensor:
+    """A known response says the shape of a band; where its level is far off, the images are in different units."""
+    predicted = response @ spectra
+    gains = (predicted * seen).sum(1) / predicted.square().sum(1).clamp_min(1e-300)
+    other_unit = (gains > OTHER_UNIT) | ((gains > 0) & (gains < 1 / OTHER_UNIT))
+    return response * torch.where(other_unit, gains, 1.0)[:, None]
 
 
 def _stated_or(stated: float | Tensor | None, estimate: Callable[[], Tensor], bands: int) -> Tensor:
