@@ -13,8 +13,9 @@ import hyperfuse
 from hyperfuse.methods.fuse_arrays import fuse_arrays
 from hyperfuse.methods.guided_regression import GuidedRegression
 from hyperfuse.methods.local_regression import solve_lower, solve_small
+from hyperfuse.methods.msi_denoising import seen_noise
 from hyperfuse.methods.over_scene import alone
-from hyperfuse.methods.universal import fuse_guided, seen_noise, shipped_network
+from hyperfuse.methods.universal import fuse_guided, shipped_network
 from hyperfuse.methods.window import Window
 from hyperfuse.networks.prior_network import PriorConfig, PriorNetwork
 from hyperfuse.prediction.network_fusion import fuse_with_network

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
@@ -22,26 +21,22 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from hyperfuse.degradation.operators import SpatialOperator, mix_bands, separable
-from hyperfuse.degradation.point_spread import sigma_from_fwhm
+from hyperfuse.degradation.operators import mix_bands
 from hyperfuse.estimation.observation import Observation
-from hyperfuse.methods.bicubic import interpolation_matrix
 from hyperfuse.methods.conditioning import condition_on_hsi, conditioning_reach, prior_from_error
 from hyperfuse.methods.fuse import FEWEST_PIXELS, denoised, fuse, fuse_reach
 from hyperfuse.methods.guided_regression import GuidedRegression
+from hyperfuse.methods.left_out_statistics import left_out_moments, logarithm, octave_trend, ratio
 from hyperfuse.methods.local_regression import FEW_PIXELS, FINE_DETAIL_GAIN, LIKENESS, RIDGE_OF_SCENE
-from hyperfuse.methods.over_scene import SceneWise, ask, scene_count, scene_moments, together
-from hyperfuse.methods.pair_model import PairModel, covariance, lifted, model_pair, scene_covariance, scene_covariance_and_count
+from hyperfuse.methods.msi_denoising import msi_axes, with_quiet_msi
+from hyperfuse.methods.over_scene import SceneWise, scene_count, scene_mean_and_count, scene_moments, together
+from hyperfuse.methods.pair_model import PairModel, lifted, model_pair, scene_covariance, scene_covariance_and_count
 from hyperfuse.methods.window import Window
 from hyperfuse.networks.prior_network import Guide, PriorNetwork
 
 # Ridges of learned features before training, of the scene's slopes and of a pixel's own, in units of the features' variance.
 FEATURE_RIDGE = 0.03
 SMOOTHING_REACH = 2
-QUIET = 1e-3  # an msi whose noise is less than this share of itself is left as it is
-OFF_LEVEL = 1.0  # an msi whose mean is farther than this from what the hsi says, in deviations, has a level of its own
-ENOUGH_LEFT_OUT = 2500  # coarse pixels that show how well a prediction does on those that it has not seen
-SMALLEST_RATIO = 1e-6
 
 
 @functools.cache
@@ -75,7 +70,7 @@ def fuse_guided(window: Window, network: PriorNetwork) -> SceneWise[Tensor]:
 def guided_prior(model: PairModel, network: PriorNetwork) -> SceneWise[tuple[PairModel, Tensor]]:
     """(p, H, W), and the model to which it belongs."""
     reach = conditioning_reach(model.observation) + guidance_reach(network, model.observation)
-    quiet = yield from _with_quiet_msi(model, network)
+    quiet = yield from with_quiet_msi(model, network)
     # Nothing is learned through the hsi's own denoising: eigenvectors that may swap have no gradient.
     _, coefficients, _ = yield from denoised(replace(quiet, msi=quiet.msi.detach()), reach)
     cut = quiet.window.near_core(reach)
@@ -85,45 +80,6 @@ def guided_prior(model: PairModel, network: PriorNetwork) -> SceneWise[tuple[Pai
     regressors = yield from _regressors(model, pair, guide, network)
     predicted = yield from _predicted(model, pair, guide, regressors, network)
     return model, pair.interpolated + predicted
-
-
-def _with_quiet_msi(model: PairModel, network: PriorNetwork) -> SceneWise[PairModel]:
-    """The msi without the noise that the network sees in it, and without a level of its own (an unknown unit or offset)."""
-    level, spread = yield from scene_moments(model.window.fine(model.msi))
-    off = level.abs() > OFF_LEVEL * spread.diagonal().sqrt()
-    if bool(off.any()):
-        model = replace(model, msi=model.msi - torch.where(off, level, 0.0)[:, None, None].to(model.msi))
-    if network.denoiser is None:
-        return model
-    variance = model.observation.msi_noise**2
-    noise = seen_noise(model.msi, spread, variance, network)
-    if noise is None:
-        return model
-    remaining = network.denoiser.remaining.double().sigmoid()
-    less = (1 - remaining) * torch.diag(variance)
-    return replace(model, msi=model.msi - noise, msi_noise=model.msi_noise - less)
-
-
-def seen_noise(msi: Tensor, spread: Tensor, variance: Tensor, network: PriorNetwork) -> Tensor | None:
-    """(M, H, W) noise in an msi without mean, of covariance `spread` and noise `variance` (M,); None where there is little."""
-    assert network.denoiser is not None
-    most = network.config.msi_components
-    axes, units = _msi_axes(spread, most)
-    deviations = (axes.square() * variance[:, None]).sum(0).sqrt()
-    if float((deviations / units).max()) < QUIET:
-        return None
-    components, levels = msi.new_zeros(most, *msi.shape[1:]), msi.new_zeros(most)
-    components[: axes.shape[1]], levels[: axes.shape[1]] = mix_bands((axes / units).T, msi), deviations / units
-    return mix_bands(axes * deviations, network.denoiser(components, levels)[: axes.shape[1]])
-
-
-def _msi_axes(spread: Tensor, most: int) -> tuple[Tensor, Tensor]:
-    """(M, k) principal axes of the msi, and (k,) what to divide its components by, halfway between one unit and one for each."""
-    variances, axes = torch.linalg.eigh(spread)
-    axes, deviations = axes.flip(1)[:, :most], variances.flip(0)[:most].clamp_min(0).sqrt()
-    # The sign of an eigenvector is arbitrary; brighter is positive.
-    axes = axes * torch.where(axes.sum(0) < 0, -1.0, 1.0)
-    return axes, (deviations[0] * deviations.maximum(1e-3 * deviations[0])).sqrt().clamp_min(1e-12)
 
 
 @dataclass(frozen=True)
@@ -139,19 +95,14 @@ class _Details:
     msi_spread: Tensor  # (M, M) covariance of msi
     noise: Tensor  # (M, M) covariance of the noise in msi_detail that matters
     ridge: Tensor  # (M, M)
-    pixels: int
+    few: float  # by how much ridges grow because there are few pixels to learn from
     octave: Tensor  # (p, 2): gain and share explained by slopes learned one octave coarser
     variance: Tensor  # (p,) of the components themselves
     numbers: Tensor  # (5,) of the scene
 
-    @property
-    def few(self) -> float:
-        """Ridges grow where there are few pixels to learn from."""
-        return 1 + (FEW_PIXELS / self.pixels) ** 2
-
     def network_channels(self, most: int) -> Tensor:
         """(2 most, H, W): principal components of the msi and of its detail; those that the msi has not are 0."""
-        axes, units = _msi_axes(self.msi_spread.detach(), most)
+        axes, units = msi_axes(self.msi_spread.detach(), most)
         channels = self.fine_msi.new_zeros(2 * most, *self.fine_msi.shape[1:])
         channels[: axes.shape[1]] = mix_bands((axes / units).T, self.fine_msi)
         channels[most : most + axes.shape[1]] = mix_bands(0.3 * axes.T, self.fine_msi_detail)
@@ -168,7 +119,7 @@ def _details(model: PairModel, coefficients: Tensor, seen: Tensor) -> SceneWise[
             scene_covariance_and_count(lambda: window.coarse(torch.cat([msi_detail, detail]))), scene_moments(window.coarse(seen))
         ),
         together(
-            _octave_trend(window.coarse(coefficients), window.coarse(seen.detach())), scene_moments(window.coarse(coefficients))
+            octave_trend(window.coarse(coefficients), window.coarse(seen.detach())), scene_moments(window.coarse(coefficients))
         ),
     )
     bands, known, msi_noise = len(seen), moments.detach(), model.msi_noise.detach()
@@ -195,7 +146,7 @@ def _details(model: PairModel, coefficients: Tensor, seen: Tensor) -> SceneWise[
         msi_spread=spread * msi_unit**2,
         noise=noise,
         ridge=ridge,
-        pixels=pixels,
+        few=few,
         octave=octave,
         variance=component_spread.diagonal(),
         numbers=torch.tensor(numbers, dtype=torch.float32),
@@ -276,22 +227,9 @@ def _predicted(model: PairModel, pair: _Details, guide: Guide, regressors: _Regr
     return smooth + gains[:, 0] * by_scene + gains[:, 1] * by_pixel
 
 
-@torch.no_grad()
-def _left_out_moments(regression: GuidedRegression, window: Window) -> tuple[Tensor, int]:
-    """(3, p): second moments of what is predicted of left-out coarse pixels, of it with the truth, and of the error."""
-    core = zip(window.coarse_core, window.coarse_size, strict=True)
-    (top, bottom), (left, right) = (part.indices(size)[:2] for part, size in core)
-    step = max(1, math.isqrt((bottom - top) * (right - left) // ENOUGH_LEFT_OUT))
-    rows, columns = range(top, bottom, step), range(left, right, step)
-    predicted = regression.predict_left_out(rows, columns).double()
-    truth = regression.outputs[:, top:bottom:step, left:right:step].double()
-    means = torch.stack([predicted.square(), predicted * truth, (truth - predicted).square()]).mean((2, 3))
-    return means, truth[0].numel()
-
-
 def _statistics(model: PairModel, pair: _Details, regressors: _Regressors, regression: GuidedRegression) -> SceneWise[Tensor]:
     """(p, 15): how well slopes do on the coarse grid, component by component. Nothing is learned through them."""
-    left_out = yield from _scene_share(lambda: _left_out_moments(regression, model.window), costly=True)
+    left_out, _ = yield from scene_mean_and_count(lambda: left_out_moments(regression, model.window), costly=True)
     count = len(regressors.coarse)
     with torch.no_grad():
         slopes, moments = regressors.slopes, regressors.moments
@@ -305,16 +243,16 @@ def _statistics(model: PairModel, pair: _Details, regressors: _Regressors, regre
         energy = total.sum().clamp_min(1e-30)
         return torch.stack(
             [
-                1 - _ratio(left, total),
-                (1 - _ratio(error, left)).clamp(-2, 1),
-                _ratio(agreeing, predicted).clamp(-1, 3),
-                _logarithm(_ratio(predicted, left)),
-                _ratio(with_detail, by_scene).clamp(-1, 3),
-                _logarithm(_ratio(fine_by_scene, by_scene)),
-                _logarithm(_ratio((by_scene + predicted), error)),
-                _logarithm(_ratio(model.hsi_noise.diagonal(), total)).clamp(-6, 3) / 3,
-                _logarithm(total / energy) / 4,
-                _logarithm(_ratio(total, pair.variance)) / 2,
+                1 - ratio(left, total),
+                (1 - ratio(error, left)).clamp(-2, 1),
+                ratio(agreeing, predicted).clamp(-1, 3),
+                logarithm(ratio(predicted, left)),
+                ratio(with_detail, by_scene).clamp(-1, 3),
+                logarithm(ratio(fine_by_scene, by_scene)),
+                logarithm(ratio((by_scene + predicted), error)),
+                logarithm(ratio(model.hsi_noise.diagonal(), total)).clamp(-6, 3) / 3,
+                logarithm(total / energy) / 4,
+                logarithm(ratio(total, pair.variance)) / 2,
                 pair.octave[:, 0],
                 pair.octave[:, 1],
                 rank / 12 - 1,
@@ -323,45 +261,6 @@ def _statistics(model: PairModel, pair: _Details, regressors: _Regressors, regre
             ],
             dim=1,
         )
-
-
-def _octave_trend(coefficients: Tensor, msi: Tensor) -> SceneWise[Tensor]:
-    """(p, 2): slopes learned one octave coarser, tried here: the gain that would suit them, and the share they explain."""
-    bands = len(msi)
-
-    def share() -> tuple[Tensor, int]:
-        fine, coarse = _octave_details(torch.cat([msi, coefficients]))
-        return torch.stack([covariance(fine), covariance(coarse)]), msi[0].numel()
-
-    fine, coarse = yield from _scene_share(share)
-    slopes = torch.linalg.solve(lifted(coarse[:bands, :bands], 1e-3), coarse[:bands, bands:]).T
-    predicted = ((slopes @ fine[:bands, :bands]) * slopes).sum(1)
-    agreeing = (slopes * fine[:bands, bands:].T).sum(1)
-    total = fine[bands:, bands:].diagonal()
-    explained = 1 - _ratio(total - 2 * agreeing + predicted, total)
-    return torch.stack([_ratio(agreeing, predicted).clamp(-1, 3), explained.clamp(-2, 1)], dim=1)
-
-
-def _octave_details(image: Tensor) -> tuple[Tensor, Tensor]:
-    """What an image of half the resolution does not give back of this one, and what one of a quarter not of that."""
-    size = (image.shape[1], image.shape[2])
-    half = (max(2, round(size[0] / 2)), max(2, round(size[1] / 2)))
-    scale = (size[0] / half[0], size[1] / half[1])
-    operator = SpatialOperator.from_point_spread(size, half, scale, (sigma_from_fwhm(scale[0]), sigma_from_fwhm(scale[1])))
-    rows, columns = (interpolation_matrix(*axis) for axis in zip(half, size, scale, strict=True))
-    coarse = operator.apply(image)
-    interpolated = separable(rows, columns, coarse)
-    return image - interpolated, coarse - operator.apply(interpolated)
-
-
-def _scene_share(share: Callable[[], tuple[Tensor, int]], *, costly: bool = False) -> SceneWise[Tensor]:
-    """The mean over the scene; windows count by their pixels."""
-
-    def pooled(shares: list[tuple[Tensor, int]]) -> Tensor:
-        pixels = sum(count for _, count in shares)
-        return torch.stack([mean * (count / pixels) for mean, count in shares]).sum(0)
-
-    return ask(share, pooled, costly=costly)
 
 
 def _corner(matrix: Tensor, ridge: Tensor, count: int) -> Tensor:
@@ -378,11 +277,3 @@ def smoothed(image: Tensor) -> Tensor:
         size = rows.shape[axis] - 1
         rows = rows.narrow(axis, 0, size) + rows.narrow(axis, 1, size)
     return rows
-
-
-def _ratio(one: Tensor, other: Tensor) -> Tensor:
-    return one / (other + 1e-20)
-
-
-def _logarithm(ratio: Tensor) -> Tensor:
-    return ratio.clamp_min(SMALLEST_RATIO).log10()

@@ -14,8 +14,8 @@ from hyperfuse.degradation.operators import mix_bands
 from hyperfuse.estimation.observation import Observation, known_observation
 from hyperfuse.loading.observing import PairBatch
 from hyperfuse.methods.fuse_arrays import fuse_arrays
+from hyperfuse.methods.msi_denoising import seen_noise
 from hyperfuse.methods.over_scene import alone, scene_moments
-from hyperfuse.methods.universal import seen_noise
 from hyperfuse.networks.network_config import BICUBIC
 from hyperfuse.networks.pair_channels import find_channels
 from hyperfuse.networks.prior_network import PriorNetwork
