@@ -21,9 +21,9 @@ from hyperfuse.errors import BandError, CubeWriteError, HyperfuseError, OptionEr
 from hyperfuse.networks.fusion_network import FusionNetwork
 from hyperfuse.training import checkpoint as checkpoints
 from hyperfuse.training.experiment import Experiment, read_experiment
-from hyperfuse.training.loop import learning_rate
 from hyperfuse.training.run_folder import CHECKPOINT
 from hyperfuse.training.run_log import read_log
+from hyperfuse.training.schedule import learning_rate
 from hyperfuse.training.train import describe, train
 from training.tiny_experiments import smooth_scene, write_experiment
 

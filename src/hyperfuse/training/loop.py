@@ -28,6 +28,7 @@ from hyperfuse.training.interruption import interruption_noticed
 from hyperfuse.training.objective import training_loss
 from hyperfuse.training.run_folder import BEST, CHECKPOINT, WEIGHTS, RunFolder
 from hyperfuse.training.scene_sets import GatheredScenes
+from hyperfuse.training.schedule import learning_rate, total_steps
 from hyperfuse.training.training_batch import BaseMaker, NetworkOnBatch, TrainingBatch, run_network
 from hyperfuse.training.validation import Score, validate
 
@@ -268,24 +269,6 @@ def expected_processes(experiment: Experiment) -> int:
     """How many there will be, as far as it is known before they are started."""
     started = os.environ.get("WORLD_SIZE")
     return int(started) if started else (experiment.loop.devices or 1) * experiment.loop.nodes
-
-
-def total_steps(experiment: Experiment, patches: int) -> int:
-    if experiment.length.steps is not None:
-        return experiment.length.steps
-    assert experiment.length.epochs is not None
-    per_step = experiment.loop.batch_size * experiment.loop.accumulate
-    return experiment.length.epochs * math.ceil(patches / per_step)
-
-
-def learning_rate(experiment: Experiment, step: int, steps: int) -> float:
-    """Cosine from the first rate to the last, after a linear warm-up."""
-    settings = experiment.optimiser
-    if step < settings.warmup_steps:
-        return settings.learning_rate * (step + 1) / settings.warmup_steps
-    share = (step - settings.warmup_steps) / max(1, steps - settings.warmup_steps)
-    fall = settings.learning_rate - settings.final_learning_rate
-    return settings.final_learning_rate + fall * 0.5 * (1 + math.cos(math.pi * min(1.0, share)))
 
 
 def _make_fabric(experiment: Experiment) -> Any:

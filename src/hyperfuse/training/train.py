@@ -23,9 +23,10 @@ from hyperfuse.networks.rivals.catalogue import AnyNetwork, build_any_network
 from hyperfuse.networks.rivals.rival_config import RivalConfig
 from hyperfuse.prediction.network_fusion import require_fitting_bands
 from hyperfuse.training.experiment import Experiment
-from hyperfuse.training.loop import Trainer, expected_processes, total_steps
+from hyperfuse.training.loop import Trainer, expected_processes
 from hyperfuse.training.run_folder import RunFolder
 from hyperfuse.training.scene_sets import GatheredScenes, gather_scenes
+from hyperfuse.training.schedule import total_steps
 
 
 @dataclass(frozen=True)
