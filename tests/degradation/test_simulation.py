@@ -49,7 +49,7 @@ def test_point_spread_width_is_taken_as_given() -> None:
 @pytest.mark.parametrize(("scale", "height", "width"), [*SCALES, (1, 9, 7), ("10/3", 20, 30)])
 def test_constant_stays_constant(scale: float | str, height: int, width: int) -> None:
     reference = make_cube(np.full((3, height, width), 0.7), wavelength_nm=[480, 560, 665])
-    pair = simulate_pair(reference, scale, "rgb", psf_fwhm=2.0, shift=(0.2, 5.0))
+    pair = simulate_pair(reference, scale, "rgb", psf_fwhm=2.0, shift=(0.2, 3.0))
     np.testing.assert_allclose(pair.hsi.values, 0.7, rtol=1e-7)
     np.testing.assert_allclose(pair.msi.values, 0.7, rtol=1e-7)
 
@@ -251,12 +251,13 @@ def test_one_coarse_pixel() -> None:
     p=st.integers(1, 12),
     q=st.integers(1, 5),
     extra=st.tuples(st.integers(0, 9), st.integers(0, 9)),
-    shift=st.tuples(st.floats(-30, 30), st.floats(-30, 30)),
+    part=st.tuples(st.floats(-0.5, 0.5), st.floats(-0.5, 0.5)),
 )
 @pytest.mark.filterwarnings("ignore:reference cropped")
-def test_any_scale_keeps_range_and_extent(p: int, q: int, extra: tuple[int, int], shift: tuple[float, float]) -> None:
+def test_any_scale_keeps_range_and_extent(p: int, q: int, extra: tuple[int, int], part: tuple[float, float]) -> None:
     scale = Fraction(max(p, q), q)
     reference = small_reference(2, scale.numerator * 2 + extra[0], scale.numerator * 3 + extra[1])
+    shift = (part[0] * scale.numerator * 2, part[1] * scale.numerator * 3)
     pair = simulate_pair(reference, scale, np.eye(2), shift=shift)
     hsi, msi = grid_of(pair.hsi), grid_of(pair.msi)
     assert hsi.height * scale == msi.height and hsi.width * scale == msi.width
@@ -275,9 +276,12 @@ def test_any_scale_keeps_range_and_extent(p: int, q: int, extra: tuple[int, int]
         ({"scale": 3.00001}, "nearest: 3"),
         ({"scale": 5.7}, "nearby scales that fit: "),
         ({"scale": 100}, "choose a smaller scale"),
-        ({"psf_fwhm": 0.0}, "FWHM 0.0"),
+        ({"psf_fwhm": 0.0}, "FWHM 0;"),
+        ({"psf_fwhm": 32.5}, "FWHM 32.5; expected a width in fine pixels from 0.01 to the scene's 32"),
         ({"psf_fwhm": float("inf")}, "FWHM inf"),
-        ({"shift": (0.0, float("nan"))}, "shift 0.0 nan"),
+        ({"shift": (0.0, float("nan"))}, "shift 0 nan"),
+        ({"shift": (-12.5, 0.0)}, "at most half of the scene: 12 down or up, 16 right or left"),
+        ({"snr_hsi_db": -21.0}, "HSI -21 dB; expected -20 to 300 dB"),
         ({"snr_hsi_db": float("nan")}, "HSI nan dB"),
         ({"snr_msi_db": 1e9}, "MSI"),
         ({"seed": -1}, "seed -1"),

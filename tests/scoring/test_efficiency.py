@@ -141,9 +141,14 @@ def test_what_is_wrong_is_said_before_the_work(tmp_path: Path, wrong: dict, comp
 
 
 def test_impossible_pairs_and_folders(tmp_path: Path) -> None:
-    for wrong in ((0, 3, 64, 4.0), (31, 3, 4, 4.0), (31, 3, 64, 0.5), (31, 3, 10**6, 4.0)):
-        with pytest.raises(OptionError, match="at least one band each"):
+    for wrong in ((0, 3, 64, 4.0), (31, 10**6, 64, 4.0)):
+        with pytest.raises(OptionError, match="expected 1 to 4096 of the HSI"):
             PairSize(*wrong)
+    for wrong in ((31, 3, 4, 4.0), (31, 3, 64, 0.5), (31, 3, 10**6, 4.0), (31, 3, 64, float("nan"))):
+        with pytest.raises(OptionError, match="a scale from 1 up that leaves two coarse"):
+            PairSize(*wrong)
+    with pytest.raises(OptionError, match="half of this machine's memory"):
+        run_efficiency(EfficiencyRequest(PairSize(4096, 3, 16384, 4.0)), tmp_path / "out")
     (tmp_path / "file").write_text("")
     with pytest.raises(CubeWriteError, match="is a file"):
         run_efficiency(EfficiencyRequest(SMALL), tmp_path / "file")

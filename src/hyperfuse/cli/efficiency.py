@@ -32,7 +32,7 @@ def efficiency(
         float, typer.Option(min=0.0, help="About how long to measure each; at least one run does not count and three do.")
     ] = 5.0,
     device: Annotated[str, typer.Option(metavar="auto|cpu|cuda", help="Where networks run; methods use the processor.")] = "auto",
-    threads: Annotated[int | None, typer.Option(min=1, help="Of the processor.", show_default="all cores")] = None,
+    threads: Annotated[int | None, typer.Option(min=1, max=256, help="Of the processor.", show_default="all cores")] = None,
     growth: Annotated[bool, typer.Option(help="Also measure how time and memory grow with pixels and bands.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of the table.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier measurement in DIR.")] = False,

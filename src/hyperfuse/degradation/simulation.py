@@ -6,7 +6,6 @@ is it under a spectral response. Both grids share the upper left corner, and the
 
 from __future__ import annotations
 
-import math
 import warnings
 from dataclasses import dataclass
 from fractions import Fraction
@@ -23,13 +22,18 @@ from hyperfuse.degradation.exact_scale import Crop, exact_scale, largest_crop
 from hyperfuse.degradation.noise import add_noise, noise_sigmas
 from hyperfuse.degradation.point_spread import sigma_from_fwhm
 from hyperfuse.degradation.response import Response, ResponseSpec, response_for
+from hyperfuse.degradation.simulation_limits import (
+    require_point_spread,
+    require_seed,
+    require_shift,
+    require_signal_to_noise,
+)
 from hyperfuse.degradation.simulation_record import ResponseRecord, SimulationRecord, current_version
 from hyperfuse.degradation.streaming_blur import axis_taps, observe
-from hyperfuse.errors import OptionError, ValueRangeError
+from hyperfuse.errors import ValueRangeError
 
 # Streams of the seed.
 HSI_NOISE, MSI_NOISE = 0, 1
-NARROWEST_PSF = 0.01
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,9 +61,12 @@ def simulate_pair(
     """Simulate a pair from a cube, in memory or lazy. `psf_fwhm` (default: the scale) and `shift` (down, right): fine pixels."""
     cube = _require_numbers(as_cube(reference))
     exact = exact_scale(scale)
-    fwhm = _require_options(float(exact) if psf_fwhm is None else psf_fwhm, shift, snr_hsi_db, snr_msi_db, seed)
+    fwhm = float(exact) if psf_fwhm is None else float(psf_fwhm)
+    _require_noise(snr_hsi_db, snr_msi_db, seed)
     found = response_for(cube, response, skip_uncovered=skip_uncovered)
     crop, used = _cropped(cube, exact)
+    require_point_spread(fwhm, crop.fine_size)
+    require_shift(shift, crop.fine_size)
     sigma = sigma_from_fwhm(fwhm)
     rows, columns = (axis_taps(crop.fine_size[i], crop.coarse_size[i], float(exact), sigma, float(shift[i])) for i in (0, 1))
     hsi, msi = observe(used, crop, rows, columns, found.weights)
@@ -147,21 +154,11 @@ def _require_numbers(cube: xr.DataArray) -> xr.DataArray:
     return cube
 
 
-def _require_options(
-    fwhm: float, shift: tuple[float, float], snr_hsi_db: float | None, snr_msi_db: float | None, seed: int
-) -> float:
-    if not (math.isfinite(fwhm) and fwhm >= NARROWEST_PSF):
-        raise OptionError(f"point spread of FWHM {fwhm}", f"a width in fine pixels of {NARROWEST_PSF} or more")
-    if not all(math.isfinite(length) for length in shift):
-        raise OptionError(f"shift {shift[0]} {shift[1]}", "two finite numbers of fine pixels")
-    for name, snr in (("HSI", snr_hsi_db), ("MSI", snr_msi_db)):
-        if snr is not None and not (math.isfinite(snr) and abs(snr) <= 300):
-            raise OptionError(
-                f"signal-to-noise ratio of the {name} {snr} dB", "a number of dB such as 30; leave it out for no noise"
-            )
-    if seed < 0:
-        raise OptionError(f"seed {seed}", "a whole number of 0 or more")
-    return float(fwhm)
+def _require_noise(snr_hsi_db: float | None, snr_msi_db: float | None, seed: int) -> None:
+    for image, decibels in (("HSI", snr_hsi_db), ("MSI", snr_msi_db)):
+        if decibels is not None:
+            require_signal_to_noise(decibels, image)
+    require_seed(seed)
 
 
 def _require_some_data(hsi: NDArray[np.float32], msi: NDArray[np.float32]) -> None:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
-from hyperfuse.errors import OptionError
+from hyperfuse.degradation.simulation_limits import require_signal_to_noise
 from hyperfuse.estimation.observation import Observation
 
 AS_RECORDED = "as recorded"
-LARGEST_DB = 300.0
 
 
 @dataclass(frozen=True)
@@ -26,10 +24,9 @@ class Condition:
     """(down, right) in fine pixels."""
 
     def __post_init__(self) -> None:
-        if self.noise_db is not None and not all(abs(ratio) <= LARGEST_DB for ratio in self.noise_db):
-            raise OptionError("noise {:g},{:g}".format(*self.noise_db), "two ratios in dB such as 30,40")
-        if not all(map(math.isfinite, self.shift)):
-            raise OptionError("shift {:g},{:g}".format(*self.shift), "two finite numbers of fine pixels")
+        if self.noise_db is not None:
+            for image, decibels in zip(("HSI", "MSI"), self.noise_db, strict=True):
+                require_signal_to_noise(decibels, image)
 
     @property
     def name(self) -> str:

@@ -11,6 +11,7 @@ import torch
 
 from hyperfuse.cubes.publishing import refuse_unwritable
 from hyperfuse.errors import CubeWriteError, OptionError
+from hyperfuse.prediction.memory import GIGABYTE, default_ram_gb
 from hyperfuse.scoring.efficiency_files import FIGURE_NAME, JSON_NAME, MARKDOWN_NAME, write_efficiency
 from hyperfuse.scoring.efficiency_measuring import Effort, measure_efficiency
 from hyperfuse.scoring.efficiency_subjects import PairSize, find_subjects
@@ -35,6 +36,7 @@ class EfficiencyRequest:
 def run_efficiency(request: EfficiencyRequest, folder: Path, *, overwrite: bool = False) -> list[Path]:
     """The files that were written: JSON, Markdown and, with growth, the figure."""
     device = _device(request.device)
+    _require_memory(request.size)
     subjects = find_subjects(request.networks, request.methods, request.weights)
     _make_folder(folder, overwrite=overwrite)
     before = torch.get_num_threads()
@@ -57,6 +59,16 @@ def _device(name: str) -> str:
     if name == CUDA and not torch.cuda.is_available():
         raise OptionError("device cuda, but no CUDA device here", "cpu", "leave out --device")
     return (CUDA if torch.cuda.is_available() else CPU) if name == AUTO else name
+
+
+def _require_memory(size: PairSize) -> None:
+    room = default_ram_gb() * GIGABYTE
+    if size.bytes_in_use > room:
+        raise OptionError(
+            f"a pair of {size.side}x{size.side} pixels and {size.bands} bands needs about {size.bytes_in_use / GIGABYTE:.1f} GB",
+            f"at most {room / GIGABYTE:.1f} GB, half of this machine's memory",
+            "choose a smaller --size or fewer --bands",
+        )
 
 
 def _make_folder(folder: Path, *, overwrite: bool) -> None:

@@ -15,8 +15,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import torch
 
+from hyperfuse.prediction.memory import GIGABYTE, default_ram_gb
 from hyperfuse.progress import progress
-from hyperfuse.scoring.efficiency_subjects import PairSize, Run, Subject
+from hyperfuse.scoring.efficiency_subjects import LARGEST_SIDE, PairSize, Run, Subject
 from hyperfuse.scoring.measuring import measured
 
 MATMUL_SIDE = 1024
@@ -127,12 +128,14 @@ def measure_efficiency(
 
 
 def growth_sizes(size: PairSize) -> tuple[list[PairSize], list[PairSize]]:
-    """Pairs of other sides, and of other numbers of bands."""
+    """Pairs of other sides, and of other numbers of bands, that fit into memory."""
     smallest = math.ceil(8 * size.scale)
-    sides = sorted({max(smallest, round(share * size.side)) for share in SIDES})
+    sides = sorted({min(LARGEST_SIDE, max(smallest, round(share * size.side))) for share in SIDES})
     small = replace(size, side=max(smallest, round(SIDE_FOR_BANDS * size.side)))
     counts = sorted({max(each, size.msi_bands) for each in BAND_COUNTS})
-    return [replace(size, side=side) for side in sides], [replace(small, bands=count) for count in counts]
+    room = default_ram_gb() * GIGABYTE
+    by_side, by_bands = [replace(size, side=side) for side in sides], [replace(small, bands=count) for count in counts]
+    return [each for each in by_side if each.bytes_in_use <= room], [each for each in by_bands if each.bytes_in_use <= room]
 
 
 def timed(run: Run, effort: Effort, device: str) -> Timing:

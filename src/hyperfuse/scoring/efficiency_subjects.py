@@ -27,6 +27,8 @@ NETWORK, RIVAL, METHOD = "network", "rival", "method"
 # Folders of weights are often called so; then the run that they belong to says more.
 NAMELESS = ("weights", "best")
 Run = Callable[[], Tensor]
+MOST_BANDS, LARGEST_SIDE = 4096, 16384
+IMAGES_AT_ONCE = 8
 
 
 @dataclass(frozen=True)
@@ -39,10 +41,12 @@ class PairSize:
     scale: float
 
     def __post_init__(self) -> None:
-        if self.bands < 1 or self.msi_bands < 1 or not 1 <= self.scale <= self.side / 2 or self.side > 16384:
+        if not (1 <= self.bands <= MOST_BANDS and 1 <= self.msi_bands <= MOST_BANDS):
+            raise OptionError(f"{self.bands} and {self.msi_bands} bands", f"1 to {MOST_BANDS} of the HSI and of the MSI")
+        if not (2 <= self.side <= LARGEST_SIDE and 1 <= self.scale <= self.side / 2):
             raise OptionError(
-                f"{self.bands} and {self.msi_bands} bands, {self.side} pixels on a side, scale {self.scale:g}",
-                "at least one band each, a scale from 1 up, at least two coarse pixels and at most 16384 fine ones on a side",
+                f"{self.side} pixels on a side at scale {self.scale:g}",
+                f"at most {LARGEST_SIDE} pixels, and a scale from 1 up that leaves two coarse ones",
             )
 
     @property
@@ -52,6 +56,11 @@ class PairSize:
     @property
     def pixels(self) -> int:
         return self.side**2
+
+    @property
+    def bytes_in_use(self) -> int:
+        """About what a fusion of such a pair holds at once."""
+        return IMAGES_AT_ONCE * 4 * self.bands * self.pixels
 
     def random_pair(self) -> tuple[Tensor, Tensor]:
         """(C, h, w) and (M, H, W), always the same for the same size."""

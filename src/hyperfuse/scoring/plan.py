@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
-from hyperfuse.degradation.exact_scale import exact_scale
+from hyperfuse.degradation.exact_scale import exact_scale, largest_crop
+from hyperfuse.degradation.simulation_limits import require_seed, require_shift
 from hyperfuse.errors import OptionError
 from hyperfuse.loading.splits import SplitKind
 from hyperfuse.scoring.case import AS_RECORDED, CaseName, CasePair, Condition
@@ -71,6 +72,7 @@ def make_plan(
 ) -> Plan:
     """Reads scenes and weights, so that whatever is wrong with them is said before the first case is run."""
     _require_choices(scenes, pairs, scales, knowledge, split)
+    require_seed(seed)
     conditions = _conditions(noise, shift, clean)
     if scenes and not conditions:
         raise OptionError(
@@ -123,6 +125,7 @@ def _simulated(
                 continue
             for scale in fitting:
                 for condition in conditions:
+                    require_shift(condition.shift, largest_crop(size, exact_scale(scale)).fine_size)
                     name = CaseName(scored.dataset, scored.name, Path(response).stem, float(scale), condition.name)
                     yield PlannedCase(name, knowledge, _maker(scored, response, scale, condition, seed))
 
@@ -150,6 +153,8 @@ def _require_choices(
 ) -> None:
     if not scenes and not pairs:
         raise OptionError("nothing to benchmark on", "scenes or recorded pairs", "name them with --scenes or --pair")
+    if not scales:
+        raise OptionError("no scale", "at least one, such as 4", "name them with --scales")
     for scale in scales:
         if exact_scale(scale) <= 1:
             raise OptionError(f"scale {scale:g}", "more than 1")
