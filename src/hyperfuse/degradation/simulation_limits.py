@@ -1,4 +1,4 @@
-"""What a simulation can be asked for. Beyond these limits a pair can be computed, too, but shows edges, blur or noise and no scene."""
+"""What a simulation can be asked for. Beyond these limits a pair can be made, too, but shows edges, blur or noise and no scene."""
 
 from __future__ import annotations
 
