@@ -19,6 +19,7 @@ from hyperfuse.errors import BandError, CubeWriteError, GridError, OptionError
 from hyperfuse.networks.rivals.mimo_sst import MimoSst, MimoSstConfig
 from hyperfuse.reporting import examined_part
 from hyperfuse.reporting.examined_part import examine
+from hyperfuse.reporting.page_charts import DASH, Line, line_chart
 from hyperfuse.reporting.page_pictures import highest_square, thinned
 from hyperfuse.reporting.quality_report import InputFile, write_quality_report
 from hyperfuse.reporting.recorded_choices import recorded_choices
@@ -263,3 +264,25 @@ def test_squares_and_thinning() -> None:
     wide[0, 0] = np.nan
     assert thinned(wide).shape == (1, 667)
     assert thinned(wide)[0, 0] == pytest.approx((1 + 2 + 0 + 1 + 2) / 5)
+
+
+def test_one_band_has_no_angles_and_can_still_be_seen(folder: Path, tmp_path: Path) -> None:
+    for name in ("hsi", "msi", "reference", "fused"):
+        write_cube(open_cube(folder / f"{name}.tif").isel(band=[0]), tmp_path / f"{name}.tif")
+    page = tmp_path / "report.html"
+    pair = {name: tmp_path / f"{name}.tif" for name in ("hsi", "msi", "reference")}
+    write_quality_report(tmp_path / "fused.tif", page, **pair, method="bicubic")
+    outline(page)
+    text = page.read_text(encoding="utf-8")
+    assert "80 x 96 pixels, 1 band, scale 4." in text and "1 bands" not in text
+    assert "SAM" not in text and "Spectral angle" not in text
+    assert text.count(f"h{DASH}") == 4 * 3 + 1 + 2, "a dash for every value of four spectra and two charts of bands"
+
+
+def test_ticks_are_told_apart() -> None:
+    along = np.array([1.0])
+    chart = line_chart(
+        [Line(str(height), "fused", along, np.array([height])) for height in (34561.2, 34563.1)], title="", along="band", upwards=""
+    )
+    labels = re.findall(r'class="tick"[^>]*>([^<]*)<', chart)
+    assert labels[-1] == "1" and "34561.5" in labels and len(set(labels)) == len(labels)

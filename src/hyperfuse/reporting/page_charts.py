@@ -13,6 +13,8 @@ from hyperfuse.quality.pairing import Floats
 WIDTH, HEIGHT = 420, 250
 # To the left there is room for a tick of six characters beside the axis' name, to the right for half of one.
 LEFT, RIGHT, TOP, BOTTOM = 66, 22, 12, 40
+DASH = 24
+MOST_DIGITS = 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,9 +32,9 @@ def line_chart(lines: Sequence[Line], *, title: str, along: str, upwards: str, f
     drawn = [line for line in lines if np.isfinite(line.heights).any()]
     if not drawn:
         return '<p class="absent">Nothing to draw.</p>'
-    across = _limits([line.along for line in drawn], from_zero=False)
+    across = _limits([line.along for line in drawn], around_one=0.5)
     up = _limits([line.heights for line in drawn], from_zero=from_zero)
-    columns, rows = _ticks(*across), _ticks(*up)
+    columns, rows = _labelled_ticks(*across, whole=True), _labelled_ticks(*up)
 
     def x(value: float) -> float:
         return LEFT + (value - across[0]) / (across[1] - across[0]) * (WIDTH - LEFT - RIGHT)
@@ -41,13 +43,11 @@ def line_chart(lines: Sequence[Line], *, title: str, along: str, upwards: str, f
         return HEIGHT - BOTTOM - (value - up[0]) / (up[1] - up[0]) * (HEIGHT - TOP - BOTTOM)
 
     parts = [f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(title)}"><title>{escape(title)}</title>']
-    for value in rows:
+    for value, label in rows:
         parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y(value):.1f}" y2="{y(value):.1f}"/>')
-        parts.append(f'<text class="tick" x="{LEFT - 6}" y="{y(value) + 4:.1f}" text-anchor="end">{_number(value)}</text>')
-    for value in columns:
-        parts.append(
-            f'<text class="tick" x="{x(value):.1f}" y="{HEIGHT - BOTTOM + 16}" text-anchor="middle">{_number(value)}</text>'
-        )
+        parts.append(f'<text class="tick" x="{LEFT - 6}" y="{y(value) + 4:.1f}" text-anchor="end">{label}</text>')
+    for value, label in columns:
+        parts.append(f'<text class="tick" x="{x(value):.1f}" y="{HEIGHT - BOTTOM + 16}" text-anchor="middle">{label}</text>')
     middle = (TOP + HEIGHT - BOTTOM) / 2
     parts.append(
         f'<text class="axis" x="{(LEFT + WIDTH - RIGHT) / 2}" y="{HEIGHT - 6}" text-anchor="middle">{escape(along)}</text>'
@@ -71,31 +71,36 @@ def legend(lines: Sequence[Line]) -> str:
 
 
 def _path(points: Sequence[tuple[float, float]]) -> str:
-    """Straight pieces between known points; one that stands alone becomes a dot, by round ends of a line without length."""
-    words, drawing = [], False
-    for across, up in points:
-        known = bool(np.isfinite(up))
-        if known:
-            words.append(f"{'L' if drawing else 'M'}{across:.1f} {up:.1f}" + ("" if drawing else "h0"))
-        drawing = known
+    """Straight pieces between known points; one that stands alone becomes a dash."""
+    known = [False, *(bool(np.isfinite(up)) for _, up in points), False]
+    words = []
+    for (across, up), before, here, after in zip(points, known, known[1:], known[2:], strict=False):
+        if here and not before and not after:
+            words.append(f"M{across - DASH / 2:.1f} {up:.1f}h{DASH}")
+        elif here:
+            words.append(f"{'L' if before else 'M'}{across:.1f} {up:.1f}")
     return "".join(words)
 
 
-def _limits(series: Sequence[Floats], *, from_zero: bool) -> tuple[float, float]:
+def _limits(series: Sequence[Floats], *, from_zero: bool = False, around_one: float | None = None) -> tuple[float, float]:
+    """Of all values; about a single one there is a tenth of it, or `around_one`."""
     values = np.concatenate([each[np.isfinite(each)] for each in series])
     low, high = float(values.min()), float(values.max())
     low = min(0.0, low) if from_zero else low
     if high == low:
-        room = abs(high) / 10 or 1.0
+        room = around_one or abs(high) / 10 or 1.0
         return low - (0 if from_zero else room), high + room
     return low, high
 
 
-def _ticks(low: float, high: float) -> list[float]:
+def _labelled_ticks(low: float, high: float, *, whole: bool = False) -> list[tuple[float, str]]:
+    """With as many digits as it takes to tell them apart; `whole` numbers where they are enough, as for bands."""
     from matplotlib.ticker import MaxNLocator
 
-    return [float(value) for value in MaxNLocator(5).tick_values(low, high) if low <= value <= high]
-
-
-def _number(value: float) -> str:
-    return f"{value:.4g}" if abs(value) < 1e5 else f"{value:.2g}"
+    ticks = [float(value) for value in MaxNLocator(5, integer=whole, min_n_ticks=1 if whole else 2).tick_values(low, high) if low <= value <= high]
+    fewest = 2 if max(map(abs, ticks), default=0.0) >= 1e5 else 4
+    for digits in range(fewest, MOST_DIGITS + 1):
+        labels = [f"{value:.{digits}g}" for value in ticks]
+        if len(set(labels)) == len(labels):
+            break
+    return list(zip(ticks, labels, strict=True))

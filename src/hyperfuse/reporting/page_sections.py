@@ -54,9 +54,9 @@ def composites(findings: QualityFindings, images: ShownImages, pixels: Sequence[
     part = findings.part
     coarse, fine = part.hsi_values.shape, part.fused_values.shape
     words = {
-        "HSI": f"{coarse[2]} x {coarse[1]} pixels, {coarse[0]} bands",
-        "MSI": f"{fine[2]} x {fine[1]} pixels, {len(part.msi_values)} bands",
-        "fused": f"{fine[2]} x {fine[1]} pixels, {fine[0]} bands; numbers mark the spectra below",
+        "HSI": f"{coarse[2]} x {coarse[1]} pixels, {bands_counted(coarse[0])}",
+        "MSI": f"{fine[2]} x {fine[1]} pixels, {bands_counted(len(part.msi_values))}",
+        "fused": f"{fine[2]} x {fine[1]} pixels, {bands_counted(fine[0])}; numbers mark the spectra below",
         "reference": "what it should be",
     }
     shown = []
@@ -66,6 +66,10 @@ def composites(findings: QualityFindings, images: ShownImages, pixels: Sequence[
             _picture(picture, f"{name}, true or nearest colours", f"<b>{name}</b>: {words[name]}", _marks(marks, fine[1:]))
         )
     return f'<div class="pictures">{"".join(shown)}</div>'
+
+
+def bands_counted(count: int) -> str:
+    return "1 band" if count == 1 else f"{count} bands"
 
 
 def overview(findings: QualityFindings) -> str:
@@ -110,6 +114,7 @@ def maps(findings: QualityFindings) -> str:
     if compared is not None:
         error, angle = compared.scores.rmse, compared.scores.spectral_angle_degrees
         shown.append(_map(compared.error_map, "Error against the reference", f"RMSE {error:.4g}", "root mean square over bands"))
+    if compared is not None and findings.has_angles:
         shown.append(_map(compared.angle_map, "Spectral angle to the reference", f"SAM {angle:.3f}°", "degrees"))
     for name, each, how in (
         ("HSI", agreement.with_hsi, "the fused image as the HSI would have seen it, minus the HSI"),

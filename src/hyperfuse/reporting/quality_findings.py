@@ -57,6 +57,11 @@ class QualityFindings:
     once_more: OnceMore
     against_reference: AgainstReference | None
 
+    @property
+    def has_angles(self) -> bool:
+        """Spectra of one band all point the same way."""
+        return self.part.bands.size > 1
+
     def as_dict(self) -> dict[str, Any]:
         """The figures, ready for JSON: no NaN, no infinities."""
         found: dict[str, Any] = {

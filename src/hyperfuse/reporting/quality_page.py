@@ -50,7 +50,8 @@ def quality_page(findings: QualityFindings, record: Mapping[str, str], names: Ma
 def _summary(findings: QualityFindings) -> str:
     part = findings.part
     scale = " x ".join(f"{each:.4g}" for each in dict.fromkeys(part.observation.scale))
-    words = f"{part.fused.sizes['x']} x {part.fused.sizes['y']} pixels, {part.fused.sizes['band']} bands, scale {scale}."
+    bands = sections.bands_counted(part.fused.sizes["band"])
+    words = f"{part.fused.sizes['x']} x {part.fused.sizes['y']} pixels, {bands}, scale {scale}."
     if not part.is_everything:
         share = part.fused_values[0].size / (part.fused.sizes["x"] * part.fused.sizes["y"])
         words += (
@@ -65,7 +66,9 @@ def _tiles(findings: QualityFindings) -> str:
     shown = []
     if findings.against_reference is not None:
         scores = findings.against_reference.scores
-        shown += [(f"{scores.psnr_db:.2f} dB", "PSNR against the reference"), (f"{scores.spectral_angle_degrees:.2f}°", "SAM")]
+        shown.append((f"{scores.psnr_db:.2f} dB", "PSNR against the reference"))
+        if findings.has_angles:
+            shown.append((f"{scores.spectral_angle_degrees:.2f}°", "SAM"))
     hsi, msi = findings.consistency.with_hsi.relative, findings.consistency.with_msi.relative
     if hsi is not None:
         shown.append((f"{100 * hsi:.3g} %", "error against the HSI"))

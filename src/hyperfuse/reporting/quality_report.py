@@ -24,7 +24,7 @@ PAGE_SUFFIXES = (".html", ".htm")
 def refuse_unwritable_page(output: Path, *, overwrite: bool) -> None:
     """Said before the work, not after it."""
     if output.suffix.lower() not in PAGE_SUFFIXES:
-        raise OptionError(f"a page called {output.name}", "a name that ends with .html", "choose such a name")
+        raise OptionError(f"a page called {str(output)!r}", "a name that ends with .html", "choose such a name")
     refuse_unwritable(output, overwrite=overwrite)
 
 

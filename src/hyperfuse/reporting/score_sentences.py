@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hyperfuse.reporting.quality_findings import OnceMore, QualityFindings
 
@@ -27,7 +27,12 @@ class ScoreGroup:
 
 def score_groups(findings: QualityFindings) -> list[ScoreGroup]:
     groups = [_against_reference(findings)] if findings.against_reference is not None else []
-    return [*groups, _consistency(findings), _once_more(findings.once_more), _indices(findings)]
+    groups += [_consistency(findings), _once_more(findings.once_more), _indices(findings)]
+    return groups if findings.has_angles else [_without_angles(group) for group in groups]
+
+
+def _without_angles(group: ScoreGroup) -> ScoreGroup:
+    return replace(group, rows=tuple(row for row in group.rows if not row.name.endswith("SAM")))
 
 
 def _against_reference(findings: QualityFindings) -> ScoreGroup:
