@@ -285,4 +285,4 @@ def test_ticks_are_told_apart() -> None:
         [Line(str(height), "fused", along, np.array([height])) for height in (34561.2, 34563.1)], title="", along="band", upwards=""
     )
     labels = re.findall(r'class="tick"[^>]*>([^<]*)<', chart)
-    assert labels[-1] == "1" and "34561.5" in labels and len(set(labels)) == len(labels)
+    assert labels[-1] == "1" and "34561.6" in labels and len(set(labels)) == len(labels)

@@ -25,6 +25,8 @@ GREY_PERCENTILES = (2.0, 98.0)
 DARKEST_GREY = 0.4
 # A colour bar that spans less than this, in fine pixels, would show noise as a pattern.
 SMALLEST_RANGE = 0.1
+# The longest arrow fills its cell where it is at least this long, in fine pixels: offsets of nearly nothing look like it.
+SMALLEST_FULL_LENGTH = 0.5
 ROUND_LENGTHS = (1.0, 2.0, 5.0)
 SMALL, MEDIUM, LARGE = 8.5, 10.0, 13.0
 
@@ -84,15 +86,14 @@ def _draw_arrows(axes: Any, report: RegistrationReport) -> Any:
     y, x = np.meshgrid(rows, columns, indexing="ij")
     down, right = report.field.at(y - 0.5, x - 0.5)
     length = np.hypot(down, right)
-    stretch = 0.9 * spacing / max(float(length.max()), 1e-6)
+    stretch, shown = arrow_stretch(float(length.max()), spacing)
     low, high = float(length.min()), float(length.max())
     if high - low < SMALLEST_RANGE:
         low, high = max(0.0, (low + high - SMALLEST_RANGE) / 2), (low + high + SMALLEST_RANGE) / 2
     arrows = axes.quiver(
         x, y, right * stretch, down * stretch, length, cmap=COLOURS, norm=Normalize(low, high), angles="xy", scale_units="xy",
-        scale=1, width=0.004, pivot="tail", edgecolor="black", linewidth=0.4, zorder=4,
+        scale=1, width=0.004, pivot="mid", edgecolor="black", linewidth=0.4, zorder=4,
     )  # fmt: skip
-    shown = _round_length(float(length.max()))
     axes.quiverkey(
         arrows,
         0.86,
@@ -106,9 +107,15 @@ def _draw_arrows(axes: Any, report: RegistrationReport) -> Any:
     return arrows
 
 
+def arrow_stretch(longest: float, spacing: float) -> tuple[float, float]:
+    """How many times as long as they are offsets are drawn, all in fine pixels, and which round length to show as a key."""
+    full = max(longest, SMALLEST_FULL_LENGTH)
+    return 0.9 * spacing / full, _round_length(full)
+
+
 def _round_length(longest: float) -> float:
     """1, 2 or 5 times a power of ten, not longer than the longest arrow."""
-    power = 10.0 ** np.floor(np.log10(max(longest, 1e-6)))
+    power = 10.0 ** np.floor(np.log10(longest))
     return float(max(factor * power for factor in ROUND_LENGTHS if factor * power <= max(longest, power)))
 
 

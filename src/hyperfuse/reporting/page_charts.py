@@ -97,7 +97,8 @@ def _labelled_ticks(low: float, high: float, *, whole: bool = False) -> list[tup
     """With as many digits as it takes to tell them apart; `whole` numbers where they are enough, as for bands."""
     from matplotlib.ticker import MaxNLocator
 
-    ticks = [float(value) for value in MaxNLocator(5, integer=whole, min_n_ticks=1 if whole else 2).tick_values(low, high) if low <= value <= high]
+    locator = MaxNLocator(5, integer=whole, min_n_ticks=1 if whole else 2)
+    ticks = [float(value) for value in locator.tick_values(low, high) if low <= value <= high]
     fewest = 2 if max(map(abs, ticks), default=0.0) >= 1e5 else 4
     for digits in range(fewest, MOST_DIGITS + 1):
         labels = [f"{value:.{digits}g}" for value in ticks]
