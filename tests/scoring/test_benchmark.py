@@ -19,6 +19,8 @@ from hyperfuse.prediction.fuse_scene import fuse
 from hyperfuse.scoring import benchmark as running
 from hyperfuse.scoring.benchmark import benchmark
 from hyperfuse.scoring.measuring import measured
+from hyperfuse.scoring.run_record import read_record
+from hyperfuse.scoring.summary import summary_markdown
 from networks.network_fixtures import tiny_network
 from scoring.tiny_benchmarks import write_scene
 
@@ -143,6 +145,8 @@ def test_networks_and_rivals_that_do_not_fit(tmp_path, scene):
         for knowledge in ("blind", "oracle")
     }
     assert not done.failed
+    summary = summary_markdown(done.results, read_record(tmp_path / "out"))
+    assert "## Left out\n\n- stranger is not made for 12 and 3 bands: scene, rgb, x4, clean\n" in summary
 
 
 def test_recorded_pairs_are_fused_blind(tmp_path, scene):

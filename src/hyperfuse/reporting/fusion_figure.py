@@ -107,7 +107,7 @@ def _draw_error_maps(figure: Figure, layout: FigureLayout, errors: Mapping[str, 
         raise nothing_to_compare()
     colours = Normalize(0, float(np.percentile(seen, ERROR_PERCENTILE)) or 1.0)
     for frame, (name, error) in zip(layout.error_maps, errors.items(), strict=True):
-        axes = _image_axes(figure, frame, name, f"RMSE {_number(_overall(error))}", bold=name == best)
+        axes = _image_axes(figure, frame, name, f"RMSE {short_number(_overall(error))}", bold=name == best)
         axes.set_facecolor(NO_DATA_GREY)
         axes.imshow(error[::every, ::every], cmap=ERROR_COLOURS, norm=colours, interpolation="nearest", aspect="auto")
     bar = figure.colorbar(ScalarMappable(colours, ERROR_COLOURS), cax=figure.add_axes(layout.colour_bar), extend="max")
@@ -132,7 +132,7 @@ def _draw_spectra(
         at = slice(row, row + 1), slice(column, column + 1)
         for name, cube in [("reference", reference), *methods.items()]:
             line = broken_line(positions, physical_values(cube, *at, dtype=np.float64)[:, 0, 0], cube["good"].values)
-            (handles[name],) = axes.plot(*line, **styles[name])
+            (handles[name],) = axes.plot(*line, **styles[name], **lone_marker(line[0]))
         axes.set_title(f"pixel {number}: row {row}, column {column}", fontsize=MEDIUM, loc="left")
         axes.set_xlabel(axis_name, fontsize=SMALL)
         axes.tick_params(labelsize=SMALL, length=2)
@@ -151,7 +151,7 @@ def _image_axes(figure: Figure, frame: tuple[float, float, float, float], name: 
     axes = figure.add_axes(frame, xticks=[], yticks=[])
     axes.spines[:].set_linewidth(0.5)
     room = frame[2] * WIDTH - len(detail) * LETTER_WIDTH * SMALL
-    axes.set_title(_shortened(name, room), fontsize=MEDIUM, loc="left", fontweight="bold" if bold else "normal", pad=4)
+    axes.set_title(shortened(name, room, MEDIUM), fontsize=MEDIUM, loc="left", fontweight="bold" if bold else "normal", pad=4)
     axes.set_title(detail, fontsize=SMALL, loc="right", color="#555555", pad=4)
     return axes
 
@@ -168,6 +168,11 @@ def _line_styles(methods: list[str], best: str) -> dict[str, dict[str, Any]]:
             line, colour = next(looks)
             styles[method] = {"color": colour, "linestyle": line, "linewidth": 1.0, "zorder": 3}
     return styles
+
+
+def lone_marker(along: Floats) -> dict[str, Any]:
+    """A line through one band is no line; a dash shows it."""
+    return {"marker": "_", "markersize": 16} if along.size == 1 else {}
 
 
 def _mark_pixels(axes: Any, pixels: list[tuple[int, int]]) -> None:
@@ -194,7 +199,7 @@ def _extent_on_fine_grid(hsi: xr.DataArray, msi: xr.DataArray) -> tuple[float, f
 
 def _size_of(cube: xr.DataArray) -> str:
     bands, height, width = cube.shape
-    return f"{width} x {height}, {bands} bands"
+    return f"{width} x {height}, {bands} {'band' if bands == 1 else 'bands'}"
 
 
 def _overall(error: Floats) -> float:
@@ -203,10 +208,11 @@ def _overall(error: Floats) -> float:
     return float(np.sqrt(np.square(known).mean())) if known.size else float("inf")
 
 
-def _number(value: float) -> str:
+def short_number(value: float) -> str:
     return "-" if np.isinf(value) else f"{value:.0f}" if value >= 1000 else f"{value:.3g}"
 
 
-def _shortened(name: str, room: float) -> str:
-    letters = max(4, int(room / (LETTER_WIDTH * MEDIUM)))
+def shortened(name: str, room: float, size: float) -> str:
+    """As much of a name as the room, in inches, holds in letters of this size."""
+    letters = max(4, int(room / (LETTER_WIDTH * size)))
     return name if len(name) <= letters else f"{name[: letters - 2]}.."

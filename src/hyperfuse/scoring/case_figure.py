@@ -26,15 +26,20 @@ from hyperfuse.reporting.fusion_figure import (
     BEST_COLOUR,
     ERROR_COLOURS,
     ERROR_PERCENTILE,
+    LETTER_WIDTH,
     METHOD_COLOURS,
     METHOD_LINES,
     NO_DATA_GREY,
+    lone_marker,
+    short_number,
+    shortened,
 )
 from hyperfuse.reporting.spectra import broken_line
 from hyperfuse.scoring.kept_views import FusedViews, InputViews
 
 MOST_PER_ROW, FEWEST_PER_ROW = 7, 5
 SIDE, TITLE, GAP, MARGIN, BAR = 2.1, 0.3, 0.12, 0.15, 0.75
+BAR_WIDTH = 0.13
 SPECTRUM_HEIGHT, HEADING, LEGEND = 2.2, 0.45, 0.5
 TALLEST = 2.0
 SMALL, MEDIUM, LARGE = 8.0, 9.5, 13.0
@@ -65,7 +70,8 @@ def case_figure(path: Path, title: str, inputs: InputViews, fused: Mapping[str, 
         top = HEADING + (place // per_row) * band_height + TITLE
         frames = _frames(left, top, aspect, width, height)
         _draw_column(figure, frames, name, picture, error, inputs, close_up, colours, bold=name == best)
-    _draw_bar(figure, colours, (width - MARGIN - BAR + 0.1) / width, 1 - (HEADING + TITLE + SIDE) / height, SIDE / height, width)
+    *_, maps = _frames(width - MARGIN - BAR + 0.1, HEADING + TITLE, aspect, width, height)
+    _draw_bar(figure, colours, (*maps[:2], BAR_WIDTH / width, maps[3]))
     _draw_spectra(figure, inputs, fused, best, (LEGEND + HEADING) / height, SPECTRUM_HEIGHT / height)
     with published(path, overwrite=True) as target:
         figure.savefig(target, format="png")
@@ -110,9 +116,10 @@ def _draw_column(
     row, column, side = close_up
     whole = (0.0, float(width), float(height), 0.0)
     axes, nearer = (figure.add_axes(frame, xticks=[], yticks=[]) for frame in frames[:2])
-    axes.set_title(name, fontsize=MEDIUM, loc="left", pad=3, fontweight="bold" if bold else "normal")
-    if error is not None:
-        axes.set_title(f"RMSE {_overall(error):.4f}", fontsize=SMALL, loc="right", pad=3, color="#555555")
+    score = "" if error is None else f"RMSE {short_number(_overall(error))}"
+    room = SIDE - len(score) * LETTER_WIDTH * SMALL
+    axes.set_title(shortened(name, room, MEDIUM), fontsize=MEDIUM, loc="left", pad=3, fontweight="bold" if bold else "normal")
+    axes.set_title(score, fontsize=SMALL, loc="right", pad=3, color="#555555")
     for each in (axes, nearer):
         each.imshow(picture, extent=whole, interpolation="nearest", aspect="auto")
     axes.set(xlim=(0, width), ylim=(height, 0))
@@ -127,9 +134,8 @@ def _draw_column(
         below.imshow(error, cmap=ERROR_COLOURS, norm=colours, interpolation="nearest", aspect="auto")
 
 
-def _draw_bar(figure: Figure, colours: Normalize, left: float, bottom: float, tall: float, width: float) -> None:
-    frame = figure.add_axes((left, bottom, 0.13 / width, tall))
-    bar = figure.colorbar(ScalarMappable(colours, ERROR_COLOURS), cax=frame, extend="max")
+def _draw_bar(figure: Figure, colours: Normalize, frame: tuple[float, float, float, float]) -> None:
+    bar = figure.colorbar(ScalarMappable(colours, ERROR_COLOURS), cax=figure.add_axes(frame), extend="max")
     bar.ax.tick_params(labelsize=SMALL, length=2)
     bar.ax.set_title("RMSE", fontsize=SMALL, loc="left", pad=6)
 
@@ -146,7 +152,8 @@ def _draw_spectra(
         axes = figure.add_axes((0.04 + place * room, bottom, room - 0.045, tall))
         lines = {"reference": inputs.spectra[place]} | {name: views.spectra[place] for name, views in fused.items()}
         for name, values in lines.items():
-            (handles[name],) = axes.plot(*broken_line(inputs.positions, values.astype(np.float64), good), **styles[name])
+            line = broken_line(inputs.positions, values.astype(np.float64), good)
+            (handles[name],) = axes.plot(*line, **styles[name], **lone_marker(line[0]))
         axes.set_title(f"pixel {place + 1}: row {row}, column {column}", fontsize=MEDIUM, loc="left")
         axes.set_xlabel(inputs.axis_name, fontsize=SMALL)
         axes.tick_params(labelsize=SMALL, length=2)

@@ -167,7 +167,7 @@ def growth_figure(result: EfficiencyResult) -> Figure:
 
 def _exponents(growth: Growth) -> str:
     found = (growth.of_time, growth.of_memory, growth.of_multiply_adds)
-    return " | ".join("" if each is None else f"{each:.2f}" for each in found)
+    return " | ".join("" if each is None else f"{each:z.2f}" for each in found)
 
 
 def _megabytes(amount: int | None) -> str:

@@ -81,7 +81,7 @@ def _refuse_another(folder: Path, before: Mapping[str, Any], now: Mapping[str, A
 def _difference(before: Any, now: Any) -> str:
     if isinstance(before, Mapping) and isinstance(now, Mapping):
         changed = sorted(key for key in {*before, *now} if before.get(key) != now.get(key))
-        return f"differ in {', '.join(changed[:3])}{', ...' if len(changed) > 3 else ''}"
+        return f"differ in {', '.join(changed[:3])}{f' and {len(changed) - 3} more' if len(changed) > 3 else ''}"
     return f"were {_listed(before)} and are now {_listed(now)}"
 
 

@@ -42,7 +42,7 @@ def summary_lines(results: Sequence[Result], record: Mapping[str, Any], level: i
     if failures := [result for result in results if result.state == FAILED]:
         yield f"\n{heading} Failed\n"
         yield from (f"- {result.competitor} ({result.knowledge}), {result.case}: {result.message}" for result in failures)
-    if left_out := record["request"].get("left_out"):
+    if left_out := [*record["request"].get("left_out", ()), *_unfit_in_words(results)]:
         yield f"\n{heading} Left out\n"
         yield from (f"- {words}" for words in left_out)
 
@@ -96,6 +96,18 @@ def case_table(results: Sequence[Result]) -> Iterator[str]:
         row = [everything.get((case, entrant)) for entrant in columns]
         best = max((result.psnr_db for result in row if result is not None and result.psnr_db is not None), default=None)
         yield f"| {case} | " + " | ".join(_case_cell(result, best) for result in row) + " |"
+
+
+def _unfit_in_words(results: Iterable[Result]) -> Iterator[str]:
+    """A dash in a table that nobody explains looks like a failure."""
+    cases: dict[str, dict[CaseName, str]] = {}
+    for result in results:
+        if result.state == UNFIT:
+            cases.setdefault(result.competitor, {})[result.case] = result.message
+    for competitor, messages in cases.items():
+        first, message = next(iter(messages.items()))
+        count = f" and {len(messages) - 1} more" if len(messages) > 1 else ""
+        yield f"{competitor} is {message}: {first}{count}"
 
 
 def failures_in_words(results: Iterable[Result]) -> list[str]:
