@@ -94,6 +94,10 @@ def test_printed_numbers_stand_beside_ours_unranked_and_with_warnings():
     (pavia,) = paper_tables(as_dataset("PaviaC", ours), beside_paper=True)
     assert any("tested on pixels that it was trained on" in words for words in pavia.warnings)
     assert paper_tables(ours)[0].columns == ["ours", "glp"]
+    assert text.count("### The paper's ablations, as printed") == 1
+    assert "| CAVE | x4 | 6 + 6 blocks | 18.654 | 202 | 45.96 ± 4.69 |" in text and "| PaviaC |" not in text
+    assert "ablations" not in tables_markdown(paper_tables(ours))
+    assert "| PaviaC | x8 | SSA | - | - | 38.59 ± 0.67 |" in tables_markdown([pavia])
 
 
 def test_summary_tables_name_the_worst_case_and_what_failed():

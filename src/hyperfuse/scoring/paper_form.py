@@ -52,6 +52,10 @@ class PaperTable:
     warnings: list[str]
 
     @property
+    def beside_paper(self) -> bool:
+        return any(name.endswith(AS_PRINTED) for name in self.columns)
+
+    @property
     def title(self) -> str:
         scenes = f"{self.scenes} scene{'s' * (self.scenes > 1)}"
         words = [self.dataset, self.response, self.condition, self.knowledge, scenes]

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from hyperfuse.reporting.tables import BEST, SECOND
 from hyperfuse.scoring.paper_form import PaperTable, TableCell
+from hyperfuse.scoring.printed_ablations import ablation_lines
 
 CSV_COLUMNS = (
     "dataset",
@@ -42,6 +43,7 @@ def markdown_lines(tables: Sequence[PaperTable]) -> Iterator[str]:
         if table.warnings:
             yield ""
             yield from (f"- {words}" for words in table.warnings)
+    yield from ablation_lines(tables)
 
 
 def tables_latex(tables: Sequence[PaperTable]) -> str:
