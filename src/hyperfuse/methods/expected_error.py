@@ -14,7 +14,6 @@ import math
 from torch import Tensor
 from torch.nn.functional import avg_pool2d, pad
 
-from hyperfuse.methods.conditioning import prior_from_error
 from hyperfuse.methods.fuse import FEWEST_PIXELS
 from hyperfuse.methods.over_scene import SceneWise, scene_count, scene_mean, together
 from hyperfuse.methods.pair_model import PairModel, model_pair, scene_covariance
@@ -29,11 +28,9 @@ OF_SCALE, FACTOR = -0.49, 0.82
 
 def expected_error(window: Window) -> SceneWise[Tensor]:
     """(C, H, W) of the window's core."""
-    model = yield from model_pair(window)
     if (yield from scene_count(window.coarse_pixels)) < FEWEST_PIXELS:
-        return (yield from _spread_of_detail(model))
-    model, mean = yield from guided_prior(model, shipped_network())
-    prior = yield from prior_from_error(mean, model)
+        return (yield from expected_error_without_msi(window))
+    model, mean, prior = yield from guided_prior(window, shipped_network())
     detail = mean - model.upsample(model.operator.apply(mean))
     unexplained, activity = _unexplained(model, mean), smoothed(detail.square().sum(0, keepdim=True))[0]
     core = model.window

@@ -33,22 +33,13 @@ class GuidedRegression:
     outputs: Tensor  # (p, h, w)
     ridge: Tensor  # (B, B)
 
-    def predict(
-        self,
-        queries: Tensor,
-        inputs: Tensor,
-        nearness: Tensor,
-        ridge: Tensor,
-        scale: tuple[float, float],
-        shift: tuple[float, float],
-    ) -> Tensor:
-        """On the fine grid: queries (Q, H, W), inputs (B, H, W), logarithms of nearness and ridge (H, W) -> (p, H, W)."""
+    def predict(self, pixels: Tensor, scale: tuple[float, float], shift: tuple[float, float]) -> Tensor:
+        """On the fine grid: (Q + 2 + B, H, W): keys, logarithms of nearness and ridge, inputs -> (p, H, W)."""
         height, width = self.keys.shape[1:]
-        rows = CellAxis.of(height, queries.shape[1], scale[0], shift[0], queries)
-        columns = CellAxis.of(width, queries.shape[2], scale[1], shift[1], queries)
+        rows = CellAxis.of(height, pixels.shape[1], scale[0], shift[0], pixels)
+        columns = CellAxis.of(width, pixels.shape[2], scale[1], shift[1], pixels)
         row_logs, column_logs = _logarithms(rows.weights), _logarithms(columns.weights)
-        fine = torch.cat([queries, nearness[None], ridge[None], inputs])
-        fine = fine.index_select(2, columns.members.flatten())
+        fine = _in_cells(pixels, columns, 2)
         coarse = self._coarse()
         column_places = columns.owned(slice(0, width))[1]
         everywhere = range(height), range(width)
@@ -56,9 +47,9 @@ class GuidedRegression:
         for part in self._chunks(height, width * rows.most * columns.most):
             # (a, s_y, i), (b, s_x, j) -> (a, b, s, K)
             spatial = row_logs[part][:, None, :, None, :, None] + column_logs[None, :, None, :, None, :]
-            pixels = fine.index_select(1, rows.members[part].flatten())
-            pixels = pixels.view(len(fine), -1, rows.most, width, columns.most).permute(1, 3, 2, 4, 0).flatten(2, 3)
-            cells = self._regress(_squares(coarse, everywhere[0][part], everywhere[1]), pixels, spatial.flatten(4).flatten(2, 3))
+            members = _in_cells(fine, rows, 1, part).reshape(len(fine), -1, rows.most, width, columns.most)
+            members = members.permute(1, 3, 2, 4, 0).flatten(2, 3)
+            cells = self._regress(_squares(coarse, everywhere[0][part], everywhere[1]), members, spatial.flatten(4).flatten(2, 3))
             grid = cells.view(*cells.shape[:2], rows.most, columns.most, -1).permute(4, 0, 2, 1, 3)  # (p, a, s_y, b, s_x)
             parts.append(grid.flatten(1, 2).index_select(1, rows.owned(part)[1]).flatten(2).index_select(2, column_places))
         return torch.cat(parts, dim=1)
@@ -136,6 +127,14 @@ def _squares(coarse: Tensor, rows: range, columns: range) -> Tensor:
     part = coarse[rows.start : rows[-1] + side, columns.start : columns[-1] + side]
     near = part.unfold(0, side, rows.step).unfold(1, side, columns.step)
     return near.permute(0, 1, 3, 4, 2).flatten(2, 3)
+
+
+def _in_cells(image: Tensor, axis: CellAxis, dim: int, cells: slice = slice(None)) -> Tensor:
+    """The members of these cells, cell after cell, along a dimension. At a whole scale that is the image as it lies there."""
+    members = axis.members[cells].flatten()
+    first, last = int(members[0]), int(members[-1])
+    in_order = last - first + 1 == len(members) and bool((members.diff() == 1).all())
+    return image.narrow(dim, first, len(members)) if in_order else image.index_select(dim, members)
 
 
 def _logarithms(weights: Tensor) -> Tensor:

@@ -31,8 +31,7 @@ def with_quiet_msi(model: PairModel, network: PriorNetwork) -> SceneWise[PairMod
     noise = seen_noise(model.msi, spread, variance, network)
     if noise is None:
         return model
-    remaining = network.denoiser.remaining.double().sigmoid()
-    less = (1 - remaining) * torch.diag(variance)
+    less = (1 - network.denoiser.variance_left.double()) * torch.diag(variance)
     return replace(model, msi=model.msi - noise, msi_noise=model.msi_noise - less)
 
 

@@ -30,6 +30,9 @@ MOST_COMPONENTS = 24
 NOISE_FLOOR = 1e-4
 BANDS_AT_ONCE = 32
 
+# (C, h, w) and how many at most -> mean (C,) and axes (C, p); one question to the scene
+FindAxes = Callable[[Tensor, int], SceneWise[tuple[Tensor, Tensor]]]
+
 
 @dataclass(frozen=True)
 class PairModel:
@@ -84,11 +87,12 @@ class PairModel:
         )
 
 
-def model_pair(window: Window, most_components: int = MOST_COMPONENTS) -> SceneWise[PairModel]:
+def model_pair(window: Window, most_components: int = MOST_COMPONENTS, find_axes: FindAxes | None = None) -> SceneWise[PairModel]:
+    """In the subspace of the axes that `find_axes` finds; plain principal axes without it."""
     hsi, msi, observation = window.hsi, window.msi, window.observation
     operator = observation.spatial_operator(window.fine_size, window.coarse_size)
     (mean, basis), (hsi_level, msi_level) = yield from together(
-        principal_axes(window.coarse(hsi), most_components), scene_levels(window.coarse(hsi), window.fine(msi))
+        (find_axes or principal_axes)(window.coarse(hsi), most_components), scene_levels(window.coarse(hsi), window.fine(msi))
     )
     centred = hsi - mean[:, None, None].to(hsi)
     coefficients = mix_bands(basis.T, centred)

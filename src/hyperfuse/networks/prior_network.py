@@ -9,7 +9,6 @@ E embedding, G features, Z components of the msi, p components of the hsi, H W f
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
@@ -28,6 +27,10 @@ GAINS = 6
 STATISTICS_WIDTH = 48
 # Features begin faint: the untrained network is nearly the closed form without it.
 FIRST_FEATURE_SIZE = 0.05
+FIRST_CONSTANT_SIZE = 0.1
+# Single numbers learn so many times as fast as weights of which there are many.
+EAGERNESS = 4.0
+KINDS_OF_ERROR = 3
 # Noise levels are told as log(1 + LOUDEST level), which is about 1 where noise is a hundredth of the image.
 LOUDEST = 200.0
 # Logarithms that no image answers with; a pixel far beyond all that was trained on must not overflow.
@@ -40,6 +43,7 @@ class PriorConfig(BaseModel):
     features       further regressors, beside the msi's bands
     scene_features regressors of the scene's slopes alone
     denoiser       width of the network that takes noise off the msi; 0 for none
+    hsi_denoiser   the same for the hsi
     msi_components the network sees at most so many principal components of the msi
     """
 
@@ -52,6 +56,7 @@ class PriorConfig(BaseModel):
     features: Annotated[int, Field(ge=1, le=16)] = 4
     scene_features: Annotated[int, Field(ge=0, le=64)] = 0
     denoiser: Annotated[int, Field(ge=0, le=1024)] = 0
+    hsi_denoiser: Annotated[int, Field(ge=0, le=1024)] = 0
     msi_components: Annotated[int, Field(ge=1, le=64)] = 8
 
     base: ClassVar[str] = "local_fuse"  # the closed form that it guides
@@ -59,24 +64,37 @@ class PriorConfig(BaseModel):
 
 
 class Guide(NamedTuple):
-    """What the network says of every fine pixel. The last five begin at 0, which changes nothing.
+    """What the network says of every fine pixel. Logarithms begin at 0, which changes nothing.
 
-    embedding   (E, H, W) pixels alike in it are good neighbours
-    features    (G, H, W) further images to regress on; the first ones also pixel by pixel, the others for the whole scene
-    weight      (1, H, W) logarithm of how much a pixel counts as a neighbour
+    seen        (E + G + 1, H, W) what is also wanted as the hsi's sensor sees it:
+                - embedding: pixels alike in it are good neighbours
+                - features: further images to regress on; the first ones also pixel by pixel, the others for the whole scene
+                - weight: logarithm of how much a pixel counts as a neighbour
     nearness    (H, W) logarithm of how fast neighbours lose weight with distance
     ridge       (H, W) logarithm of how strongly slopes are held to the scene's
     scene_gain  (H, W) logarithm of how far the scene's slopes are trusted
     local_gain  (H, W) the same of the pixel's own
     """
 
-    embedding: Tensor
-    features: Tensor
-    weight: Tensor
+    seen: Tensor
+    sizes: tuple[int, int, int]
     nearness: Tensor
     ridge: Tensor
     scene_gain: Tensor
     local_gain: Tensor
+
+    def parts(self, seen: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Embedding, features and weight, on the grid of `seen`."""
+        embedding, features, weight = torch.split(seen, list(self.sizes))
+        return embedding, features, weight
+
+    @property
+    def embedding(self) -> Tensor:
+        return self.parts(self.seen)[0]
+
+    @property
+    def features(self) -> Tensor:
+        return self.parts(self.seen)[1]
 
 
 class PriorNetwork(nn.Module):
@@ -94,8 +112,8 @@ class PriorNetwork(nn.Module):
         guided = config.embedding + features
         self.head = nn.Conv2d(width, guided + 5, 1)
         self.likeness = nn.Parameter(torch.zeros(1))
-        self.feature_ridges = nn.Parameter(torch.zeros(2))
-        self.feature_size = nn.Parameter(torch.full((features,), math.log(FIRST_FEATURE_SIZE)))
+        self.ridges = nn.Linear(SCENE_NUMBERS, 2)
+        self.feature_size = nn.Parameter(torch.zeros(features))
         self.trust = nn.Sequential(
             nn.Linear(COMPONENT_STATISTICS + SCENE_NUMBERS, STATISTICS_WIDTH),
             nn.GELU(),
@@ -103,7 +121,10 @@ class PriorNetwork(nn.Module):
             nn.GELU(),
             nn.Linear(STATISTICS_WIDTH, GAINS),
         )
+        self.constant_size = nn.Parameter(torch.zeros(1))
+        self.doubt = nn.Linear(SCENE_NUMBERS, KINDS_OF_ERROR + 1)
         self.denoiser = _Denoiser(config.msi_components, config.denoiser) if config.denoiser else None
+        self.hsi_denoiser = _HsiDenoiser(config.hsi_denoiser) if config.hsi_denoiser else None
         self._begin_as_the_closed_form(guided)
 
     def check_bands(self, bands: int, msi_bands: int) -> None:
@@ -114,20 +135,26 @@ class PriorNetwork(nn.Module):
         """Fine pixels to each side that a pixel's guidance depends on."""
         return 1 + 2 * self.config.blocks + (0 if self.denoiser is None else self.denoiser.reach)
 
+    @property
+    def coarse_reach(self) -> int:
+        """Coarse pixels to each side, beside that."""
+        return 0 if self.hsi_denoiser is None else self.hsi_denoiser.reach
+
     def guide(self, msi: Tensor, numbers: Tensor) -> Guide:
-        """msi (2 Z, H, W): components and their detail; numbers (5,) of the scene."""
+        """msi (2 z, H, W), z at most Z: components and their detail; numbers (5,) of the scene."""
         if self.training:
             msi = msi * self._random_signs(msi)
-        features = self.embed(msi[None].contiguous(memory_format=torch.channels_last))
+        # Components that the msi has not would be 0; leaving them out is the same, and faster.
+        given, most = len(msi) // 2, self.config.msi_components
+        filters = torch.cat([self.embed.weight[:, :given], self.embed.weight[:, most : most + given]], dim=1)
+        features = F.conv2d(msi[None].contiguous(memory_format=torch.channels_last), filters, self.embed.bias, padding=1)
         features = features + self.embed_numbers(numbers)[None, :, None, None]
         for block in self.blocks:
             features = block(features)
-        answers = self.head(F.gelu(features))[0]
-        embedding, own_features, rest = torch.split(answers, [self.config.embedding, len(self.feature_size), 5])
-        weight, *logarithms = rest
-        return Guide(
-            embedding, own_features, weight[None], *(each.clamp(-FARTHEST_LOGARITHM, FARTHEST_LOGARITHM) for each in logarithms)
-        )
+        answers = self.head(F.relu(features, inplace=True))[0]
+        sizes = (self.config.embedding, len(self.feature_size), 1)
+        seen, logarithms = torch.split(answers, [sum(sizes), 4])
+        return Guide(seen, sizes, *logarithms.clamp(-FARTHEST_LOGARITHM, FARTHEST_LOGARITHM))
 
     def _random_signs(self, msi: Tensor) -> Tensor:
         """The sign of a component is arbitrary, but for the first, which is brightness: the network has to bear any.
@@ -135,7 +162,7 @@ class PriorNetwork(nn.Module):
         They are drawn from the image itself, so that a training that is continued draws them again.
         """
         generator = torch.Generator().manual_seed(int(msi.double().abs().sum() * 1000) % 2**31)
-        signs = 1.0 - 2.0 * torch.randint(2, (self.config.msi_components,), generator=generator)
+        signs = 1.0 - 2.0 * torch.randint(2, (self.config.msi_components,), generator=generator)[: len(msi) // 2]
         signs[0] = 1.0
         return signs.repeat(2)[:, None, None].to(msi)
 
@@ -145,6 +172,34 @@ class PriorNetwork(nn.Module):
         as_they_are = torch.tensor([1.0, 1.0, 0.0, 0.0, 0.0, 0.0], dtype=given.dtype, device=given.device)
         gains: Tensor = self.trust(given) + as_they_are
         return gains
+
+    @property
+    def closeness(self) -> Tensor:
+        """(1,): how much the msi's own likeness counts beside the embedding's, as a factor."""
+        return (EAGERNESS * self.likeness).exp()
+
+    @property
+    def feature_sizes(self) -> Tensor:
+        """(G,)"""
+        return FIRST_FEATURE_SIZE * (EAGERNESS * self.feature_size).exp()
+
+    @property
+    def constant(self) -> Tensor:
+        """(1,): the value of a regressor that is the same everywhere."""
+        return FIRST_CONSTANT_SIZE * (EAGERNESS * self.constant_size).exp()
+
+    def feature_ridges(self, numbers: Tensor) -> Tensor:
+        """(2,) factors of the ridges of features: in the scene's slopes and in a pixel's own."""
+        factors: Tensor = (EAGERNESS * self.ridges(numbers)).exp()
+        return factors
+
+    def error_shares(self, numbers: Tensor) -> tuple[Tensor, Tensor]:
+        """Shares (3,) of what is believed of a prediction's error: what it leaves of the hsi, its left-out error, all detail.
+
+        And a number in 0..1: how far the msi may correct the prediction in these directions.
+        """
+        *shares, trust = EAGERNESS * self.doubt(numbers)
+        return torch.stack(shares).softmax(0), trust.sigmoid()
 
     def save_pretrained(self, folder: str | Path, provenance: Mapping[str, object] | None = None) -> None:
         """Write config.json and a safetensors file into `folder`; `provenance` (data, steps, versions) is kept in the config."""
@@ -175,6 +230,9 @@ class PriorNetwork(nn.Module):
         self.head.bias.zero_()
         for parameter in self.trust[-1].parameters():
             parameter.zero_()
+        for single in (self.ridges.weight, self.ridges.bias, self.doubt.weight):
+            single.zero_()
+        self.doubt.bias.copy_(torch.tensor([-1.0, 2.0, 0.0, 0.0]) / EAGERNESS)
 
 
 class _Denoiser(nn.Module):
@@ -189,17 +247,55 @@ class _Denoiser(nn.Module):
         self.last = nn.Conv2d(width, components, 3, padding=1)
         for parameter in self.last.parameters():
             nn.init.zeros_(parameter)
-        # How much of the noise's variance remains, through the logistic function: nearly all.
-        self.remaining = nn.Parameter(torch.full((1,), 3.0))
+        self.remaining = nn.Parameter(torch.full((1,), 2.0 / EAGERNESS))
+
+    @property
+    def variance_left(self) -> Tensor:
+        """(1,): the share of the noise's variance that remains, as far as a regression on the msi should fear it."""
+        return (EAGERNESS * self.remaining).sigmoid()
 
     def forward(self, msi: Tensor, deviations: Tensor) -> Tensor:
         """msi (Z, H, W) in units of about 1, deviations (Z,) of its noise -> (Z, H, W)."""
         levels = (LOUDEST * deviations).log1p()[:, None, None].expand_as(msi)
         features = torch.cat([msi, levels])[None].contiguous(memory_format=torch.channels_last)
         for layer in self.layers:
-            features = F.gelu(layer(features))
+            features = F.relu(layer(features))
         noise: Tensor = self.last(features)[0]
         return noise
+
+
+class _HsiDenoiser(nn.Module):
+    """What the closed form keeps and drops of the components, in units of their noise -> what to add; begins with nothing.
+
+    Every component is treated alike, and its sign does not matter: the answer is odd in what is kept and dropped.
+    """
+
+    reach = 4
+    msi_components = 3
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.components = nn.Conv2d(2, width, 3, padding=1)
+        self.surroundings = nn.Conv2d(self.msi_components, width, 3, padding=1)
+        self.loudness = nn.Linear(1, width)
+        self.layers = nn.ModuleList(nn.Conv2d(width, width, 3, padding=1) for _ in range(2))
+        self.last = nn.Conv2d(width, 1, 3, padding=1)
+        for parameter in self.last.parameters():
+            nn.init.zeros_(parameter)
+
+    def forward(self, kept: Tensor, dropped: Tensor, msi: Tensor, loudness: Tensor) -> Tensor:
+        """kept, dropped (p, h, w), msi (3, h, w), loudness (p,) -> (p, h, w)."""
+        given = torch.stack([kept, dropped], dim=1).asinh()
+        same = self.surroundings(msi[None]) + self.loudness(loudness[:, None])[:, :, None, None]
+        answer: Tensor = self._one_sided(given, same) - self._one_sided(-given, same)
+        return answer[:, 0] / 2
+
+    def _one_sided(self, given: Tensor, same: Tensor) -> Tensor:
+        features = F.relu(self.components(given) + same)
+        for layer in self.layers:
+            features = F.relu(layer(features))
+        answer: Tensor = self.last(features)
+        return answer
 
 
 class _Block(nn.Module):
@@ -213,5 +309,5 @@ class _Block(nn.Module):
             nn.init.zeros_(parameter)
 
     def forward(self, features: Tensor) -> Tensor:
-        change: Tensor = self.second(F.gelu(self.first(features)))
-        return features + change
+        change: Tensor = self.second(F.relu(self.first(features), inplace=True))
+        return change.add_(features)

@@ -1,0 +1,156 @@
+"""What each part of `universal` brings: the trained method with one part taken away, on pairs that it was not trained on, blind.
+
+python benchmarks/universal/ablation.py
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from unittest.mock import patch
+
+import numpy as np
+import torch
+from scenes import CASES, NOISES, Case, make_case
+from torch import Tensor
+
+from hyperfuse.estimation.estimate import estimate_observation
+from hyperfuse.estimation.observation import Observation
+from hyperfuse.methods.fuse_arrays import fuse_arrays
+from hyperfuse.methods.over_scene import SceneWise
+from hyperfuse.methods.pair_model import principal_axes
+from hyperfuse.methods.universal import shipped_network
+from hyperfuse.networks.prior_network import PriorNetwork
+from hyperfuse.prediction.network_fusion import fuse_with_network
+from hyperfuse.quality.metrics import psnr_db, spectral_angle_degrees
+
+MORE_CASES = [
+    ("paviacentre_a", "rgb+nir"),
+    ("enmap_potsdam_rect", "rgb+nir"),
+    ("abu_airport_1", "rgb"),
+    ("abu_airport_1", "rgb+nir+swir"),
+]
+OFF = -20.0  # as an exponent, or before a logistic function: as good as 0
+
+
+@dataclass(frozen=True)
+class Pair:
+    case: Case
+    observation: Observation
+    noisy: bool
+    base: tuple[float, float]
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    pairs = [make_pair(*named, scale, noise) for named in [*CASES, *MORE_CASES] for scale in (4, 8) for noise in NOISES]
+    print("| | clean, dB / degrees | noisy, dB / degrees | least of all, dB |\n|---|---|---|---|")
+    print(row("the whole method", pairs, shipped_network()))
+    for name, take_away in IN_THE_NETWORK.items():
+        network = copy.deepcopy(shipped_network())
+        take_away(network)
+        print(row(f"without {name}", pairs, network), flush=True)
+    with patch("hyperfuse.methods.universal.quiet_axes", plain_axes):
+        print(row("plain principal axes instead of quiet ones", pairs, shipped_network()))
+
+
+def make_pair(name: str, response: str, scale: int, noise: tuple[float, float] | None) -> Pair:
+    case = make_case(name, response, scale, noise)
+    with quietly():
+        observation = estimate_observation(case.hsi, case.msi)
+        base = scores(fuse_arrays(case.hsi, case.msi, observation, "local_fuse"), case.reference)
+    return Pair(case, observation, noise is not None, base)
+
+
+def row(name: str, pairs: list[Pair], network: PriorNetwork) -> str:
+    gains: dict[bool, list[tuple[float, float]]] = {False: [], True: []}
+    for pair in pairs:
+        with quietly(), torch.inference_mode():
+            fused = fuse_with_network(network, pair.case.hsi, pair.case.msi, pair.observation)
+        psnr, angle = scores(fused, pair.case.reference)
+        gains[pair.noisy].append((psnr - pair.base[0], angle - pair.base[1]))
+    clean, noisy = (np.mean(gains[kind], axis=0) for kind in (False, True))
+    least = min(psnr for kind in gains.values() for psnr, _ in kind)
+    return f"| {name} | {clean[0]:+.2f} / {clean[1]:+.2f} | {noisy[0]:+.2f} / {noisy[1]:+.2f} | {least:+.2f} |"
+
+
+def scores(fused: Tensor, reference: Tensor) -> tuple[float, float]:
+    image, truth = fused.clamp(0, 1).numpy(), reference.numpy()
+    return psnr_db(image, truth), spectral_angle_degrees(image, truth)
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def plain_axes(hsi: Tensor, most: int, noise: Tensor) -> SceneWise[tuple[Tensor, Tensor]]:
+    return principal_axes(hsi, most)
+
+
+def without_features(network: PriorNetwork) -> None:
+    network.feature_size.fill_(OFF)
+
+
+def without_scene_features(network: PriorNetwork) -> None:
+    network.feature_size[network.config.features :] = OFF
+
+
+def without_constant(network: PriorNetwork) -> None:
+    network.constant_size.fill_(OFF)
+
+
+def without_embedding(network: PriorNetwork) -> None:
+    weight_row = len(network.head.weight) - 5
+    for row_range in (slice(0, network.config.embedding), slice(weight_row, weight_row + 1)):
+        silence(network, row_range)
+
+
+def without_pixel_logarithms(network: PriorNetwork) -> None:
+    silence(network, slice(len(network.head.weight) - 4, None))
+
+
+def silence(network: PriorNetwork, rows: slice) -> None:
+    assert network.head.bias is not None
+    network.head.weight[rows] = 0
+    network.head.bias[rows] = 0
+
+
+def without_gains(network: PriorNetwork) -> None:
+    for parameter in network.trust[-1].parameters():
+        parameter.zero_()
+
+
+def without_msi_correction(network: PriorNetwork) -> None:
+    network.doubt.weight[-1] = 0
+    network.doubt.bias[-1] = OFF
+
+
+def without_msi_denoiser(network: PriorNetwork) -> None:
+    network.denoiser = None
+
+
+def without_hsi_denoiser(network: PriorNetwork) -> None:
+    network.hsi_denoiser = None
+
+
+IN_THE_NETWORK: dict[str, Callable[[PriorNetwork], None]] = {
+    "all features": without_features,
+    "the features of the scene alone": without_scene_features,
+    "the constant": without_constant,
+    "embedding and weights of neighbours": without_embedding,
+    "nearness, ridge and gains per pixel": without_pixel_logarithms,
+    "gains per component": without_gains,
+    "the msi's correction": without_msi_correction,
+    "denoising the msi": without_msi_denoiser,
+    "denoising the hsi by the network": without_hsi_denoiser,
+}
+
+
+if __name__ == "__main__":
+    main()
