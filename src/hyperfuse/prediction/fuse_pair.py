@@ -80,16 +80,19 @@ def _estimation_bytes(pair: AlignedPair) -> int:
 
 def resolved_method(pair: AlignedPair, observation: Observation, method: str, most_bytes: int | None = None) -> str:
     """The name itself, or the one that `auto` stands for on this pair."""
-    if method != AUTO:
-        return method
+    return suited_method(judged_window(pair, observation, most_bytes)) if method == AUTO else method
+
+
+def judged_window(pair: AlignedPair, observation: Observation, most_bytes: int | None = None) -> Window:
+    """On which methods are judged: the whole pair, or as much of it as memory allows."""
     (bands, *coarse), (msi_bands, *fine) = pair.coarse_shape, pair.fine_shape
     # Values as they were read, in double precision, and in the unit of the methods.
     if most_bytes is None or 24 * (bands * math.prod(coarse) + msi_bands * math.prod(fine)) <= most_bytes:
-        return suited_method(Window(_tensor(pair.hsi[pair.usable_bands]), _tensor(pair.msi), observation))
+        return Window(_tensor(pair.hsi[pair.usable_bands]), _tensor(pair.msi), observation)
     bytes_of_pixel = 24 * (bands + msi_bands * math.prod(pair.scale))
     reach = detail_reach(observation)
     side = int(math.sqrt(most_bytes / bytes_of_pixel)) - 2 * reach
-    return suited_method(representative_window(pair, observation, max(FEWEST_COARSER_PIXELS, min(side, MOST_PIXELS)), reach))
+    return representative_window(pair, observation, max(FEWEST_COARSER_PIXELS, min(side, MOST_PIXELS)), reach)
 
 
 def fuse_pair(

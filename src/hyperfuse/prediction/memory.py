@@ -29,6 +29,7 @@ GIGABYTE = 1_000_000_000
 PROGRAM_BYTES = 420_000_000
 CACHE_BYTES = 48_000_000
 DEFAULT_SHARE = 0.5  # of the machine's memory
+SHARE_OF_PREPARING = 0.8  # of what is available, for the work before the first tile
 # Windows that are being cut into pieces, small matrices, and what the allocator does not give back at once.
 OVERHEAD_OF_TILE = 40_000_000
 ROOM = 1.2

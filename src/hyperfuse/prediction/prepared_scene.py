@@ -10,9 +10,11 @@ from numpy.typing import NDArray
 
 from hyperfuse.estimation.observation import Observation
 from hyperfuse.networks.rivals.catalogue import AnyNetwork
+from hyperfuse.prediction.adaptation import adapted_method
 from hyperfuse.prediction.aligned_pair import AlignedPair
 from hyperfuse.prediction.fuse_pair import fuse_pair, observe, resolved_method
 from hyperfuse.prediction.fusion_request import HSI, FusionChoices
+from hyperfuse.prediction.memory import SHARE_OF_PREPARING
 from hyperfuse.prediction.moving import moved
 from hyperfuse.prediction.network_fusion import load_network, require_fitting_bands
 from hyperfuse.prediction.registered_pair import register_pair
@@ -43,9 +45,19 @@ class PreparedScene:
 
 
 def prepare_scene(
-    pair: AlignedPair, hsi: xr.DataArray, choices: FusionChoices, advance: Advance, most_bytes: int | None = None
+    pair: AlignedPair,
+    hsi: xr.DataArray,
+    choices: FusionChoices,
+    advance: Advance,
+    budget: int | None = None,
+    decided: str | None = None,
 ) -> PreparedScene:
-    """How the pair was observed and what to fuse it with, in two steps. With a limit to memory, large pairs are read in parts."""
+    """How the pair was observed and what to fuse it with, in two steps.
+
+    With a `budget` of memory, in bytes, large pairs are read in parts.
+    `decided` is the method that an earlier run found to suit the pair: the choice is not made twice.
+    """
+    most_bytes = None if budget is None else int(SHARE_OF_PREPARING * budget)
     network = None if choices.weights is None else load_network(str(choices.weights))
     if network is not None:
         require_fitting_bands(network, int(pair.usable_bands.sum()), pair.fine_shape[0])
@@ -56,8 +68,10 @@ def prepare_scene(
         look_further=choices.hints.estimate and choices.hints.shift is None,
     )
     advance(1)
-    method = choices.method
-    if network is None:
+    method = decided or choices.method
+    if decided is None and choices.adapt is not None:
+        method = adapted_method(found.pair, found.observation, choices.adapt, budget)
+    elif network is None:
         method = resolved_method(found.pair, found.observation, method, most_bytes)
     advance(1)
     return PreparedScene(found.pair, hsi, choices, found.observation, method, network, pair, found.straightening)

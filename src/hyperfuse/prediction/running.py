@@ -40,7 +40,7 @@ def run_fusion(request: FusionRequest) -> FusionRun:
     with only_run_on(request.target), bounded_pools():
         folder = WorkFolder(request.target)
         journal = _to_continue(folder, request)
-        plan = plan_scene(request)
+        plan = plan_scene(request, None if journal is None else journal.method)
         seconds = StageSeconds()
         if plan.memory.whole and journal is None:
             _run_whole(plan, seconds)

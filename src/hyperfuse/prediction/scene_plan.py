@@ -41,8 +41,8 @@ from hyperfuse.prediction.tile_plan import Tile, WindowPlace, plan_tiles
 from hyperfuse.prediction.window_fusion import MethodFusion, NetworkFusion, learn_method, learn_network, method_reach, network_reach
 from hyperfuse.progress import progress
 
-# Shares of the memory for the work before the first tile, and for windows that are kept because they are looked at again.
-SHARE_OF_PREPARING, SHARE_OF_KEPT_WINDOWS = 0.8, 0.25
+# Of the memory, for windows that are kept because they are looked at again.
+SHARE_OF_KEPT_WINDOWS = 0.25
 
 
 @dataclass(frozen=True)
@@ -98,8 +98,8 @@ def ram_of(request: FusionRequest) -> float:
     return default_ram_gb() if request.ram_gb is None else request.ram_gb
 
 
-def plan_scene(request: FusionRequest) -> ScenePlan:
-    """Reads as much of both images as the estimation needs, and writes nothing."""
+def plan_scene(request: FusionRequest, decided: str | None = None) -> ScenePlan:
+    """Reads as much of both images as the estimation needs, and writes nothing. `decided`: see `prepare_scene`."""
     ram_gb = ram_of(request)
     budget = available_bytes(ram_gb)
     if budget <= 0:
@@ -113,7 +113,7 @@ def plan_scene(request: FusionRequest) -> ScenePlan:
         mask, hsi_mask = (None if path is None else open_cube(path) for path in (request.mask, request.hsi_mask))
         pair = align_pair(hsi, msi, choices.area, mask=mask, hsi_mask=hsi_mask, known_offset=choices.known_offset)
         advance(1)
-        scene = prepare_scene(pair, hsi, choices, advance, int(SHARE_OF_PREPARING * budget))
+        scene = prepare_scene(pair, hsi, choices, advance, budget, decided)
     # What the estimation has read of a small pair is not kept: it would count twice.
     scene = replace(scene, pair=replace(scene.pair), aligned=replace(scene.aligned))
     reach, workload = _reach(scene), _workload(scene, request)

@@ -23,6 +23,7 @@ import torch
 from numcodecs import Blosc
 from numpy.typing import NDArray
 
+from hyperfuse.cubes.provenance import provenance_of
 from hyperfuse.cubes.publishing import FULL
 from hyperfuse.errors import CubeWriteError, OptionError
 from hyperfuse.prediction.fusion_request import FusionRequest
@@ -55,6 +56,11 @@ class Journal:
         wanted = {name: value for name, value in request.options_of_result().items() if name != "stored"}
         options = {name: str(value) for name, value in (wanted | request.stored.asked_for()).items()}
         return cls(version("hyperfuse"), inputs, options, list(tile_size), dict(record))
+
+    @property
+    def method(self) -> str | None:
+        """By which the first run fused; None where that was a network."""
+        return provenance_of(self.record).get("method")
 
     def difference(self, other: Journal) -> str | None:
         """The first thing that would make another result, in words."""

@@ -91,8 +91,7 @@ def estimation(folder: Folder, pair: Pair) -> Callable[[], dict[str, Any]]:
     def work() -> dict[str, Any]:
         from hyperfuse.prediction.aligned_pair import align_pair
         from hyperfuse.prediction.fuse_pair import ObservationHints, observe
-        from hyperfuse.prediction.memory import available_bytes, default_ram_gb
-        from hyperfuse.prediction.scene_plan import SHARE_OF_PREPARING
+        from hyperfuse.prediction.memory import SHARE_OF_PREPARING, available_bytes, default_ram_gb
 
         hsi_cube = open_cube(hsi)
         budget = int(SHARE_OF_PREPARING * available_bytes(default_ram_gb()))
