@@ -101,10 +101,6 @@ def without_scene_features(network: PriorNetwork) -> None:
     network.feature_size[network.config.features :] = OFF
 
 
-def without_constant(network: PriorNetwork) -> None:
-    network.constant_size.fill_(OFF)
-
-
 def without_embedding(network: PriorNetwork) -> None:
     weight_row = len(network.head.weight) - 5
     for row_range in (slice(0, network.config.embedding), slice(weight_row, weight_row + 1)):
@@ -123,32 +119,26 @@ def silence(network: PriorNetwork, rows: slice) -> None:
 
 def without_gains(network: PriorNetwork) -> None:
     for parameter in network.trust[-1].parameters():
-        parameter.zero_()
+        parameter[:-1] = 0
 
 
 def without_msi_correction(network: PriorNetwork) -> None:
-    network.doubt.weight[-1] = 0
-    network.doubt.bias[-1] = OFF
+    for parameter in network.trust[-1].parameters():
+        parameter[-1] = 0
 
 
 def without_msi_denoiser(network: PriorNetwork) -> None:
     network.denoiser = None
 
 
-def without_hsi_denoiser(network: PriorNetwork) -> None:
-    network.hsi_denoiser = None
-
-
 IN_THE_NETWORK: dict[str, Callable[[PriorNetwork], None]] = {
     "all features": without_features,
     "the features of the scene alone": without_scene_features,
-    "the constant": without_constant,
     "embedding and weights of neighbours": without_embedding,
     "nearness, ridge and gains per pixel": without_pixel_logarithms,
     "gains per component": without_gains,
     "the msi's correction": without_msi_correction,
     "denoising the msi": without_msi_denoiser,
-    "denoising the hsi by the network": without_hsi_denoiser,
 }
 
 

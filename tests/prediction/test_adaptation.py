@@ -73,7 +73,7 @@ def test_tiles_take_longer(files: Path, gain: None, monkeypatch: pytest.MonkeyPa
 
 def test_sides_that_do_not_help(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(adaptation, "scores_of", lambda window, names: dict(zip(names, (30.0, 29.0), strict=True)))
-    with pytest.warns(Notice, match=r"^not adapted: seen from 4 sides .* no better \(-1.00 dB\)$"):
+    with pytest.warns(Notice, match=r"^not adapted: seen from 4 sides .* worse \(-1.00 dB\)$"):
         assert fused_by(files, FOUR_SIDES) == "universal"
 
 

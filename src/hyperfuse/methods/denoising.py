@@ -20,21 +20,12 @@ REACH = 10  # coarse pixels; farther ones together weigh a hundredth
 
 def denoised_coefficients(coefficients: Tensor, coarse_msi: Tensor, noise: Tensor, window: Window) -> SceneWise[Tensor]:
     """Hsi components (p, h, w) with the noise that their local regression on the msi exposes shrunk away (Wiener's matrix)."""
-    predicted, kept, _ = yield from denoising_parts(coefficients, coarse_msi, noise, window)
-    return predicted + kept
-
-
-def denoising_parts(
-    coefficients: Tensor, coarse_msi: Tensor, noise: Tensor, window: Window
-) -> SceneWise[tuple[Tensor, Tensor, Tensor]]:
-    """Components as predicted from the msi, what is kept of the rest, and what is dropped as noise, (p, h, w) each."""
     msi_spread = yield from scene_covariance(lambda: window.coarse(coarse_msi))
     predicted = _smooth_regression(coefficients.double(), coarse_msi.double(), msi_spread)
     residual = coefficients.double() - predicted
     spread, pixels = yield from scene_covariance_and_count(lambda: window.coarse(residual))
     keep = torch.linalg.solve(lifted(spread + 1e-3 * noise), signal_covariance(spread, noise, pixels)).T
-    kept = mix_bands(keep, residual)
-    return predicted.to(coefficients), kept.to(coefficients), (residual - kept).to(coefficients)
+    return (predicted + mix_bands(keep, residual)).to(coefficients)
 
 
 def _smooth_regression(components: Tensor, msi: Tensor, scene: Tensor) -> Tensor:

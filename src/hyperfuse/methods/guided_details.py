@@ -35,7 +35,6 @@ class Details:
     msi_spread: Tensor  # (M, M) covariance of msi
     noise: Tensor  # (M, M) covariance of the noise in msi_detail that matters
     ridge: Tensor  # (M, M)
-    pixels: int  # coarse ones of the scene
     few: float  # by how much ridges grow because there are few pixels to learn from
     octave: Tensor  # (p, 2): gain and share explained by slopes learned one octave coarser
     variance: Tensor  # (p,) of the components themselves
@@ -84,7 +83,6 @@ def find_details(model: PairModel, coefficients: Tensor, seen: Tensor) -> SceneW
         msi_spread=spread * msi_unit**2,
         noise=noise,
         ridge=ridge,
-        pixels=pixels,
         few=few,
         octave=octave,
         variance=component_spread.diagonal(),

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib import resources
 from pathlib import Path
@@ -25,10 +25,9 @@ from torch.nn.functional import pad
 from hyperfuse.degradation.operators import mix_bands
 from hyperfuse.estimation.observation import Observation
 from hyperfuse.methods.conditioning import condition_on_hsi, conditioning_reach, msi_correction, msi_gain, prior_from_error
-from hyperfuse.methods.fuse import FEWEST_PIXELS, fuse, fuse_reach
+from hyperfuse.methods.fuse import FEWEST_PIXELS, denoised, fuse, fuse_reach
 from hyperfuse.methods.guided_details import Details, find_details
 from hyperfuse.methods.guided_regression import GuidedRegression
-from hyperfuse.methods.hsi_denoising import quiet_coefficients
 from hyperfuse.methods.left_out_statistics import left_out_moments, logarithm, ratio
 from hyperfuse.methods.local_regression import LIKENESS
 from hyperfuse.methods.msi_denoising import with_quiet_msi
@@ -40,7 +39,7 @@ from hyperfuse.networks.prior_network import Guide, PriorNetwork
 
 # Ridges of learned features before training, of the scene's slopes and of a pixel's own, in units of the features' variance.
 FEATURE_RIDGE = 0.03
-SOME_PIXELS = 600  # in a scene of so many coarse pixels
+SHARE_OF_DETAIL = 0.2
 SMOOTHING_REACH = 2
 THINNED = 2  # of fine pixels one in so many, along both axes, is enough for how strong the regressors are
 MOST_COMPONENTS = 16
@@ -58,7 +57,7 @@ def universal_reach(observation: Observation) -> int:
 
 def guidance_reach(network: PriorNetwork, observation: Observation) -> int:
     """Coarse pixels that the network looks beyond those that local FUSE does."""
-    return math.ceil((network.reach + SMOOTHING_REACH) / min(observation.scale)) + network.coarse_reach
+    return math.ceil((network.reach + SMOOTHING_REACH) / min(observation.scale))
 
 
 def universal(window: Window) -> SceneWise[Tensor]:
@@ -78,21 +77,18 @@ def guided_prior(window: Window, network: PriorNetwork) -> SceneWise[tuple[PairM
     model = yield from model_pair(window, MOST_COMPONENTS, partial(quiet_axes, noise=window.observation.hsi_noise))
     reach = conditioning_reach(model.observation) + guidance_reach(network, model.observation)
     quiet = yield from with_quiet_msi(model, network)
-    seen = quiet.operator.apply(quiet.msi)
-    coefficients = yield from quiet_coefficients(quiet, seen.detach(), network)
+    # Nothing is learned through the hsi's own denoising: eigenvectors that may swap have no gradient.
+    _, coefficients, _ = yield from denoised(replace(quiet, msi=quiet.msi.detach()), reach)
     cut = quiet.window.near_core(reach)
-    model = quiet.within(cut)
-    pair = yield from find_details(model, cut.of_coarse(coefficients), cut.of_coarse(seen))
+    model, seen = quiet.within(cut), cut.of_coarse(quiet.operator.apply(quiet.msi))
+    pair = yield from find_details(model, coefficients, seen)
     guide = network.guide(pair.network_channels(network.config.msi_components), pair.numbers)
     regressors = yield from _regressors(model, pair, guide, network)
-    predicted, left_out = yield from _predicted(model, pair, guide, regressors, network)
+    predicted, of_msi = yield from _predicted(model, pair, guide, regressors, network)
     mean = pair.interpolated + predicted
+    mean = mean + msi_correction(mean, of_msi, model)
     error = yield from prior_from_error(mean.detach(), model)
-    shares, trust = network.error_shares(pair.numbers)
-    kinds = (error, left_out, regressors.moments[-len(mean) :, -len(mean) :].detach())
-    alike = sum(share * kind / kind.trace().clamp_min(1e-300) for share, kind in zip(shares.double(), kinds, strict=True))
-    gain = trust * msi_gain(lifted(error.trace() * alike, 1e-8), model)
-    return model, mean + msi_correction(mean, gain, model), error
+    return model, mean, error
 
 
 @dataclass(frozen=True)
@@ -123,13 +119,12 @@ def _regressors(model: PairModel, pair: Details, guide: Guide, network: PriorNet
     )
     bands, count, regressors = len(pair.msi_detail), len(features), len(coarse)
     own = moments.diagonal()[bands:regressors].clamp_min(0)
-    sizes = network.feature_sizes.double() / (math.sqrt(count) * ((own + 1e-12).sqrt() + 1e-3))
+    sizes = network.feature_size.exp().double() / (math.sqrt(count) * ((own + 1e-12).sqrt() + 1e-3))
     units = torch.cat([torch.ones(bands, dtype=torch.float64), sizes])
     all_units = torch.cat([units, torch.ones(len(pair.detail), dtype=torch.float64)])
     moments = all_units[:, None] * moments * all_units
     ridges = network.feature_ridges(pair.numbers).double() * (FEATURE_RIDGE * pair.few / count)
-    # The scene's slopes are learned from all its pixels: the more there are, the less they have to be held.
-    held = lifted(moments[:regressors, :regressors] + _corner(pair.noise, ridges[0] * (SOME_PIXELS / pair.pixels), count), 1e-6)
+    held = lifted(moments[:regressors, :regressors] + _corner(pair.noise, ridges[0], count), 1e-6)
     slopes = torch.linalg.solve(held, moments[:regressors, regressors:]).T
     return _Regressors(
         coarse=coarse * units[:, None, None].to(coarse),
@@ -139,7 +134,7 @@ def _regressors(model: PairModel, pair: Details, guide: Guide, network: PriorNet
         moments=moments,
         fine_spread=units[:, None] * fine_spread * units,
         units=units,
-        ridge=_corner(_corner(pair.ridge, ridges[1], network.config.features), FEATURE_RIDGE * pair.few, 1).to(coarse),
+        ridge=_corner(pair.ridge, ridges[1], network.config.features).to(coarse),
         keys=embedding,
         weight=weight,
     )
@@ -148,14 +143,14 @@ def _regressors(model: PairModel, pair: Details, guide: Guide, network: PriorNet
 def _predicted(
     model: PairModel, pair: Details, guide: Guide, regressors: _Regressors, network: PriorNetwork
 ) -> SceneWise[tuple[Tensor, Tensor]]:
-    """(p, H, W): detail of the components, and the covariance (p, p) of what is wrong with it at left-out coarse pixels."""
+    """(p, H, W): detail of the components, and how they follow what the msi says beyond it, (p, M)."""
     left = pair.detail - mix_bands(regressors.slopes, regressors.coarse)
     local = len(pair.msi_detail) + network.config.features
-    closeness = network.closeness / LIKENESS
+    closeness = network.likeness.exp() / LIKENESS
     regression = GuidedRegression(
         keys=torch.cat([closeness * pair.msi, regressors.keys]),
         weight=regressors.weight,
-        inputs=torch.cat([regressors.coarse[:local], _constant(network, regressors.coarse)]),
+        inputs=regressors.coarse[:local],
         outputs=left,
         ridge=regressors.ridge,
     )
@@ -164,18 +159,21 @@ def _predicted(
     gains = network.gains(statistics.to(left), pair.numbers)[:, :, None, None]
     by_scene = mix_bands(regressors.fine_slopes, regressors.fine) * guide.scene_gain.exp()
     inputs = regressors.fine[:local] * regressors.units[:local, None, None].to(left)
-    constant = _constant(network, inputs)
-    queries = [closeness * pair.fine_msi, guide.embedding, guide.nearness[None], guide.ridge[None], inputs, constant]
+    queries = [closeness * pair.fine_msi, guide.embedding, guide.nearness[None], guide.ridge[None], inputs]
     by_pixel = regression.predict(torch.cat(queries), model.observation.scale, model.observation.shift)
     by_pixel = by_pixel * guide.local_gain.exp()
     smoother = smoothed(gains[:, 4] * by_scene + gains[:, 5] * by_pixel)
     smooth = smoothed(smoother + gains[:, 2] * by_scene + gains[:, 3] * by_pixel)
-    return smooth + gains[:, 0] * by_scene + gains[:, 1] * by_pixel, left_out[2]
+    predicted = smooth + gains[:, 0] * by_scene + gains[:, 1] * by_pixel
+    return predicted, gains[:, 6, :, 0] * msi_gain(_believed_error(left_out[2], regressors), model)
 
 
-def _constant(network: PriorNetwork, like: Tensor) -> Tensor:
-    """One regressor more: what is left of neighbours alike may be the same everywhere, whatever the msi's detail is."""
-    return network.constant.to(like).expand(1, *like.shape[1:])
+def _believed_error(left_out: Tensor, regressors: _Regressors) -> Tensor:
+    """(p, p): in which directions a prediction is off: as it is at left-out pixels, and a little as all detail is."""
+    components = len(left_out)
+    detail = regressors.moments[-components:, -components:].detach()
+    share = SHARE_OF_DETAIL * left_out.trace() / detail.trace().clamp_min(1e-300)
+    return lifted((1 - SHARE_OF_DETAIL) * left_out + share * detail, 1e-8)
 
 
 def _statistics(model: PairModel, pair: Details, regressors: _Regressors, left_out: Tensor) -> Tensor:
@@ -213,10 +211,10 @@ def _statistics(model: PairModel, pair: Details, regressors: _Regressors, left_o
         )
 
 
-def _corner(matrix: Tensor, ridge: Tensor | float, count: int) -> Tensor:
+def _corner(matrix: Tensor, ridge: Tensor, count: int) -> Tensor:
     """A (M, M) matrix and `count` times the ridge on the diagonal beyond it."""
     size = len(matrix)
-    beyond = torch.cat([torch.zeros(size, dtype=torch.float64), torch.as_tensor(ridge, dtype=torch.float64).expand(count)]).diag()
+    beyond = torch.cat([torch.zeros(size, dtype=torch.float64), ridge.expand(count)]).diag()
     return pad(matrix, (0, count, 0, count)) + beyond
 
 

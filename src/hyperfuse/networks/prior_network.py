@@ -9,6 +9,7 @@ E embedding, G features, Z components of the msi, p components of the hsi, H W f
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
@@ -23,14 +24,12 @@ from hyperfuse.networks import weights_folder
 
 SCENE_NUMBERS = 5
 COMPONENT_STATISTICS = 15
-GAINS = 6
+GAINS = 7
 STATISTICS_WIDTH = 48
 # Features begin faint: the untrained network is nearly the closed form without it.
 FIRST_FEATURE_SIZE = 0.05
-FIRST_CONSTANT_SIZE = 0.1
 # Single numbers learn so many times as fast as weights of which there are many.
 EAGERNESS = 4.0
-KINDS_OF_ERROR = 3
 # Noise levels are told as log(1 + LOUDEST level), which is about 1 where noise is a hundredth of the image.
 LOUDEST = 200.0
 # Logarithms that no image answers with; a pixel far beyond all that was trained on must not overflow.
@@ -43,7 +42,6 @@ class PriorConfig(BaseModel):
     features       further regressors, beside the msi's bands
     scene_features regressors of the scene's slopes alone
     denoiser       width of the network that takes noise off the msi; 0 for none
-    hsi_denoiser   the same for the hsi
     msi_components the network sees at most so many principal components of the msi
     """
 
@@ -56,7 +54,6 @@ class PriorConfig(BaseModel):
     features: Annotated[int, Field(ge=1, le=16)] = 4
     scene_features: Annotated[int, Field(ge=0, le=64)] = 0
     denoiser: Annotated[int, Field(ge=0, le=1024)] = 0
-    hsi_denoiser: Annotated[int, Field(ge=0, le=1024)] = 0
     msi_components: Annotated[int, Field(ge=1, le=64)] = 8
 
     base: ClassVar[str] = "local_fuse"  # the closed form that it guides
@@ -113,7 +110,7 @@ class PriorNetwork(nn.Module):
         self.head = nn.Conv2d(width, guided + 5, 1)
         self.likeness = nn.Parameter(torch.zeros(1))
         self.ridges = nn.Linear(SCENE_NUMBERS, 2)
-        self.feature_size = nn.Parameter(torch.zeros(features))
+        self.feature_size = nn.Parameter(torch.full((features,), math.log(FIRST_FEATURE_SIZE)))
         self.trust = nn.Sequential(
             nn.Linear(COMPONENT_STATISTICS + SCENE_NUMBERS, STATISTICS_WIDTH),
             nn.GELU(),
@@ -121,10 +118,7 @@ class PriorNetwork(nn.Module):
             nn.GELU(),
             nn.Linear(STATISTICS_WIDTH, GAINS),
         )
-        self.constant_size = nn.Parameter(torch.zeros(1))
-        self.doubt = nn.Linear(SCENE_NUMBERS, KINDS_OF_ERROR + 1)
         self.denoiser = _Denoiser(config.msi_components, config.denoiser) if config.denoiser else None
-        self.hsi_denoiser = _HsiDenoiser(config.hsi_denoiser) if config.hsi_denoiser else None
         self._begin_as_the_closed_form(guided)
 
     def check_bands(self, bands: int, msi_bands: int) -> None:
@@ -134,11 +128,6 @@ class PriorNetwork(nn.Module):
     def reach(self) -> int:
         """Fine pixels to each side that a pixel's guidance depends on."""
         return 1 + 2 * self.config.blocks + (0 if self.denoiser is None else self.denoiser.reach)
-
-    @property
-    def coarse_reach(self) -> int:
-        """Coarse pixels to each side, beside that."""
-        return 0 if self.hsi_denoiser is None else self.hsi_denoiser.reach
 
     def guide(self, msi: Tensor, numbers: Tensor) -> Guide:
         """msi (2 z, H, W), z at most Z: components and their detail; numbers (5,) of the scene."""
@@ -151,7 +140,7 @@ class PriorNetwork(nn.Module):
         features = features + self.embed_numbers(numbers)[None, :, None, None]
         for block in self.blocks:
             features = block(features)
-        answers = self.head(F.relu(features, inplace=True))[0]
+        answers = self.head(F.gelu(features))[0]
         sizes = (self.config.embedding, len(self.feature_size), 1)
         seen, logarithms = torch.split(answers, [sum(sizes), 4])
         return Guide(seen, sizes, *logarithms.clamp(-FARTHEST_LOGARITHM, FARTHEST_LOGARITHM))
@@ -167,39 +156,19 @@ class PriorNetwork(nn.Module):
         return signs.repeat(2)[:, None, None].to(msi)
 
     def gains(self, statistics: Tensor, numbers: Tensor) -> Tensor:
-        """statistics (p, 15) -> (p, 6): of the scene's and the local prediction, as they are, smoothed a little, and more."""
+        """statistics (p, 15) -> (p, 7): of the scene's and the local prediction, as they are, smoothed a little, and more.
+
+        The last one says how far the msi may correct them.
+        """
         given = torch.cat([statistics, numbers.expand(len(statistics), -1)], dim=1)
-        as_they_are = torch.tensor([1.0, 1.0, 0.0, 0.0, 0.0, 0.0], dtype=given.dtype, device=given.device)
+        as_they_are = torch.tensor([1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0], dtype=given.dtype, device=given.device)
         gains: Tensor = self.trust(given) + as_they_are
         return gains
-
-    @property
-    def closeness(self) -> Tensor:
-        """(1,): how much the msi's own likeness counts beside the embedding's, as a factor."""
-        return (EAGERNESS * self.likeness).exp()
-
-    @property
-    def feature_sizes(self) -> Tensor:
-        """(G,)"""
-        return FIRST_FEATURE_SIZE * (EAGERNESS * self.feature_size).exp()
-
-    @property
-    def constant(self) -> Tensor:
-        """(1,): the value of a regressor that is the same everywhere."""
-        return FIRST_CONSTANT_SIZE * (EAGERNESS * self.constant_size).exp()
 
     def feature_ridges(self, numbers: Tensor) -> Tensor:
         """(2,) factors of the ridges of features: in the scene's slopes and in a pixel's own."""
         factors: Tensor = (EAGERNESS * self.ridges(numbers)).exp()
         return factors
-
-    def error_shares(self, numbers: Tensor) -> tuple[Tensor, Tensor]:
-        """Shares (3,) of what is believed of a prediction's error: what it leaves of the hsi, its left-out error, all detail.
-
-        And a number in 0..1: how far the msi may correct the prediction in these directions.
-        """
-        *shares, trust = EAGERNESS * self.doubt(numbers)
-        return torch.stack(shares).softmax(0), trust.sigmoid()
 
     def save_pretrained(self, folder: str | Path, provenance: Mapping[str, object] | None = None) -> None:
         """Write config.json and a safetensors file into `folder`; `provenance` (data, steps, versions) is kept in the config."""
@@ -230,19 +199,21 @@ class PriorNetwork(nn.Module):
         self.head.bias.zero_()
         for parameter in self.trust[-1].parameters():
             parameter.zero_()
-        for single in (self.ridges.weight, self.ridges.bias, self.doubt.weight):
-            single.zero_()
-        self.doubt.bias.copy_(torch.tensor([-1.0, 2.0, 0.0, 0.0]) / EAGERNESS)
+        for parameter in self.ridges.parameters():
+            parameter.zero_()
 
 
 class _Denoiser(nn.Module):
-    """Components of the msi and how noisy each is -> the noise in them, in units of its deviation; begins with none."""
+    """Components of the msi and how noisy each is -> the noise in them, in units of its deviation; begins with none.
 
-    reach = 5
+    It also sees in these units what each pixel has beyond its neighbours: noise is faint beside the image.
+    """
+
+    reach = 6
 
     def __init__(self, components: int, width: int) -> None:
         super().__init__()
-        widths = [2 * components, width, width, width, width]
+        widths = [3 * components, width, width, width, width]
         self.layers = nn.ModuleList(nn.Conv2d(before, after, 3, padding=1) for before, after in pairwise(widths))
         self.last = nn.Conv2d(width, components, 3, padding=1)
         for parameter in self.last.parameters():
@@ -257,45 +228,13 @@ class _Denoiser(nn.Module):
     def forward(self, msi: Tensor, deviations: Tensor) -> Tensor:
         """msi (Z, H, W) in units of about 1, deviations (Z,) of its noise -> (Z, H, W)."""
         levels = (LOUDEST * deviations).log1p()[:, None, None].expand_as(msi)
-        features = torch.cat([msi, levels])[None].contiguous(memory_format=torch.channels_last)
+        around = F.avg_pool2d(F.pad(msi[None], (1, 1, 1, 1), mode="replicate"), 3, stride=1)[0]
+        beyond = ((msi - around) / deviations.clamp_min(1e-6)[:, None, None]).asinh()
+        features = torch.cat([msi, levels, beyond])[None].contiguous(memory_format=torch.channels_last)
         for layer in self.layers:
-            features = F.relu(layer(features))
+            features = F.gelu(layer(features))
         noise: Tensor = self.last(features)[0]
         return noise
-
-
-class _HsiDenoiser(nn.Module):
-    """What the closed form keeps and drops of the components, in units of their noise -> what to add; begins with nothing.
-
-    Every component is treated alike, and its sign does not matter: the answer is odd in what is kept and dropped.
-    """
-
-    reach = 4
-    msi_components = 3
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.components = nn.Conv2d(2, width, 3, padding=1)
-        self.surroundings = nn.Conv2d(self.msi_components, width, 3, padding=1)
-        self.loudness = nn.Linear(1, width)
-        self.layers = nn.ModuleList(nn.Conv2d(width, width, 3, padding=1) for _ in range(2))
-        self.last = nn.Conv2d(width, 1, 3, padding=1)
-        for parameter in self.last.parameters():
-            nn.init.zeros_(parameter)
-
-    def forward(self, kept: Tensor, dropped: Tensor, msi: Tensor, loudness: Tensor) -> Tensor:
-        """kept, dropped (p, h, w), msi (3, h, w), loudness (p,) -> (p, h, w)."""
-        given = torch.stack([kept, dropped], dim=1).asinh()
-        same = self.surroundings(msi[None]) + self.loudness(loudness[:, None])[:, :, None, None]
-        answer: Tensor = self._one_sided(given, same) - self._one_sided(-given, same)
-        return answer[:, 0] / 2
-
-    def _one_sided(self, given: Tensor, same: Tensor) -> Tensor:
-        features = F.relu(self.components(given) + same)
-        for layer in self.layers:
-            features = F.relu(layer(features))
-        answer: Tensor = self.last(features)
-        return answer
 
 
 class _Block(nn.Module):
@@ -309,5 +248,5 @@ class _Block(nn.Module):
             nn.init.zeros_(parameter)
 
     def forward(self, features: Tensor) -> Tensor:
-        change: Tensor = self.second(F.relu(self.first(features), inplace=True))
+        change: Tensor = self.second(F.gelu(self.first(features)))
         return change.add_(features)

@@ -29,8 +29,8 @@ from hyperfuse.prediction.window_fusion import method_reach
 # A window of this side, in fine pixels, is fused to see how long it takes.
 TIMED_SIDE = 128
 SMALLEST_TIMED_SIDE = 8  # coarse pixels
-# On the pair degraded once more; less would be shown as nothing.
-LEAST_GAIN_DB = 0.005
+# On the pair degraded once more, which is a poor judge of small gains: it only keeps what goes wrong from being kept.
+LEAST_GAIN_DB = -0.25
 # Statistics of a scene that is fused in tiles take as long as so many looks at the windows they are taken from: every question
 # begins the method anew.
 LOOKS_FOR_STATISTICS = 2.5
@@ -64,7 +64,7 @@ def _decided(pair: AlignedPair, observation: Observation, seconds: float, budget
         return DEFAULT, "not adapted: the pair is too small, or its MSI too flat, to be degraded once more and judged"
     gain = scores[name] - scores[DEFAULT]
     if gain < LEAST_GAIN_DB:
-        return DEFAULT, f"not adapted: seen from {sides} sides the pair degraded once more is fused no better ({gain:+.2f} dB)"
+        return DEFAULT, f"not adapted: seen from {sides} sides the pair degraded once more is fused worse ({gain:+.2f} dB)"
     return name, f"adapted: seen from {sides} sides, {gain:+.2f} dB on the pair degraded once more"
 
 
