@@ -119,16 +119,7 @@ def silence(network: PriorNetwork, rows: slice) -> None:
 
 def without_gains(network: PriorNetwork) -> None:
     for parameter in network.trust[-1].parameters():
-        parameter[:-1] = 0
-
-
-def without_msi_correction(network: PriorNetwork) -> None:
-    for parameter in network.trust[-1].parameters():
-        parameter[-1] = 0
-
-
-def without_msi_denoiser(network: PriorNetwork) -> None:
-    network.denoiser = None
+        parameter.zero_()
 
 
 IN_THE_NETWORK: dict[str, Callable[[PriorNetwork], None]] = {
@@ -137,8 +128,6 @@ IN_THE_NETWORK: dict[str, Callable[[PriorNetwork], None]] = {
     "embedding and weights of neighbours": without_embedding,
     "nearness, ridge and gains per pixel": without_pixel_logarithms,
     "gains per component": without_gains,
-    "the msi's correction": without_msi_correction,
-    "denoising the msi": without_msi_denoiser,
 }
 
 

@@ -13,7 +13,6 @@ import hyperfuse
 from hyperfuse.methods.fuse_arrays import fuse_arrays
 from hyperfuse.methods.guided_regression import GuidedRegression
 from hyperfuse.methods.local_regression import solve_lower, solve_small
-from hyperfuse.methods.msi_denoising import seen_noise
 from hyperfuse.methods.over_scene import alone
 from hyperfuse.methods.universal import fuse_guided, shipped_network
 from hyperfuse.methods.window import Window
@@ -21,7 +20,6 @@ from hyperfuse.networks.prior_network import PriorConfig, PriorNetwork
 from hyperfuse.prediction.network_fusion import fuse_with_network
 from hyperfuse.quality.metrics import psnr_db
 from hyperfuse.training.objective import decibel_loss
-from hyperfuse.training.training_batch import less_noise_db
 from methods.tiny_pairs import tiny_pair
 
 WEIGHTS = Path(hyperfuse.__file__).parent / "weights" / "universal"
@@ -53,7 +51,7 @@ def test_is_the_default():
 
 def test_untrained_it_is_nearly_local_fuse():
     torch.manual_seed(0)
-    network = PriorNetwork(PriorConfig(scene_features=4, denoiser=8)).requires_grad_(False).eval()
+    network = PriorNetwork(PriorConfig(scene_features=4)).requires_grad_(False).eval()
     pair = tiny_pair(20, 3, (16, 16), 4.0)
     guided = fuse_with_network(network, pair.hsi, pair.msi, pair.observation)
     closed_form = fuse_arrays(pair.hsi, pair.msi, pair.observation, "local_fuse")
@@ -63,7 +61,7 @@ def test_untrained_it_is_nearly_local_fuse():
 
 def test_every_part_of_the_network_can_learn():
     torch.manual_seed(0)
-    network = PriorNetwork(PriorConfig(width=8, blocks=1, scene_features=2, denoiser=8)).train()
+    network = PriorNetwork(PriorConfig(width=8, blocks=1, scene_features=2)).train()
     with torch.no_grad():
         for parameter in network.parameters():
             parameter.add_(0.02 * torch.randn_like(parameter))
@@ -81,15 +79,6 @@ def test_the_same_image_gets_the_same_signs_in_training():
     msi, numbers = torch.randn(16, 12, 12), torch.zeros(5)
     first, again = network.guide(msi, numbers), network.guide(msi, numbers)
     assert torch.equal(first.embedding, again.embedding)
-
-
-def test_an_msi_without_noise_is_left_alone():
-    torch.manual_seed(0)
-    network = PriorNetwork(PriorConfig(denoiser=8))
-    msi = torch.randn(3, 16, 16)
-    assert seen_noise(msi, torch.eye(3, dtype=torch.float64), torch.full((3,), 1e-8, dtype=torch.float64), network) is None
-    assert seen_noise(msi, torch.eye(3, dtype=torch.float64), torch.full((3,), 1e-3, dtype=torch.float64), network) is not None
-    assert float(less_noise_db(network, msi[None], msi[None], torch.zeros(1, dtype=torch.float64))) == 0
 
 
 def test_left_out_pixels_do_not_know_themselves():

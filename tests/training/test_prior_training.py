@@ -20,7 +20,7 @@ from hyperfuse.training.scene_sets import gather_scenes
 from hyperfuse.training.train import describe, train
 from training.tiny_experiments import write_experiment
 
-PRIOR = '{kind="prior", width=6, blocks=1, embedding=2, features=2, scene_features=2, denoiser=4}'
+PRIOR = '{kind="prior", width=6, blocks=1, embedding=2, features=2, scene_features=2}'
 CHANGES = [
     f"network={PRIOR}",
     "split.patch_size=32",

@@ -25,20 +25,11 @@ BEYOND_REACH = 1e-2
 
 def condition_on_msi(mean: Tensor, prior: Tensor, model: PairModel) -> tuple[Tensor, Tensor]:
     """The posterior mean (p, H, W) and covariance (p, p) once every fine pixel has seen its msi value."""
-    gain = msi_gain(prior, model)
-    return mean + msi_correction(mean, gain, model), positive_part(prior - gain @ model.msi_from_components @ prior)
-
-
-def msi_gain(prior: Tensor, model: PairModel) -> Tensor:
-    """(p, M): how components follow what the msi says beyond them."""
     seen = model.msi_from_components
     # A response in a wrong unit makes the noise vanish beside the rest: even then this can be inverted.
-    gain: Tensor = torch.linalg.solve(lifted(seen @ prior @ seen.T + model.msi_noise, 1e-13), seen @ prior).T
-    return gain
-
-
-def msi_correction(mean: Tensor, gain: Tensor, model: PairModel) -> Tensor:
-    return mix_bands(gain, model.msi - mix_bands(model.msi_from_components, mean))
+    gain = torch.linalg.solve(lifted(seen @ prior @ seen.T + model.msi_noise, 1e-13), seen @ prior).T
+    innovation = model.msi - mix_bands(seen, mean)
+    return mean + mix_bands(gain, innovation), positive_part(prior - gain @ seen @ prior)
 
 
 def condition_on_hsi(mean: Tensor, prior: Tensor, model: PairModel) -> Tensor:

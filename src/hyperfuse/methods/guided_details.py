@@ -14,7 +14,7 @@ from torch import Tensor
 from hyperfuse.degradation.operators import mix_bands
 from hyperfuse.methods.left_out_statistics import octave_trend
 from hyperfuse.methods.local_regression import FEW_PIXELS, FINE_DETAIL_GAIN, RIDGE_OF_SCENE
-from hyperfuse.methods.msi_denoising import msi_axes
+from hyperfuse.methods.msi_components import msi_axes
 from hyperfuse.methods.over_scene import SceneWise, scene_moments, together
 from hyperfuse.methods.pair_model import PairModel, lifted, scene_covariance_and_count
 

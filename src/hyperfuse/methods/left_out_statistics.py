@@ -53,15 +53,15 @@ def _octave_details(image: Tensor) -> tuple[Tensor, Tensor]:
 
 @torch.no_grad()
 def left_out_moments(regression: GuidedRegression, window: Window) -> tuple[Tensor, int]:
-    """(3, p, p): second moments of what is predicted of left-out coarse pixels, of it with the truth, and of the error."""
+    """(3, p): second moments of what is predicted of left-out coarse pixels, of it with the truth, and of the error."""
     core = zip(window.coarse_core, window.coarse_size, strict=True)
     (top, bottom), (left, right) = (part.indices(size)[:2] for part, size in core)
     step = max(1, math.isqrt((bottom - top) * (right - left) // ENOUGH_LEFT_OUT))
     rows, columns = range(top, bottom, step), range(left, right, step)
-    predicted = regression.predict_left_out(rows, columns).double().flatten(1)
-    truth = regression.outputs[:, top:bottom:step, left:right:step].double().flatten(1)
-    error, pixels = truth - predicted, truth.shape[1]
-    return torch.stack([predicted @ predicted.T, predicted @ truth.T, error @ error.T]) / pixels, pixels
+    predicted = regression.predict_left_out(rows, columns).double()
+    truth = regression.outputs[:, top:bottom:step, left:right:step].double()
+    means = torch.stack([predicted.square(), predicted * truth, (truth - predicted).square()]).mean((2, 3))
+    return means, truth[0].numel()
 
 
 def ratio(one: Tensor, other: Tensor) -> Tensor:

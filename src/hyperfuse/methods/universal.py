@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from importlib import resources
 from pathlib import Path
@@ -24,13 +24,13 @@ from torch.nn.functional import pad
 
 from hyperfuse.degradation.operators import mix_bands
 from hyperfuse.estimation.observation import Observation
-from hyperfuse.methods.conditioning import condition_on_hsi, conditioning_reach, msi_correction, msi_gain, prior_from_error
+from hyperfuse.methods.conditioning import condition_on_hsi, conditioning_reach, prior_from_error
 from hyperfuse.methods.fuse import FEWEST_PIXELS, denoised, fuse, fuse_reach
 from hyperfuse.methods.guided_details import Details, find_details
 from hyperfuse.methods.guided_regression import GuidedRegression
 from hyperfuse.methods.left_out_statistics import left_out_moments, logarithm, ratio
 from hyperfuse.methods.local_regression import LIKENESS
-from hyperfuse.methods.msi_denoising import with_quiet_msi
+from hyperfuse.methods.msi_components import without_own_level
 from hyperfuse.methods.over_scene import SceneWise, scene_count, scene_mean_and_count, together
 from hyperfuse.methods.pair_model import PairModel, lifted, model_pair, scene_covariance
 from hyperfuse.methods.quiet_axes import quiet_axes
@@ -39,7 +39,6 @@ from hyperfuse.networks.prior_network import Guide, PriorNetwork
 
 # Ridges of learned features before training, of the scene's slopes and of a pixel's own, in units of the features' variance.
 FEATURE_RIDGE = 0.03
-SHARE_OF_DETAIL = 0.2
 SMOOTHING_REACH = 2
 THINNED = 2  # of fine pixels one in so many, along both axes, is enough for how strong the regressors are
 MOST_COMPONENTS = 16
@@ -76,17 +75,12 @@ def guided_prior(window: Window, network: PriorNetwork) -> SceneWise[tuple[PairM
     """A model of the pair, the components (p, H, W) before they have seen the hsi, and how far they are off, (p, p)."""
     model = yield from model_pair(window, MOST_COMPONENTS, partial(quiet_axes, noise=window.observation.hsi_noise))
     reach = conditioning_reach(model.observation) + guidance_reach(network, model.observation)
-    quiet = yield from with_quiet_msi(model, network)
-    # Nothing is learned through the hsi's own denoising: eigenvectors that may swap have no gradient.
-    _, coefficients, _ = yield from denoised(replace(quiet, msi=quiet.msi.detach()), reach)
-    cut = quiet.window.near_core(reach)
-    model, seen = quiet.within(cut), cut.of_coarse(quiet.operator.apply(quiet.msi))
+    model = yield from without_own_level(model)
+    model, coefficients, seen = yield from denoised(model, reach)
     pair = yield from find_details(model, coefficients, seen)
     guide = network.guide(pair.network_channels(network.config.msi_components), pair.numbers)
     regressors = yield from _regressors(model, pair, guide, network)
-    predicted, of_msi = yield from _predicted(model, pair, guide, regressors, network)
-    mean = pair.interpolated + predicted
-    mean = mean + msi_correction(mean, of_msi, model)
+    mean = pair.interpolated + (yield from _predicted(model, pair, guide, regressors, network))
     error = yield from prior_from_error(mean.detach(), model)
     return model, mean, error
 
@@ -123,7 +117,7 @@ def _regressors(model: PairModel, pair: Details, guide: Guide, network: PriorNet
     units = torch.cat([torch.ones(bands, dtype=torch.float64), sizes])
     all_units = torch.cat([units, torch.ones(len(pair.detail), dtype=torch.float64)])
     moments = all_units[:, None] * moments * all_units
-    ridges = network.feature_ridges(pair.numbers).double() * (FEATURE_RIDGE * pair.few / count)
+    ridges = network.feature_ridges.exp().double() * (FEATURE_RIDGE * pair.few / count)
     held = lifted(moments[:regressors, :regressors] + _corner(pair.noise, ridges[0], count), 1e-6)
     slopes = torch.linalg.solve(held, moments[:regressors, regressors:]).T
     return _Regressors(
@@ -140,10 +134,8 @@ def _regressors(model: PairModel, pair: Details, guide: Guide, network: PriorNet
     )
 
 
-def _predicted(
-    model: PairModel, pair: Details, guide: Guide, regressors: _Regressors, network: PriorNetwork
-) -> SceneWise[tuple[Tensor, Tensor]]:
-    """(p, H, W): detail of the components, and how they follow what the msi says beyond it, (p, M)."""
+def _predicted(model: PairModel, pair: Details, guide: Guide, regressors: _Regressors, network: PriorNetwork) -> SceneWise[Tensor]:
+    """(p, H, W): detail of the components."""
     left = pair.detail - mix_bands(regressors.slopes, regressors.coarse)
     local = len(pair.msi_detail) + network.config.features
     closeness = network.likeness.exp() / LIKENESS
@@ -164,16 +156,7 @@ def _predicted(
     by_pixel = by_pixel * guide.local_gain.exp()
     smoother = smoothed(gains[:, 4] * by_scene + gains[:, 5] * by_pixel)
     smooth = smoothed(smoother + gains[:, 2] * by_scene + gains[:, 3] * by_pixel)
-    predicted = smooth + gains[:, 0] * by_scene + gains[:, 1] * by_pixel
-    return predicted, gains[:, 6, :, 0] * msi_gain(_believed_error(left_out[2], regressors), model)
-
-
-def _believed_error(left_out: Tensor, regressors: _Regressors) -> Tensor:
-    """(p, p): in which directions a prediction is off: as it is at left-out pixels, and a little as all detail is."""
-    components = len(left_out)
-    detail = regressors.moments[-components:, -components:].detach()
-    share = SHARE_OF_DETAIL * left_out.trace() / detail.trace().clamp_min(1e-300)
-    return lifted((1 - SHARE_OF_DETAIL) * left_out + share * detail, 1e-8)
+    return smooth + gains[:, 0] * by_scene + gains[:, 1] * by_pixel
 
 
 def _statistics(model: PairModel, pair: Details, regressors: _Regressors, left_out: Tensor) -> Tensor:
@@ -186,7 +169,7 @@ def _statistics(model: PairModel, pair: Details, regressors: _Regressors, left_o
         with_detail = (slopes * crossed.T).sum(1)
         fine_by_scene = ((slopes @ regressors.fine_spread) * slopes).sum(1)
         left = (total - 2 * with_detail + by_scene).clamp_min(1e-30)
-        predicted, agreeing, error = left_out.diagonal(dim1=1, dim2=2)
+        predicted, agreeing, error = left_out
         rank = torch.arange(len(total), dtype=torch.float64)
         energy = total.sum().clamp_min(1e-30)
         return torch.stack(

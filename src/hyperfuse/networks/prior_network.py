@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, NamedTuple, Self
 
@@ -24,14 +23,10 @@ from hyperfuse.networks import weights_folder
 
 SCENE_NUMBERS = 5
 COMPONENT_STATISTICS = 15
-GAINS = 7
+GAINS = 6
 STATISTICS_WIDTH = 48
 # Features begin faint: the untrained network is nearly the closed form without it.
 FIRST_FEATURE_SIZE = 0.05
-# Single numbers learn so many times as fast as weights of which there are many.
-EAGERNESS = 4.0
-# Noise levels are told as log(1 + LOUDEST level), which is about 1 where noise is a hundredth of the image.
-LOUDEST = 200.0
 # Logarithms that no image answers with; a pixel far beyond all that was trained on must not overflow.
 FARTHEST_LOGARITHM = 20.0
 
@@ -41,7 +36,6 @@ class PriorConfig(BaseModel):
     embedding      numbers by whose likeness a neighbour counts, beside the msi itself
     features       further regressors, beside the msi's bands
     scene_features regressors of the scene's slopes alone
-    denoiser       width of the network that takes noise off the msi; 0 for none
     msi_components the network sees at most so many principal components of the msi
     """
 
@@ -53,7 +47,6 @@ class PriorConfig(BaseModel):
     embedding: Annotated[int, Field(ge=1, le=64)] = 8
     features: Annotated[int, Field(ge=1, le=16)] = 4
     scene_features: Annotated[int, Field(ge=0, le=64)] = 0
-    denoiser: Annotated[int, Field(ge=0, le=1024)] = 0
     msi_components: Annotated[int, Field(ge=1, le=64)] = 8
 
     base: ClassVar[str] = "local_fuse"  # the closed form that it guides
@@ -109,7 +102,7 @@ class PriorNetwork(nn.Module):
         guided = config.embedding + features
         self.head = nn.Conv2d(width, guided + 5, 1)
         self.likeness = nn.Parameter(torch.zeros(1))
-        self.ridges = nn.Linear(SCENE_NUMBERS, 2)
+        self.feature_ridges = nn.Parameter(torch.zeros(2))
         self.feature_size = nn.Parameter(torch.full((features,), math.log(FIRST_FEATURE_SIZE)))
         self.trust = nn.Sequential(
             nn.Linear(COMPONENT_STATISTICS + SCENE_NUMBERS, STATISTICS_WIDTH),
@@ -118,7 +111,6 @@ class PriorNetwork(nn.Module):
             nn.GELU(),
             nn.Linear(STATISTICS_WIDTH, GAINS),
         )
-        self.denoiser = _Denoiser(config.msi_components, config.denoiser) if config.denoiser else None
         self._begin_as_the_closed_form(guided)
 
     def check_bands(self, bands: int, msi_bands: int) -> None:
@@ -127,7 +119,7 @@ class PriorNetwork(nn.Module):
     @property
     def reach(self) -> int:
         """Fine pixels to each side that a pixel's guidance depends on."""
-        return 1 + 2 * self.config.blocks + (0 if self.denoiser is None else self.denoiser.reach)
+        return 1 + 2 * self.config.blocks
 
     def guide(self, msi: Tensor, numbers: Tensor) -> Guide:
         """msi (2 z, H, W), z at most Z: components and their detail; numbers (5,) of the scene."""
@@ -156,19 +148,11 @@ class PriorNetwork(nn.Module):
         return signs.repeat(2)[:, None, None].to(msi)
 
     def gains(self, statistics: Tensor, numbers: Tensor) -> Tensor:
-        """statistics (p, 15) -> (p, 7): of the scene's and the local prediction, as they are, smoothed a little, and more.
-
-        The last one says how far the msi may correct them.
-        """
+        """statistics (p, 15) -> (p, 6): of the scene's and the local prediction, as they are, smoothed a little, and more."""
         given = torch.cat([statistics, numbers.expand(len(statistics), -1)], dim=1)
-        as_they_are = torch.tensor([1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0], dtype=given.dtype, device=given.device)
+        as_they_are = torch.tensor([1.0, 1.0, 0.0, 0.0, 0.0, 0.0], dtype=given.dtype, device=given.device)
         gains: Tensor = self.trust(given) + as_they_are
         return gains
-
-    def feature_ridges(self, numbers: Tensor) -> Tensor:
-        """(2,) factors of the ridges of features: in the scene's slopes and in a pixel's own."""
-        factors: Tensor = (EAGERNESS * self.ridges(numbers)).exp()
-        return factors
 
     def save_pretrained(self, folder: str | Path, provenance: Mapping[str, object] | None = None) -> None:
         """Write config.json and a safetensors file into `folder`; `provenance` (data, steps, versions) is kept in the config."""
@@ -199,42 +183,6 @@ class PriorNetwork(nn.Module):
         self.head.bias.zero_()
         for parameter in self.trust[-1].parameters():
             parameter.zero_()
-        for parameter in self.ridges.parameters():
-            parameter.zero_()
-
-
-class _Denoiser(nn.Module):
-    """Components of the msi and how noisy each is -> the noise in them, in units of its deviation; begins with none.
-
-    It also sees in these units what each pixel has beyond its neighbours: noise is faint beside the image.
-    """
-
-    reach = 6
-
-    def __init__(self, components: int, width: int) -> None:
-        super().__init__()
-        widths = [3 * components, width, width, width, width]
-        self.layers = nn.ModuleList(nn.Conv2d(before, after, 3, padding=1) for before, after in pairwise(widths))
-        self.last = nn.Conv2d(width, components, 3, padding=1)
-        for parameter in self.last.parameters():
-            nn.init.zeros_(parameter)
-        self.remaining = nn.Parameter(torch.full((1,), 2.0 / EAGERNESS))
-
-    @property
-    def variance_left(self) -> Tensor:
-        """(1,): the share of the noise's variance that remains, as far as a regression on the msi should fear it."""
-        return (EAGERNESS * self.remaining).sigmoid()
-
-    def forward(self, msi: Tensor, deviations: Tensor) -> Tensor:
-        """msi (Z, H, W) in units of about 1, deviations (Z,) of its noise -> (Z, H, W)."""
-        levels = (LOUDEST * deviations).log1p()[:, None, None].expand_as(msi)
-        around = F.avg_pool2d(F.pad(msi[None], (1, 1, 1, 1), mode="replicate"), 3, stride=1)[0]
-        beyond = ((msi - around) / deviations.clamp_min(1e-6)[:, None, None]).asinh()
-        features = torch.cat([msi, levels, beyond])[None].contiguous(memory_format=torch.channels_last)
-        for layer in self.layers:
-            features = F.gelu(layer(features))
-        noise: Tensor = self.last(features)[0]
-        return noise
 
 
 class _Block(nn.Module):

@@ -5,8 +5,6 @@ B batch, C bands, H W fine.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
@@ -17,22 +15,12 @@ WINDOW, WINDOW_SIGMA = 11, 1.5
 K1, K2 = 0.01, 0.03
 SMALLEST_ERROR = 1e-12
 SMALLEST_SINE = 1e-4
-DENOISING_WEIGHT = 0.1
 
 
-class GuidedOutputs(NamedTuple):
-    """fused (B, C, H, W), and by how many decibels its network takes noise off the msi, on the average."""
-
-    fused: Tensor
-    less_noise_db: Tensor
-
-
-def training_loss(outputs: Tensor | ScaleOutputs | GuidedOutputs, reference: Tensor, loop: LoopSettings) -> Tensor:
+def training_loss(outputs: Tensor | ScaleOutputs, reference: Tensor, loop: LoopSettings) -> Tensor:
     """Of what a network answers in training. A network that answers at several scales is defined by its loss over them."""
     if isinstance(outputs, ScaleOutputs):
         return loss_over_scales(outputs, reference)
-    if isinstance(outputs, GuidedOutputs):
-        return training_loss(outputs.fused, reference, loop) - DENOISING_WEIGHT * outputs.less_noise_db
     if loop.loss == "decibels":
         return decibel_loss(outputs, reference, loop.angle_weight)
     return fusion_loss(outputs, reference, loop.ssim_weight)

@@ -10,12 +10,9 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor, nn
 
-from hyperfuse.degradation.operators import mix_bands
 from hyperfuse.estimation.observation import Observation, known_observation
 from hyperfuse.loading.observing import PairBatch
 from hyperfuse.methods.fuse_arrays import fuse_arrays
-from hyperfuse.methods.msi_denoising import seen_noise
-from hyperfuse.methods.over_scene import alone, scene_moments
 from hyperfuse.networks.network_config import BICUBIC
 from hyperfuse.networks.pair_channels import find_channels
 from hyperfuse.networks.prior_network import PriorNetwork
@@ -23,10 +20,6 @@ from hyperfuse.networks.rivals.catalogue import AnyNetwork
 from hyperfuse.networks.rivals.mimo_sst import MimoSst, ScaleOutputs
 from hyperfuse.networks.rivals.rival_network import RivalNetwork
 from hyperfuse.prediction.network_fusion import fuse_with_network, msi_centres_nm
-from hyperfuse.training.objective import GuidedOutputs
-
-# Share of the noise's variance below which less noise is no longer rewarded.
-LEAST_NOISE_LEFT = 0.05
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,8 +71,7 @@ class NetworkOnBatch(nn.Module):
         response: Tensor,
         believed: Tensor,
         scale: float,
-        reference: Tensor,
-    ) -> Tensor | ScaleOutputs | GuidedOutputs:
+    ) -> Tensor | ScaleOutputs:
         """(B, C, H, W), and at smaller scales too where a network is trained on them.
 
         Coarse pixels lie where their grid says: a simulated shift is an error that the network has to bear.
@@ -88,9 +80,7 @@ class NetworkOnBatch(nn.Module):
             pairs = zip(hsi, msi, believed_observations(response, scale, believed), strict=True)
             guided = torch.stack([fuse_with_network(self.network, *pair) for pair in pairs])
             # A pair of very few coarse pixels is fused without the network, which must still have a gradient.
-            guided = guided + 0 * sum(parameter.sum() for parameter in self.network.parameters())
-            quiet = mix_bands(response, reference)
-            return GuidedOutputs(guided, less_noise_db(self.network, msi, quiet, believed[:, -1]))
+            return guided + 0 * sum(parameter.sum() for parameter in self.network.parameters())
         with torch.autocast(hsi.device.type, dtype=torch.bfloat16, enabled=self.in_bfloat16):
             if isinstance(self.network, MimoSst):
                 return self.network.forward_scales(hsi, msi)
@@ -102,25 +92,9 @@ class NetworkOnBatch(nn.Module):
         return fused
 
 
-def less_noise_db(network: PriorNetwork, msi: Tensor, quiet: Tensor, noise: Tensor) -> Tensor:
-    """How far below noise of the believed deviation (B,) the network brings the error of noisy msi (B, M, H, W), on the average."""
-    gains = [msi.new_zeros(())]
-    for image, truth, deviation in zip(msi, quiet, noise, strict=True):
-        if network.denoiser is None or deviation == 0:
-            continue
-        mean, spread = alone(scene_moments(image))
-        centred = image - mean[:, None, None].to(image)
-        seen = seen_noise(centred, spread, (deviation**2).expand(len(image)), network)
-        if seen is not None:
-            # An msi that is believed to be noisy may be clean: then what counts is to leave it so.
-            left = (image - seen - truth).square().mean() / deviation.to(image) ** 2
-            gains.append(-10 * torch.log10(left + LEAST_NOISE_LEFT))
-    return torch.stack(gains).sum() / len(msi)
-
-
-def run_network(module: nn.Module, batch: TrainingBatch) -> Tensor | ScaleOutputs | GuidedOutputs:
+def run_network(module: nn.Module, batch: TrainingBatch) -> Tensor | ScaleOutputs:
     centres = msi_centres_nm(batch.response, batch.wavelength_nm)
-    outputs: Tensor | ScaleOutputs | GuidedOutputs = module(
-        batch.hsi, batch.msi, batch.base, batch.wavelength_nm, centres, batch.response, batch.believed, batch.scale, batch.reference
+    outputs: Tensor | ScaleOutputs = module(
+        batch.hsi, batch.msi, batch.base, batch.wavelength_nm, centres, batch.response, batch.believed, batch.scale
     )
     return outputs
