@@ -18,8 +18,13 @@ from hyperfuse.networks.rivals.catalogue import build_rival, rival_preset
 from hyperfuse.prediction.fuse_scene import fuse
 from hyperfuse.scoring import benchmark as running
 from hyperfuse.scoring.benchmark import benchmark
+from hyperfuse.scoring.case import CasePair
+from hyperfuse.scoring.kept_views import keep_views, load_fused
 from hyperfuse.scoring.measuring import measured
+from hyperfuse.scoring.recorded_pairs import read_pairs
 from hyperfuse.scoring.run_record import read_record
+from hyperfuse.scoring.scene_choice import listed_responses
+from hyperfuse.scoring.simulated_cases import simulated_case
 from hyperfuse.scoring.summary import summary_markdown
 from networks.network_fixtures import tiny_network
 from scoring.tiny_benchmarks import write_scene
@@ -129,6 +134,31 @@ def test_a_failure_is_recorded_tried_again_and_stops_nobody_else(tmp_path, scene
     assert not benchmark(tmp_path / "out", scenes=[str(scene)], methods=["glp", "bicubic"], **CHEAP).failed
 
 
+def test_a_pair_that_cannot_be_made_stops_no_other_scene(tmp_path, scene, monkeypatch):
+    def made(scored, *others):
+        if scored.name == "other":
+            raise ZeroDivisionError("no light")
+        return simulated_case(scored, *others)
+
+    monkeypatch.setattr("hyperfuse.scoring.plan.simulated_case", made)
+    other = write_scene(tmp_path / "other.npz", seed=1)
+    done = benchmark(tmp_path / "out", scenes=[str(other), str(scene)], methods=["bicubic"], **CHEAP)
+    assert [(r.case.scene, r.state, r.is_bug) for r in done.results] == [("other", "failed", True), ("scene", "scored", False)]
+    assert done.failed[0].message == "ZeroDivisionError: no light"
+
+
+def test_views_of_competitors_with_any_name(tmp_path):
+    cube = make_cube(np.random.default_rng(0).random((4, 8, 8), dtype=np.float32))
+    pair = CasePair(cube.isel(y=slice(0, 2), x=slice(0, 2)), cube.isel(band=slice(0, 3)), cube, None, None, 4.0)
+    names = ["inputs", "mine/best", "mine_best", "plain"]
+    for darker, name in enumerate(names):
+        keep_views(tmp_path / "case", pair, name, cube.values / (1 + darker))
+    found = load_fused(tmp_path / "case", names)
+    assert list(found) == names
+    assert len({float(views.spectra.sum()) for views in found.values()}) == len(names)
+    assert (tmp_path / "case" / "plain.npz").exists()
+
+
 def test_networks_and_rivals_that_do_not_fit(tmp_path, scene):
     torch.manual_seed(0)
     tiny_network().save_pretrained(tmp_path / "run" / "weights")
@@ -166,6 +196,42 @@ def test_recorded_pairs_are_fused_blind(tmp_path, scene):
     assert (whole.case.scene, made.case.scene) == ("hsi", "scene")
     assert {r.knowledge for r in done.results} == {"blind"}
     assert whole.psnr_db == pytest.approx(made.psnr_db, abs=0.2)
+
+
+def test_pairs_of_the_same_file_names_are_told_apart_by_their_folders(tmp_path, scene):
+    texts = []
+    for folder in ("north", "south"):
+        (tmp_path / folder).mkdir()
+        write_cube(open_cube(scene).isel(band=slice(0, 2)), tmp_path / folder / "msi.npz")
+        write_scene(tmp_path / folder / "reference.npz", seed=len(texts))
+        texts.append(f"{tmp_path / folder / 'reference.npz'},{tmp_path / folder / 'msi.npz'}")
+    assert [pair.name for pair in read_pairs(texts)] == ["north/reference", "south/reference"]
+    assert read_pairs(texts[:1])[0].name == "reference"
+    with pytest.raises(OptionError, match="two pairs called north/reference"):
+        read_pairs([texts[0], texts[0]])
+
+
+@pytest.mark.parametrize(
+    ("text", "responses"),
+    [
+        ("rgb, rgb+nir", ["rgb", "rgb+nir"]),
+        ("Sentinel-2A:B2,B3,B8,rgb,Landsat-8:B2,B3", ["Sentinel-2A:B2,B3,B8", "rgb", "Landsat-8:B2,B3"]),
+        ("Sentinel-2A:B2,B3,camera.csv", ["Sentinel-2A:B2,B3", "camera.csv"]),
+        (",", []),
+    ],
+)
+def test_a_choice_of_bands_is_one_response(text, responses):
+    assert listed_responses(text) == responses
+
+
+def test_what_is_asked_twice_is_run_once(tmp_path, scene):
+    done = benchmark(
+        tmp_path / "out", scenes=[str(scene)], methods=["bicubic"] * 2, scales=[4, 4.0], responses=["rgb", "rgb"], **CHEAP
+    )
+    assert len(done.results) == 1
+    request = json.loads((tmp_path / "out" / "benchmark.json").read_text())["request"]
+    assert request["scales"] == [4.0]
+    assert [responses for _, responses in request["scenes"].values()] == [["rgb"]]
 
 
 def test_what_does_not_go_together_is_left_out(tmp_path, scene):
@@ -208,6 +274,7 @@ def test_what_does_not_go_together_is_left_out(tmp_path, scene):
         ({"pairs": ["one.tif"]}, "pair 'one.tif'"),
         ({"weights": ["nowhere"]}, "does not exist"),
         ({"scales": [64]}, "no case to score"),
+        ({"responses": ["camera.csv", "other/camera.csv"]}, "two responses called camera"),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_is_written(tmp_path, scene, wrong, words):

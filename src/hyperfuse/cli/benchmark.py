@@ -104,6 +104,7 @@ def benchmark(
     """
     from hyperfuse.scoring.report import around_the_place, results_in, write_into, write_report
     from hyperfuse.scoring.results import FAILED
+    from hyperfuse.scoring.scene_choice import listed_responses
     from hyperfuse.scoring.summary import failures_in_words
 
     scenes = [*(scenes or []), *(more_scenes or [])]
@@ -117,7 +118,7 @@ def benchmark(
             methods=[] if methods == "none" else _listed(methods),
             weights=weights or [],
             scales=_listed(scales),
-            responses=_listed(responses),
+            responses=listed_responses(responses),
             noise=[_two_numbers(text, "--noise") for text in noise or []],
             shift=[_two_numbers(text, "--shift") for text in shift or []],
             clean=clean,

@@ -109,8 +109,10 @@ def _run_case(case: PlannedCase, todo: Sequence[tuple[Competitor, str]], views: 
     try:
         with listening(lambda report: None):  # bars of single steps would cover the one that counts
             pair = case.make()
-    except HyperfuseError as error:
-        yield from (Result(case.name, each.name, knowledge, FAILED, message=str(error)) for each, knowledge in todo)
+    except Cancelled:
+        raise
+    except Exception as error:
+        yield from (_failure(Result(case.name, each.name, knowledge, FAILED), error) for each, knowledge in todo)
         return
     for competitor, knowledge in todo:
         # An oracle's picture differs from the blind one by what no eye sees.
@@ -138,7 +140,11 @@ def run_competitor(competitor: Competitor, knowledge: str, case: CaseName, pair:
         return replace(failed, state=SCORED, message=warned, **figures)
     except Cancelled:
         raise
-    except HyperfuseError as error:
-        return replace(failed, message=str(error))
     except Exception as error:
-        return replace(failed, message=f"{type(error).__name__}: {error}".splitlines()[0], is_bug=True)
+        return _failure(failed, error)
+
+
+def _failure(failed: Result, error: Exception) -> Result:
+    if isinstance(error, HyperfuseError):
+        return replace(failed, message=str(error))
+    return replace(failed, message=f"{type(error).__name__}: {error}".splitlines()[0], is_bug=True)

@@ -105,8 +105,8 @@ def find_competitors(methods: Sequence[str], weights: Sequence[str]) -> list[Com
 
 def _named_folder(text: str) -> tuple[str, Path]:
     name, equals, folder = text.partition("=")
-    if equals and not Path(text).exists():
-        return name, Path(folder)
+    if equals and name.strip() and not Path(text).exists():
+        return name.strip(), Path(folder)
     path = Path(text)
     return (path.absolute().parent.name if path.name in NAMELESS else path.name), path
 

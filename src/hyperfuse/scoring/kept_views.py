@@ -71,7 +71,7 @@ def keep_views(folder: Path, pair: CasePair, competitor: str, fused: NDArray[np.
         error_map(cube, _bare(pair.reference)).astype(np.float32),
         fused[:, pixels[:, 0], pixels[:, 1]].T.astype(np.float32),
     )
-    _save(folder / f"{competitor}.npz", views)
+    _save(_fused_file(folder, competitor), views)
 
 
 def load_inputs(folder: Path) -> InputViews:
@@ -83,11 +83,17 @@ def load_fused(folder: Path, competitors: Iterable[str]) -> dict[str, FusedViews
     """Of those that were kept, in the order asked for."""
     found = {}
     for competitor in competitors:
-        path = folder / f"{competitor}.npz"
+        path = _fused_file(folder, competitor)
         if path.exists():
             with np.load(path) as stored:
                 found[competitor] = FusedViews(**{name: stored[name] for name in stored})
     return found
+
+
+def _fused_file(folder: Path, competitor: str) -> Path:
+    """Users call their weights as they like: names that are no file names, or the inputs', get another one."""
+    words = re.sub(r"[^\w.+ -]+", "_", competitor)
+    return folder / (f"{words}.npz" if words == competitor != INPUTS else f"{words}_{zlib.crc32(competitor.encode()):08x}.npz")
 
 
 def _input_views(pair: CasePair) -> InputViews:

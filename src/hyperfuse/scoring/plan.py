@@ -13,9 +13,9 @@ from hyperfuse.errors import OptionError
 from hyperfuse.loading.splits import SplitKind
 from hyperfuse.scoring.case import AS_RECORDED, CaseName, CasePair, Condition
 from hyperfuse.scoring.competitors import BLIND, ORACLE, Competitor, find_competitors
-from hyperfuse.scoring.recorded_pairs import DATASET, RecordedPair, read_pair
+from hyperfuse.scoring.recorded_pairs import DATASET, RecordedPair, read_pairs
 from hyperfuse.scoring.results import Key
-from hyperfuse.scoring.scene_choice import ScoredScene, choose_scenes
+from hyperfuse.scoring.scene_choice import ScoredScene, choose_scenes, response_name
 from hyperfuse.scoring.simulated_cases import covers, has_room, reference_cube, simulated_case
 
 PROTOCOL = 1
@@ -79,7 +79,8 @@ def make_plan(
             "no condition to simulate", "clean pairs, noise or a shift", "leave out --no-clean, or add --noise, --shift"
         )
     competitors = find_competitors(methods, weights)
-    recorded = [read_pair(text) for text in pairs]
+    recorded = read_pairs(pairs)
+    scales = list(dict.fromkeys(map(float, scales)))
     chosen = choose_scenes(scenes, responses, split, scenes_folder) if scenes else []
     left_out: list[str] = []
     cases = list(_simulated(chosen, scales, conditions, tuple(knowledge), seed, left_out))
@@ -91,7 +92,7 @@ def make_plan(
         "scenes": {f"{scene.dataset}/{scene.name}": [scene.digest, list(scene.responses)] for scene in chosen},
         "pairs": {pair.name: pair.digest for pair in recorded},
         "competitors": {each.name: each.digest or each.method for each in competitors},
-        "scales": [float(scale) for scale in scales],
+        "scales": scales,
         "conditions": [condition.name for condition in conditions],
         "knowledge": list(knowledge),
         "seed": seed,
@@ -126,7 +127,7 @@ def _simulated(
             for scale in fitting:
                 for condition in conditions:
                     require_shift(condition.shift, largest_crop(size, exact_scale(scale)).fine_size)
-                    name = CaseName(scored.dataset, scored.name, Path(response).stem, float(scale), condition.name)
+                    name = CaseName(scored.dataset, scored.name, response_name(response), float(scale), condition.name)
                     yield PlannedCase(name, knowledge, _maker(scored, response, scale, condition, seed))
 
 

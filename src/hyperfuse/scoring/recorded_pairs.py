@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -58,6 +58,23 @@ class RecordedPair:
             made = simulate_pair(self.reference, scale, one_band)
         rows, columns = made.reference.sizes["y"], made.reference.sizes["x"]
         return CasePair(made.hsi, self.msi.isel(y=slice(0, rows), x=slice(0, columns)), made.reference, None, None, scale)
+
+
+def read_pairs(texts: Sequence[str]) -> list[RecordedPair]:
+    """Called by the file of the first image, and where several are called the same, by its folder, too."""
+    pairs = [read_pair(text) for text in texts]
+    names = [pair.name for pair in pairs]
+    folders = [Path(text.split(",")[0].strip()).absolute().parent.name for text in texts]
+    named = [
+        replace(pair, name=f"{folder}/{pair.name}") if names.count(pair.name) > 1 else pair
+        for pair, folder in zip(pairs, folders, strict=True)
+    ]
+    doubles = [pair.name for place, pair in enumerate(named) if pair.name in [other.name for other in named[:place]]]
+    if doubles:
+        raise OptionError(
+            f"two pairs called {doubles[0]}", "names that differ", "rename a file, or leave out one of the two --pair"
+        )
+    return named
 
 
 def read_pair(text: str) -> RecordedPair:

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from hyperfuse.degradation.response_curves import named_curves
 from hyperfuse.errors import OptionError
 from hyperfuse.loading.scene import Scene
 from hyperfuse.loading.scene_catalogue import dataset_named
@@ -63,7 +64,9 @@ def choose_scenes(
         name, source, own = _parts(text)
         scenes = load_scenes(source, folder)
         parts = split_scenes(scenes, split) if dataset_named(source) else keep_for_testing(scenes)
-        chosen += _scored(scenes, parts, name or _name_of(source), tuple(own or responses))
+        wanted_responses = tuple(dict.fromkeys(own or responses))
+        _require_different_names(wanted_responses)
+        chosen += _scored(scenes, parts, name or _name_of(source), wanted_responses)
     _require_different(chosen)
     return chosen
 
@@ -90,7 +93,7 @@ def _parts(text: str) -> tuple[str, str, list[str]]:
         name = ""
     if not source.strip():
         raise OptionError(f"scenes {text!r}", SOURCE_FORM)
-    return name.strip(), source.strip(), [response.strip() for response in listed.split(",") if response.strip()]
+    return name.strip(), source.strip(), listed_responses(listed)
 
 
 def _name_of(source: str) -> str:
@@ -99,6 +102,38 @@ def _name_of(source: str) -> str:
         return dataset.name
     path = Path(source)
     return path.name if path.is_dir() else path.absolute().parent.name
+
+
+def listed_responses(text: str) -> list[str]:
+    """Parted at commas, but not within a choice of bands: `Sentinel-2A:B2,B3,rgb` are two responses."""
+    found: list[str] = []
+    for part in (each.strip() for each in text.split(",") if each.strip()):
+        if found and ":" in found[-1] and not _is_response(part):
+            found[-1] += f",{part}"
+        else:
+            found.append(part)
+    return found
+
+
+def _is_response(text: str) -> bool:
+    if ":" in text or Path(text).suffix or Path(text).is_file():
+        return True
+    try:
+        named_curves(text)
+    except OptionError:
+        return False
+    return True
+
+
+def response_name(response: str) -> str:
+    """What a response is called in results: files without folder and ending."""
+    return Path(response).stem
+
+
+def _require_different_names(responses: Sequence[str]) -> None:
+    names = [response_name(response) for response in responses]
+    if doubles := [name for name in names if names.count(name) > 1]:
+        raise OptionError(f"two responses called {doubles[0]}", "files whose names differ", "rename one of the two")
 
 
 def _require_different(chosen: Sequence[ScoredScene]) -> None:
