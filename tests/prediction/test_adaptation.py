@@ -77,6 +77,19 @@ def test_sides_that_do_not_help(files: Path, monkeypatch: pytest.MonkeyPatch) ->
         assert fused_by(files, FOUR_SIDES) == "universal"
 
 
+@pytest.mark.parametrize(
+    ("score", "method", "words"),
+    [
+        (29.9, "universal_4", r"^adapted: seen from 4 sides, though .* no better \(-0.10 dB\)$"),
+        (float("nan"), "universal", "^not adapted: the pair is too small, or its MSI too flat"),
+    ],
+)
+def test_judgements_that_say_little(files: Path, monkeypatch: pytest.MonkeyPatch, score: float, method: str, words: str) -> None:
+    monkeypatch.setattr(adaptation, "scores_of", lambda window, names: dict(zip(names, (30.0, score), strict=True)))
+    with pytest.warns(Notice, match=words):
+        assert fused_by(files, FOUR_SIDES) == method
+
+
 def test_pairs_that_cannot_be_judged(tmp_path: Path) -> None:
     pair = tiny_pair(5, 3, (6, 6), 4.0)
     with pytest.warns(Notice, match="^not adapted: the pair is too small"):

@@ -60,11 +60,13 @@ def _decided(pair: AlignedPair, observation: Observation, seconds: float, budget
     name = FROM_SIDES[sides]
     window = judged_window(pair, observation, None if budget is None else int(SHARE_OF_PREPARING * budget))
     scores = scores_of(window, (DEFAULT, name))
-    if not scores:
+    gain = scores[name] - scores[DEFAULT] if scores else math.nan
+    if not math.isfinite(gain):
         return DEFAULT, "not adapted: the pair is too small, or its MSI too flat, to be degraded once more and judged"
-    gain = scores[name] - scores[DEFAULT]
     if gain < LEAST_GAIN_DB:
         return DEFAULT, f"not adapted: seen from {sides} sides the pair degraded once more is fused worse ({gain:+.2f} dB)"
+    if gain < 0:
+        return name, f"adapted: seen from {sides} sides, though the pair degraded once more is fused no better ({gain:+.2f} dB)"
     return name, f"adapted: seen from {sides} sides, {gain:+.2f} dB on the pair degraded once more"
 
 
