@@ -85,7 +85,7 @@ def test_mimo_sst_learns_by_its_own_loss_and_others_by_ours() -> None:
     hsi, msi, reference = torch.rand(2, 5, 4, 4), torch.rand(2, 3, 16, 16), torch.rand(2, 5, 16, 16)
     network = MimoSst(MimoSstConfig(bands=5, msi_bands=3, width=4))
     response, believed = torch.rand(2, 3, 5), torch.zeros(2, 5)
-    outputs = NetworkOnBatch(network)(hsi, msi, None, None, None, response, believed, 4.0, reference)
+    outputs = NetworkOnBatch(network)(hsi, msi, None, None, None, response, believed, 4.0)
     assert isinstance(outputs, ScaleOutputs)
     assert training_loss(outputs, reference, LoopSettings()) == loss_over_scales(outputs, reference)
     assert training_loss(outputs.full, reference, LoopSettings()) == fusion_loss(outputs.full, reference, 0.1)
