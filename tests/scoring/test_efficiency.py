@@ -11,6 +11,7 @@ import torch
 
 from hyperfuse.cli.app import run
 from hyperfuse.errors import CubeWriteError, OptionError
+from hyperfuse.methods.universal import shipped_network
 from hyperfuse.networks.complexity import count_multiply_adds, multiply_adds, performed_multiply_adds
 from hyperfuse.networks.fusion_network import FusionNetwork
 from hyperfuse.networks.network_config import Components, NetworkConfig, WavelengthBands, preset
@@ -92,6 +93,8 @@ def test_every_kind_is_measured() -> None:
         each.numel() for each in build_rival(rival_preset("mimo-sst-thin").with_bands(5, 2)).parameters()
     )
     assert by_name["gsa"].parameters == 0
+    (shipped,) = find_subjects([], ["universal"], [])
+    assert shipped.parameters(SMALL) == sum(each.numel() for each in shipped_network().parameters()) > 0
     assert by_name["gsa"].multiply_adds > by_name["bicubic"].multiply_adds > 0
     for cost in result.costs:
         assert cost.megapixels_per_second == pytest.approx(256 / 1e6 / cost.timing.seconds)

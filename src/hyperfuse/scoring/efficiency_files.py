@@ -16,7 +16,7 @@ from matplotlib.ticker import NullLocator
 from hyperfuse.cubes.publishing import published
 from hyperfuse.reporting.paper_tables.printed import PrintedEfficiency, printed_efficiency
 from hyperfuse.scoring.efficiency_measuring import EfficiencyResult, Growth, SubjectCost
-from hyperfuse.scoring.efficiency_subjects import METHOD, PairSize
+from hyperfuse.scoring.efficiency_subjects import PairSize
 from hyperfuse.scoring.run_record import current_session
 
 JSON_NAME, MARKDOWN_NAME, FIGURE_NAME = "efficiency.json", "efficiency.md", "efficiency.png"
@@ -87,7 +87,7 @@ def _row(cost: SubjectCost) -> str:
     timing = cost.timing
     cells = [
         cost.subject.name,
-        "" if cost.subject.kind == METHOD else f"{cost.parameters:,}",
+        f"{cost.parameters:,}" if cost.parameters else "",
         f"{cost.multiply_adds / 1e9:.3g} G",
         f"{1e3 * timing.seconds:.1f} ± {1e3 * timing.deviation:.1f} ms",
         "" if timing.processor_seconds is None else f"{1e3 * timing.processor_seconds:.1f} ms",

@@ -14,8 +14,9 @@ from torch import Tensor
 
 from hyperfuse.errors import BandError, OptionError
 from hyperfuse.estimation.observation import Observation, known_observation
-from hyperfuse.methods.catalogue import METHODS
+from hyperfuse.methods.catalogue import DEFAULT, METHODS
 from hyperfuse.methods.fuse_arrays import fuse_arrays
+from hyperfuse.methods.universal import shipped_network
 from hyperfuse.networks.complexity import count_parameters, multiply_adds, performed_multiply_adds
 from hyperfuse.networks.fusion_network import FusionNetwork
 from hyperfuse.networks.network_config import PRESETS, NetworkConfig
@@ -95,8 +96,11 @@ class Subject:
         return True
 
     def parameters(self, size: PairSize) -> int:
+        if self.kind == METHOD:
+            return count_parameters(shipped_network()) if self.name == DEFAULT else 0
         network = self._network(size, "meta")
-        return 0 if network is None else count_parameters(network)
+        assert network is not None
+        return count_parameters(network)
 
     def multiply_adds(self, size: PairSize) -> int:
         """Of a method, or a network that leans on one: its matrix products; decompositions are not counted."""
