@@ -1,6 +1,6 @@
 """All tables of docs/benchmarks.md, measured and written: killed, it goes on when started again.
 
-    python benchmarks/make_tables.py --weights ssa_small=runs/joint_small/weights --weights mimo_sst=runs/mimo_sst_thin/weights
+    python benchmarks/make_tables.py --weights ssa_small=runs/joint_small/weights --weights mimo_sst=runs/mimo_sst/weights
 
 What is added goes to every run. Results are kept in runs/; to measure anew, remove them or name another folder with --runs. The
 scenes are those of HYPERFUSE_DATA, or of ../shared/data.
