@@ -59,20 +59,13 @@ def find_details(model: PairModel, coefficients: Tensor, seen: Tensor) -> SceneW
             octave_trend(window.coarse(coefficients), window.coarse(seen.detach())), scene_moments(window.coarse(coefficients))
         ),
     )
-    bands, known, msi_noise = len(seen), moments.detach(), model.msi_noise.detach()
+    bands, known = len(seen), moments.detach()
     unit = 1 / math.sqrt(max(1e-30, float(known[:bands, :bands].trace())))
     msi_unit = 1 / math.sqrt(max(1e-30, float(spread.detach().trace())))
     noise = unit**2 * model.msi_noise / FINE_DETAIL_GAIN
     few = 1 + (FEW_PIXELS / pixels) ** 2
     ridge = lifted(RIDGE_OF_SCENE * few * unit**2 * moments[:bands, :bands] + noise, 1e-6) + 1e-8 * torch.eye(bands)
     energy = float(known[bands:, bands:].trace())
-    numbers = [
-        math.log2(min(LARGEST_SCALE, max(LEAST_SCALE, sum(model.observation.scale) / 2))) / 3 - 0.7,
-        math.log10(math.sqrt(float(model.hsi_noise.trace()) / max(1e-30, energy)) + 1e-3),
-        math.log10(math.sqrt(float(msi_noise.trace())) * unit + 1e-3),
-        math.log10(min(MOST_PIXELS, pixels)) - 2.5,
-        min(MOST_BANDS, bands) / 8 - 0.5,
-    ]
     return Details(
         interpolated=interpolated,
         detail=detail,
@@ -86,5 +79,17 @@ def find_details(model: PairModel, coefficients: Tensor, seen: Tensor) -> SceneW
         few=few,
         octave=octave,
         variance=component_spread.diagonal(),
-        numbers=torch.tensor(numbers, dtype=torch.float32),
+        numbers=_scene_numbers(model, energy, unit, pixels),
     )
+
+
+def _scene_numbers(model: PairModel, energy: float, unit: float, pixels: int) -> Tensor:
+    """(5,): scale, noise of both images beside their detail, coarse pixels, msi bands; each about 0."""
+    numbers = [
+        math.log2(min(LARGEST_SCALE, max(LEAST_SCALE, sum(model.observation.scale) / 2))) / 3 - 0.7,
+        math.log10(math.sqrt(float(model.hsi_noise.trace()) / max(1e-30, energy)) + 1e-3),
+        math.log10(math.sqrt(float(model.msi_noise.detach().trace())) * unit + 1e-3),
+        math.log10(min(MOST_PIXELS, pixels)) - 2.5,
+        min(MOST_BANDS, len(model.msi)) / 8 - 0.5,
+    ]
+    return torch.tensor(numbers, dtype=torch.float32)
