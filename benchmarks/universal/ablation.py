@@ -23,7 +23,7 @@ from hyperfuse.methods.fuse_arrays import fuse_arrays
 from hyperfuse.methods.over_scene import SceneWise
 from hyperfuse.methods.pair_model import principal_axes
 from hyperfuse.methods.universal import shipped_network
-from hyperfuse.networks.prior_network import PriorNetwork
+from hyperfuse.networks.prior_network import PREDICTIONS, PriorNetwork
 from hyperfuse.prediction.network_fusion import fuse_with_network
 from hyperfuse.quality.metrics import psnr_db, spectral_angle_degrees
 
@@ -33,7 +33,8 @@ MORE_CASES = [
     ("abu_airport_1", "rgb"),
     ("abu_airport_1", "rgb+nir+swir"),
 ]
-OFF = -20.0  # as an exponent, or before a logistic function: as good as 0
+OFF = -20.0  # as an exponent: as good as 0
+FREE = 2  # which prediction
 
 
 @dataclass(frozen=True)
@@ -102,19 +103,24 @@ def without_scene_features(network: PriorNetwork) -> None:
 
 
 def without_embedding(network: PriorNetwork) -> None:
-    weight_row = len(network.head.weight) - 5
+    weight_row = len(network.head.weight) - 3
     for row_range in (slice(0, network.config.embedding), slice(weight_row, weight_row + 1)):
         silence(network, row_range)
 
 
 def without_pixel_logarithms(network: PriorNetwork) -> None:
-    silence(network, slice(len(network.head.weight) - 4, None))
+    silence(network, slice(len(network.head.weight) - 2, None))
 
 
 def silence(network: PriorNetwork, rows: slice) -> None:
     assert network.head.bias is not None
     network.head.weight[rows] = 0
     network.head.bias[rows] = 0
+
+
+def without_free_features(network: PriorNetwork) -> None:
+    for parameter in network.trust[-1].parameters():
+        parameter[FREE::PREDICTIONS] = 0
 
 
 def without_gains(network: PriorNetwork) -> None:
@@ -126,7 +132,8 @@ IN_THE_NETWORK: dict[str, Callable[[PriorNetwork], None]] = {
     "all features": without_features,
     "the features of the scene alone": without_scene_features,
     "embedding and weights of neighbours": without_embedding,
-    "nearness, ridge and gains per pixel": without_pixel_logarithms,
+    "slopes of features that are let free": without_free_features,
+    "nearness and ridge per pixel": without_pixel_logarithms,
     "gains per component": without_gains,
 }
 

@@ -31,6 +31,8 @@ CHANGES = [
     "simulation.snr_hsi_db=30",
     "simulation.snr_msi_db=35",
     "simulation.belief={sigma=0.02, shift=0.05, noise=0.1, floor=0.002}",
+    "simulation.vary_light=0.5",
+    "gains={draws=3, steps=5, batch_size=2}",
 ]
 
 
@@ -101,9 +103,10 @@ def test_loss_counts_decibels() -> None:
     assert float(decibel_loss(worse, reference, 2.0)) > float(decibel_loss(better, reference, 2.0))
 
 
-def test_a_set_of_scenes_is_drawn_more_often(tmp_path: Path) -> None:
+def test_a_set_of_scenes_is_drawn_more_often_and_in_patches_of_its_own(tmp_path: Path) -> None:
     path = write_experiment(tmp_path)
-    path.write_text(path.read_text().replace('use = "train"', 'use = "train"\ntimes = 3'))
+    path.write_text(path.read_text().replace('use = "train"', 'use = "train"\ntimes = 3\npatch_size = 24'))
     buckets = gather_scenes(read_experiment(path), with_cases=False).buckets
     assert len(buckets) == 6
     assert len({id(bucket) for bucket in buckets}) == 2
+    assert {bucket.size for bucket in buckets} == {24}

@@ -26,6 +26,7 @@ from hyperfuse.degradation.point_spread import sigma_from_fwhm
 from hyperfuse.degradation.response import find_response
 from hyperfuse.errors import BandError, OptionError
 from hyperfuse.loading.band_selection import BandSelection, BandTable, draw_selection
+from hyperfuse.loading.light_variation import vary_light
 from hyperfuse.loading.random_responses import random_response
 from hyperfuse.loading.simulation_settings import RANDOM_RESPONSE, ScaleChoices, SimulationSettings
 
@@ -120,6 +121,8 @@ def observe_patch(
     for_fwhm, *for_shift = generator.random(3)
     for_noise = generator.random(4)
     _copy_turned(plan.selection.of_cube(patch), symmetry if settings.flips else 0, reference)
+    if settings.vary_light and generator.random() < settings.vary_light:
+        vary_light(generator, reference)
 
     sigma = sigma_from_fwhm(_between(settings.psf_fwhm, for_fwhm) * plan.scale)
     down, right = (settings.shift * (2 * part - 1) for part in for_shift)

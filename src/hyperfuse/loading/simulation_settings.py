@@ -104,6 +104,7 @@ class SimulationSettings(_Table):
     noise_free   with this probability an image stays without noise all the same
     keep_bands   of a batch: `{probability = 0.5, least = 8}` for parts of the spectrum, some of the bands, or neighbours added up
     flips        of a sample: flips and quarter turns
+    vary_light   of a sample: with this probability light of another colour, another contrast, highlights cut off
     belief       of a sample: how far a closed form is misled about point spread, shift and noise; left out, it is told the truth
     """
 
@@ -119,4 +120,5 @@ class SimulationSettings(_Table):
     noise_free: Annotated[float, Field(ge=0, le=1)] = 0.0
     keep_bands: BandVariation | None = None
     flips: bool = True
+    vary_light: Annotated[float, Field(ge=0, le=1)] = 0.0
     belief: BeliefSettings | None = None

@@ -48,13 +48,13 @@ def fuse_arrays(
 
 def suited_method(window: Window) -> str:
     """The method that `auto` stands for on this pair."""
-    pair = alone(_prepared(window))
+    pair = alone(prepared_pair(window))
     return choose_method(pair.window.hsi, pair.window.msi, pair.window.observation) if pair.msi_says_something else "bicubic"
 
 
 def scores_of(window: Window, methods: Iterable[str]) -> dict[str, float]:
     """In dB, on the pair degraded once more; empty where that says nothing."""
-    pair = alone(_prepared(window))
+    pair = alone(prepared_pair(window))
     if not pair.msi_says_something:
         return {}
     return scores_once_more(pair.window.hsi, pair.window.msi, pair.window.observation, methods)
@@ -73,7 +73,7 @@ def fuse_window_by(
     without_msi: Callable[[Window], SceneWise[Tensor]] = bicubic,
 ) -> SceneWise[Tensor]:
     """The same by a method that has no name, such as one with weights of its own; `without_msi` where the msi is constant."""
-    pair = yield from _prepared(window)
+    pair = yield from prepared_pair(window)
     if not pair.msi_says_something:
         over_scene, consistency = without_msi, False
     if consistency:
@@ -85,14 +85,14 @@ def fuse_window_by(
 
 
 @dataclass(frozen=True)
-class _PreparedPair:
+class PreparedPair:
     window: Window
     hsi_unit: float
     msi_bands: Tensor
     msi_says_something: bool
 
 
-def _prepared(window: Window) -> SceneWise[_PreparedPair]:
+def prepared_pair(window: Window) -> SceneWise[PreparedPair]:
     """Without holes, without msi bands that hold nothing, as float32 numbers of about 1, the observation in the same units."""
     kept, msi_says_something = yield from usable_msi_bands(window)
     hsi, msi, observation = fill_missing(window.hsi.double()), fill_missing(window.msi[kept].double()), window.observation
@@ -105,7 +105,7 @@ def _prepared(window: Window) -> SceneWise[_PreparedPair]:
         msi_noise=observation.msi_noise[kept] / msi_unit,
     )
     prepared = replace(window, hsi=(hsi / hsi_unit).float(), msi=(msi / msi_unit).float(), observation=in_units)
-    return _PreparedPair(prepared, hsi_unit, kept, msi_says_something)
+    return PreparedPair(prepared, hsi_unit, kept, msi_says_something)
 
 
 def _require_fitting(hsi: Tensor, msi: Tensor, observation: Observation) -> None:

@@ -20,6 +20,7 @@ from hyperfuse.methods.pair_model import PairModel, lifted, scene_covariance_and
 
 # Beyond what was trained on, numbers about the scene say no more than at its limits.
 LEAST_SCALE, LARGEST_SCALE, MOST_PIXELS, MOST_BANDS = 2.0, 16.0, 3000, 8
+LARGEST_PATCH = 192.0**2  # fine pixels: many coarse ones at a large scale were never seen, either
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ def _scene_numbers(model: PairModel, energy: float, unit: float, pixels: int) ->
         math.log2(min(LARGEST_SCALE, max(LEAST_SCALE, sum(model.observation.scale) / 2))) / 3 - 0.7,
         math.log10(math.sqrt(float(model.hsi_noise.trace()) / max(1e-30, energy)) + 1e-3),
         math.log10(math.sqrt(float(model.msi_noise.detach().trace())) * unit + 1e-3),
-        math.log10(min(MOST_PIXELS, pixels)) - 2.5,
+        math.log10(min(MOST_PIXELS, LARGEST_PATCH / math.prod(model.observation.scale), pixels)) - 2.5,
         min(MOST_BANDS, len(model.msi)) / 8 - 0.5,
     ]
     return torch.tensor(numbers, dtype=torch.float32)

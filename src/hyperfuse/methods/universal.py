@@ -2,7 +2,7 @@
 
 Shapes: M msi bands, p components, B regressors (msi bands and learned features), h w coarse, H W fine.
 
-    components = interpolated + gain_c . (slopes of the scene . detail) + gain_c . (slopes of the pixel . detail)
+    components = interpolated + gains_c . (slopes of the scene . detail) + gain_c . (slopes of the pixel . detail)
 
 Both slopes are solved for, on the pair itself, as in local FUSE. What the network adds was learned on many scenes: features to
 regress on beside the msi's bands, whose likeness makes a good neighbour, and how far a prediction may be trusted, component by
@@ -35,10 +35,11 @@ from hyperfuse.methods.over_scene import SceneWise, scene_count, scene_mean_and_
 from hyperfuse.methods.pair_model import PairModel, lifted, model_pair, scene_covariance
 from hyperfuse.methods.quiet_axes import quiet_axes
 from hyperfuse.methods.window import Window
-from hyperfuse.networks.prior_network import Guide, PriorNetwork
+from hyperfuse.networks.prior_network import PREDICTIONS, SMOOTHINGS, Guide, PriorNetwork
 
 # Ridges of learned features before training, of the scene's slopes and of a pixel's own, in units of the features' variance.
 FEATURE_RIDGE = 0.03
+FREEDOM = 16.0  # of features that are let free: their ridge is so many times smaller
 SMOOTHING_REACH = 2
 THINNED = 2  # of fine pixels one in so many, along both axes, is enough for how strong the regressors are
 MOST_COMPONENTS = 16
@@ -73,6 +74,39 @@ def fuse_guided(window: Window, network: PriorNetwork) -> SceneWise[Tensor]:
 
 def guided_prior(window: Window, network: PriorNetwork) -> SceneWise[tuple[PairModel, Tensor, Tensor]]:
     """A model of the pair, the components (p, H, W) before they have seen the hsi, and how far they are off, (p, p)."""
+    model, pair, predictions = yield from guided_predictions(window, network)
+    gains = network.gains(predictions.statistics, pair.numbers)
+    mean = pair.interpolated + predictions.trusted(gains)
+    error = yield from prior_from_error(mean.detach(), model)
+    return model, mean, error
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """What slopes say of the components' detail, before it is decided how far to trust them."""
+
+    slopes: Tensor  # (3, p, B) of the scene: without features, with them, with features that are let free
+    fine: Tensor  # (B, H, W) what these are slopes of
+    by_pixel: Tensor  # (p, H, W)
+    statistics: Tensor  # (p, 15), float32
+
+    def trusted(self, gains: Tensor) -> Tensor:
+        """(p, H, W), from the gains (p, 12) of each prediction, as it is, smoothed a little, and more."""
+
+        def weighted(scene_gains: Tensor, pixel_gain: Tensor) -> Tensor:
+            # Gains of predictions that are linear in one image are gains of their slopes: one product instead of three.
+            slopes = (scene_gains[:, :, None] * self.slopes).sum(0)
+            return mix_bands(slopes, self.fine) + pixel_gain[:, None, None] * self.by_pixel
+
+        as_it_is, smooth, smoother = (weighted(of_all[:-1], of_all[-1]) for of_all in gains.T.reshape(SMOOTHINGS, PREDICTIONS, -1))
+        return as_it_is + smoothed(smooth + smoothed(smoother))
+
+    def each(self) -> list[Tensor]:
+        """(p, H, W) four times."""
+        return [*(mix_bands(slopes, self.fine) for slopes in self.slopes), self.by_pixel]
+
+
+def guided_predictions(window: Window, network: PriorNetwork) -> SceneWise[tuple[PairModel, Details, Predictions]]:
     model = yield from model_pair(window, MOST_COMPONENTS, partial(quiet_axes, noise=window.observation.hsi_noise))
     reach = conditioning_reach(model.observation) + guidance_reach(network, model.observation)
     model = yield from without_own_level(model)
@@ -80,9 +114,7 @@ def guided_prior(window: Window, network: PriorNetwork) -> SceneWise[tuple[PairM
     pair = yield from find_details(model, coefficients, seen)
     guide = network.guide(pair.network_channels(network.config.msi_components), pair.numbers)
     regressors = yield from _regressors(model, pair, guide, network)
-    mean = pair.interpolated + (yield from _predicted(model, pair, guide, regressors, network))
-    error = yield from prior_from_error(mean.detach(), model)
-    return model, mean, error
+    return model, pair, (yield from _predicted(model, pair, guide, regressors, network))
 
 
 @dataclass(frozen=True)
@@ -91,8 +123,7 @@ class _Regressors:
 
     coarse: Tensor  # (B, h, w)
     fine: Tensor  # (B, H, W), each in a unit of its own
-    slopes: Tensor  # (p, B)
-    fine_slopes: Tensor  # (p, B), the same for these units
+    slopes: Tensor  # (3, p, B): without features, with them, with features that are let free
     moments: Tensor  # (B + p, B + p) of coarse regressors and detail
     fine_spread: Tensor  # (B, B)
     units: Tensor  # (B,), what makes coarse ones of fine ones
@@ -118,13 +149,15 @@ def _regressors(model: PairModel, pair: Details, guide: Guide, network: PriorNet
     all_units = torch.cat([units, torch.ones(len(pair.detail), dtype=torch.float64)])
     moments = all_units[:, None] * moments * all_units
     ridges = network.feature_ridges.exp().double() * (FEATURE_RIDGE * pair.few / count)
-    held = lifted(moments[:regressors, :regressors] + _corner(pair.noise, ridges[0], count), 1e-6)
-    slopes = torch.linalg.solve(held, moments[:regressors, regressors:]).T
+    spread, crossed = moments[:regressors, :regressors], moments[:regressors, regressors:]
+    plain = torch.linalg.solve(lifted(spread[:bands, :bands] + pair.noise, 1e-6), crossed[:bands])
+    slopes = [pad(plain, (0, 0, 0, count))]
+    for ridge in (ridges[0], ridges[0] / FREEDOM):
+        slopes.append(torch.linalg.solve(lifted(spread + _corner(pair.noise, ridge, count), 1e-6), crossed))
     return _Regressors(
         coarse=coarse * units[:, None, None].to(coarse),
         fine=fine,
-        fine_slopes=slopes * units,
-        slopes=slopes,
+        slopes=torch.stack(slopes).mT,
         moments=moments,
         fine_spread=units[:, None] * fine_spread * units,
         units=units,
@@ -134,9 +167,10 @@ def _regressors(model: PairModel, pair: Details, guide: Guide, network: PriorNet
     )
 
 
-def _predicted(model: PairModel, pair: Details, guide: Guide, regressors: _Regressors, network: PriorNetwork) -> SceneWise[Tensor]:
-    """(p, H, W): detail of the components."""
-    left = pair.detail - mix_bands(regressors.slopes, regressors.coarse)
+def _predicted(
+    model: PairModel, pair: Details, guide: Guide, regressors: _Regressors, network: PriorNetwork
+) -> SceneWise[Predictions]:
+    left = pair.detail - mix_bands(regressors.slopes[1], regressors.coarse)
     local = len(pair.msi_detail) + network.config.features
     closeness = network.likeness.exp() / LIKENESS
     regression = GuidedRegression(
@@ -148,22 +182,17 @@ def _predicted(model: PairModel, pair: Details, guide: Guide, regressors: _Regre
     )
     left_out, _ = yield from scene_mean_and_count(lambda: left_out_moments(regression, model.window), costly=True)
     statistics = _statistics(model, pair, regressors, left_out)
-    gains = network.gains(statistics.to(left), pair.numbers)[:, :, None, None]
-    by_scene = mix_bands(regressors.fine_slopes, regressors.fine) * guide.scene_gain.exp()
     inputs = regressors.fine[:local] * regressors.units[:local, None, None].to(left)
     queries = [closeness * pair.fine_msi, guide.embedding, guide.nearness[None], guide.ridge[None], inputs]
     by_pixel = regression.predict(torch.cat(queries), model.observation.scale, model.observation.shift)
-    by_pixel = by_pixel * guide.local_gain.exp()
-    smoother = smoothed(gains[:, 4] * by_scene + gains[:, 5] * by_pixel)
-    smooth = smoothed(smoother + gains[:, 2] * by_scene + gains[:, 3] * by_pixel)
-    return smooth + gains[:, 0] * by_scene + gains[:, 1] * by_pixel
+    return Predictions(regressors.slopes * regressors.units, regressors.fine, by_pixel, statistics.to(left))
 
 
 def _statistics(model: PairModel, pair: Details, regressors: _Regressors, left_out: Tensor) -> Tensor:
     """(p, 15): how well slopes do on the coarse grid, component by component. Nothing is learned through them."""
     count = len(regressors.coarse)
     with torch.no_grad():
-        slopes, moments = regressors.slopes, regressors.moments
+        slopes, moments = regressors.slopes[1], regressors.moments
         spread, crossed, total = moments[:count, :count], moments[:count, count:], moments[count:, count:].diagonal()
         by_scene = ((slopes @ spread) * slopes).sum(1)
         with_detail = (slopes * crossed.T).sum(1)

@@ -23,12 +23,16 @@ from hyperfuse.networks import weights_folder
 
 SCENE_NUMBERS = 5
 COMPONENT_STATISTICS = 15
-GAINS = 6
-STATISTICS_WIDTH = 48
+SMOOTHINGS = 3  # of a prediction: as it is, smoothed a little, and more
+PREDICTIONS = 4  # the scene's, without features, with them, and with features that are let free; and a pixel's own
+AS_THEY_ARE = [0.0, 1.0, 0.0, 1.0] + [0.0] * (SMOOTHINGS - 1) * PREDICTIONS  # gains before any training
+STATISTICS_WIDTH = 64
 # Features begin faint: the untrained network is nearly the closed form without it.
 FIRST_FEATURE_SIZE = 0.05
 # Logarithms that no image answers with; a pixel far beyond all that was trained on must not overflow.
 FARTHEST_LOGARITHM = 20.0
+LEAST_SPREAD = 1e-3
+FARTHEST_STATISTIC = 3.0  # beyond so many deviations nothing was learned
 
 
 class PriorConfig(BaseModel):
@@ -62,16 +66,12 @@ class Guide(NamedTuple):
                 - weight: logarithm of how much a pixel counts as a neighbour
     nearness    (H, W) logarithm of how fast neighbours lose weight with distance
     ridge       (H, W) logarithm of how strongly slopes are held to the scene's
-    scene_gain  (H, W) logarithm of how far the scene's slopes are trusted
-    local_gain  (H, W) the same of the pixel's own
     """
 
     seen: Tensor
     sizes: tuple[int, int, int]
     nearness: Tensor
     ridge: Tensor
-    scene_gain: Tensor
-    local_gain: Tensor
 
     def parts(self, seen: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Embedding, features and weight, on the grid of `seen`."""
@@ -89,6 +89,8 @@ class Guide(NamedTuple):
 
 class PriorNetwork(nn.Module):
     margin: ClassVar[None] = None  # statistics of the whole scene are a part of it
+    usual: Tensor
+    spread: Tensor
 
     def __init__(self, config: PriorConfig) -> None:
         super().__init__()
@@ -100,7 +102,7 @@ class PriorNetwork(nn.Module):
         self.blocks = nn.ModuleList(_Block(width) for _ in range(config.blocks))
         features = config.features + config.scene_features
         guided = config.embedding + features
-        self.head = nn.Conv2d(width, guided + 5, 1)
+        self.head = nn.Conv2d(width, guided + 3, 1)
         self.likeness = nn.Parameter(torch.zeros(1))
         self.feature_ridges = nn.Parameter(torch.zeros(2))
         self.feature_size = nn.Parameter(torch.full((features,), math.log(FIRST_FEATURE_SIZE)))
@@ -109,8 +111,11 @@ class PriorNetwork(nn.Module):
             nn.GELU(),
             nn.Linear(STATISTICS_WIDTH, STATISTICS_WIDTH),
             nn.GELU(),
-            nn.Linear(STATISTICS_WIDTH, GAINS),
+            nn.Linear(STATISTICS_WIDTH, SMOOTHINGS * PREDICTIONS),
         )
+        # What statistics usually are, and how much they vary.
+        self.register_buffer("usual", torch.zeros(COMPONENT_STATISTICS + SCENE_NUMBERS))
+        self.register_buffer("spread", torch.ones(COMPONENT_STATISTICS + SCENE_NUMBERS))
         self._begin_as_the_closed_form(guided)
 
     def check_bands(self, bands: int, msi_bands: int) -> None:
@@ -134,7 +139,7 @@ class PriorNetwork(nn.Module):
             features = block(features)
         answers = self.head(F.gelu(features))[0]
         sizes = (self.config.embedding, len(self.feature_size), 1)
-        seen, logarithms = torch.split(answers, [sum(sizes), 4])
+        seen, logarithms = torch.split(answers, [sum(sizes), 2])
         return Guide(seen, sizes, *logarithms.clamp(-FARTHEST_LOGARITHM, FARTHEST_LOGARITHM))
 
     def _random_signs(self, msi: Tensor) -> Tensor:
@@ -148,11 +153,22 @@ class PriorNetwork(nn.Module):
         return signs.repeat(2)[:, None, None].to(msi)
 
     def gains(self, statistics: Tensor, numbers: Tensor) -> Tensor:
-        """statistics (p, 15) -> (p, 6): of the scene's and the local prediction, as they are, smoothed a little, and more."""
-        given = torch.cat([statistics, numbers.expand(len(statistics), -1)], dim=1)
-        as_they_are = torch.tensor([1.0, 1.0, 0.0, 0.0, 0.0, 0.0], dtype=given.dtype, device=given.device)
-        gains: Tensor = self.trust(given) + as_they_are
+        """statistics (..., p, 15), numbers (..., 5) of the scene -> (..., p, 12): of each prediction, smoothing after smoothing."""
+        of_scene = numbers[..., None, :].expand(*statistics.shape[:-1], -1)
+        given = (torch.cat([statistics, of_scene], dim=-1) - self.usual) / self.spread
+        gains: Tensor = self.trust(given.clamp(-FARTHEST_STATISTIC, FARTHEST_STATISTIC)) + given.new_tensor(AS_THEY_ARE)
         return gains
+
+    @torch.no_grad()
+    def begin_gains_anew(self, statistics: Tensor, numbers: Tensor) -> None:
+        """As before any training, but knowing what is usual among these (N, 15) and (N, 5)."""
+        given = torch.cat([statistics, numbers], dim=1)
+        self.usual.copy_(given.mean(0))
+        self.spread.copy_(given.std(0) + LEAST_SPREAD)
+        for layer in self.trust:
+            if isinstance(layer, nn.Linear):
+                layer.reset_parameters()
+        self.begin_with_plain_gains()
 
     def save_pretrained(self, folder: str | Path, provenance: Mapping[str, object] | None = None) -> None:
         """Write config.json and a safetensors file into `folder`; `provenance` (data, steps, versions) is kept in the config."""
@@ -181,6 +197,10 @@ class PriorNetwork(nn.Module):
         self.head.weight[guided:].zero_()
         assert self.head.bias is not None
         self.head.bias.zero_()
+        self.begin_with_plain_gains()
+
+    @torch.no_grad()
+    def begin_with_plain_gains(self) -> None:
         for parameter in self.trust[-1].parameters():
             parameter.zero_()
 

@@ -19,6 +19,7 @@ from hyperfuse.networks.rivals.catalogue import OURS, AnyNetworkConfig, any_pres
 
 Count = Annotated[int, Field(ge=1, strict=True)]
 CountOrNone = Annotated[int, Field(ge=0, strict=True)]
+PatchSize = Annotated[int, Field(ge=8, strict=True)]
 Share = Annotated[float, Field(ge=0, lt=1)]
 Finite = Field(allow_inf_nan=False, gt=0)
 
@@ -35,6 +36,7 @@ class SceneSet(_Table):
     times    its buckets are drawn so many times as often as others
     bands    band counts of synthetic scenes
     assumed_nm  range of the wavelengths, evenly spaced, of scenes that do not say theirs
+    patch_size  of these scenes, where it is not that of the split
     """
 
     source: str
@@ -43,13 +45,14 @@ class SceneSet(_Table):
     times: Annotated[int, Field(ge=1, le=100, strict=True)] = 1
     bands: Annotated[tuple[Count, ...], Field(min_length=1)] = (31, 64, 102, 145, 191)
     assumed_nm: tuple[Annotated[float, Field(gt=0)], Annotated[float, Field(gt=0)]] | None = None
+    patch_size: PatchSize | None = None
 
 
 class SplitSettings(_Table):
     """kind  "disjoint": blocks with a guard band between training and test; "paper": the paper's own, which overlap."""
 
     kind: Literal["disjoint", "paper"] = "disjoint"
-    patch_size: Annotated[int, Field(ge=8, strict=True)] = 128
+    patch_size: PatchSize = 128
     stride: Count | None = None
 
 
@@ -97,6 +100,18 @@ class LoopSettings(_Table):
     checkpoint_every: Count = 500
 
 
+class GainFitting(_Table):
+    """After the training of `universal`'s network, its gains are fitted anew, the rest held still: on so many further `draws`, in
+    steps of `batch_size` of them.
+    """
+
+    draws: Count = 8000
+    steps: Count = 3000
+    batch_size: Count = 64
+    learning_rate: Annotated[float, Finite] = 3e-3
+    weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.1
+
+
 class ValidationSettings(_Table):
     """Whole test scenes (at most `largest` pixels on a side, from the middle), simulated at these scales with this response."""
 
@@ -124,6 +139,7 @@ class Experiment(_Table):
     optimiser: Optimiser = Optimiser()
     length: Length
     loop: LoopSettings = LoopSettings()
+    gains: GainFitting | None = None
     validation: ValidationSettings = ValidationSettings()
     finetuning: Finetuning | None = None
 

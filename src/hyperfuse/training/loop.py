@@ -24,8 +24,10 @@ from hyperfuse.networks.rivals.catalogue import AnyNetwork, build_any_network
 from hyperfuse.progress import progress
 from hyperfuse.training.checkpoint import Checkpoint, optimiser_state, read_checkpoint, restore_optimiser, write_checkpoint
 from hyperfuse.training.experiment import Experiment
+from hyperfuse.training.gain_fitting import fit_gains
 from hyperfuse.training.interruption import interruption_noticed
 from hyperfuse.training.objective import training_loss
+from hyperfuse.training.processes import make_fabric
 from hyperfuse.training.run_folder import BEST, CHECKPOINT, WEIGHTS, RunFolder
 from hyperfuse.training.scene_sets import GatheredScenes
 from hyperfuse.training.schedule import learning_rate, total_steps
@@ -61,7 +63,7 @@ class Trainer:
 
     def __init__(self, experiment: Experiment, scenes: GatheredScenes, folder: RunFolder, network: AnyNetwork) -> None:
         self.experiment, self.scenes, self.folder = experiment, scenes, folder
-        self.fabric = _make_fabric(experiment)
+        self.fabric = make_fabric(experiment)
         if os.environ.get("LT_CLI_USED") != "1":  # `fabric run` has started the processes already
             self.fabric.launch()
         process_slots(experiment.loop.batch_size, 0, self.fabric.world_size)  # refuses a batch that cannot be shared out
@@ -86,11 +88,11 @@ class Trainer:
             with interruption_noticed() as interrupted, progress("Training", total=self.steps) as advance:
                 advance(self.progress.step)
                 self._run(log, interrupted, advance)
+            if self.progress.step == self.steps and self.fabric.is_global_zero:
+                self._finish(log)
         finally:
             if log is not None:
                 log.close()
-        if self.progress.step == self.steps and self.fabric.is_global_zero:
-            self._save_weights(WEIGHTS)
         return self.progress
 
     def told_by_first_process(self, answer: bool) -> bool:
@@ -169,42 +171,55 @@ class Trainer:
             assert isinstance(batch, TrainingBatch)
             yield batch.to(fabric.device, non_blocking=True)
 
-    @torch.no_grad()
     def _validate(self, log: Any) -> None:
         """On the first process; the others wait for it."""
         if self.fabric.is_global_zero and self.scenes.cases:
             network = self._network_with_averaged_weights()
-            scores: list[Score] = []
-            for case in self.scenes.cases:
-                score, fused = validate(network, case)
-                scores.append(score)
-                if case is self.scenes.cases[0]:
-                    log.picture("fused", self.folder.write_sample(self.progress.step, case, fused), self.progress.step)
-            mean = sum(score.psnr_db for score in scores) / len(scores)
-            base = sum(case.base_psnr_db for case in self.scenes.cases) / len(scores)
-            scored = list(zip(self.scenes.cases, scores, strict=True))
-            log.event(
-                "validation",
-                self.progress.step,
-                mean_psnr_db=mean,
-                mean_gain_db=mean - base,
-                psnr_db={case.name: score.psnr_db for case, score in scored},
-                spectral_angle_degrees={case.name: score.spectral_angle_degrees for case, score in scored},
-                split=self.scenes.label,
-                overlapping=self.scenes.overlapping,
-            )
+            mean = self._score(network, log, "validation")
             if self.progress.best_psnr_db is None or mean > self.progress.best_psnr_db:
                 self.progress.best_psnr_db = mean
-                self._save_weights(BEST)
+                self._save_weights(BEST, network)
         self.fabric.barrier()
+
+    @torch.no_grad()
+    def _score(self, network: AnyNetwork, log: Any, event: str) -> float:
+        """The mean PSNR on the test scenes, which the log is told of."""
+        cases, scores = self.scenes.cases, list[Score]()
+        for case in cases:
+            score, fused = validate(network, case)
+            scores.append(score)
+            if case is cases[0]:
+                log.picture("fused", self.folder.write_sample(self.progress.step, case, fused), self.progress.step)
+        mean = sum(score.psnr_db for score in scores) / len(scores)
+        base = sum(case.base_psnr_db for case in cases) / len(scores)
+        scored = list(zip(cases, scores, strict=True))
+        log.event(
+            event,
+            self.progress.step,
+            mean_psnr_db=mean,
+            mean_gain_db=mean - base,
+            psnr_db={case.name: score.psnr_db for case, score in scored},
+            spectral_angle_degrees={case.name: score.spectral_angle_degrees for case, score in scored},
+            split=self.scenes.label,
+            overlapping=self.scenes.overlapping,
+        )
+        return mean
 
     def _network_with_averaged_weights(self) -> AnyNetwork:
         network = build_any_network(self.experiment.network).to(self.fabric.device)
         network.load_state_dict(self.averaged or self.plain_network.state_dict())
         return network.eval()
 
-    def _save_weights(self, name: str) -> None:
-        self._network_with_averaged_weights().cpu().save_pretrained(
+    def _finish(self, log: Any) -> None:
+        network = self._network_with_averaged_weights().cpu()
+        if isinstance(network, PriorNetwork) and self.experiment.gains is not None:
+            fit_gains(network, self.experiment, self.scenes.buckets, first_draw=self.steps * self.experiment.loop.accumulate)
+            if self.scenes.cases:
+                self._score(network, log, "fitted")
+        self._save_weights(WEIGHTS, network)
+
+    def _save_weights(self, name: str, network: AnyNetwork) -> None:
+        network.cpu().save_pretrained(
             self.folder.path / name, self.folder.provenance(self.experiment, self.scenes, self.progress.step)
         )
 
@@ -263,27 +278,3 @@ def _next(batches: Iterator[TrainingBatch]) -> TrainingBatch:
         raise TrainingError(
             f"a loader's worker ended ({error})", "workers that live", "free memory or set loop.workers=0, and go on with --resume"
         ) from error
-
-
-def expected_processes(experiment: Experiment) -> int:
-    """How many there will be, as far as it is known before they are started."""
-    started = os.environ.get("WORLD_SIZE")
-    return int(started) if started else (experiment.loop.devices or 1) * experiment.loop.nodes
-
-
-def _make_fabric(experiment: Experiment) -> Any:
-    from lightning_fabric import Fabric
-
-    loop = experiment.loop
-    if "TORCHELASTIC_RUN_ID" in os.environ:  # started by torchrun, which knows better how many processes there are
-        devices, nodes = int(os.environ["LOCAL_WORLD_SIZE"]), int(os.environ["GROUP_WORLD_SIZE"])
-    else:
-        devices, nodes = loop.devices or 1, loop.nodes
-    # Apple's accelerator has no double precision, which the components are found in: it is left to those who ask for it by code.
-    accelerator = ("cuda" if torch.cuda.is_available() else "cpu") if loop.accelerator == "auto" else loop.accelerator
-    return Fabric(
-        accelerator=accelerator,
-        devices=devices,
-        num_nodes=nodes,
-        strategy="ddp" if devices * nodes > 1 else "auto",
-    )

@@ -118,11 +118,12 @@ def _with_assumed_wavelengths(scene: Scene, assumed_nm: tuple[float, float] | No
 
 def _divide(scenes: Sequence[Scene], scene_set: SceneSet, experiment: Experiment) -> Split:
     settings = experiment.split
+    patch_size = scene_set.patch_size or settings.patch_size
     if scene_set.use == "split":
         widest = largest_scale(experiment) * max(1.0, experiment.simulation.psf_fwhm[1])
         guard = guard_width(widest, experiment.simulation.shift)
-        return split_scenes(scenes, settings.kind, settings.patch_size, settings.stride, guard)
-    return train_on_all(scenes, settings.patch_size, settings.stride) if scene_set.use == "train" else keep_for_testing(scenes)
+        return split_scenes(scenes, settings.kind, patch_size, settings.stride, guard)
+    return train_on_all(scenes, patch_size, settings.stride) if scene_set.use == "train" else keep_for_testing(scenes)
 
 
 def largest_scale(experiment: Experiment) -> float:
@@ -135,4 +136,4 @@ def largest_scale(experiment: Experiment) -> float:
 def _synthetic_buckets(experiment: Experiment, scene_set: SceneSet) -> list[Bucket]:
     from hyperfuse.loading.synthetic_source import synthetic_buckets
 
-    return synthetic_buckets(scene_set.bands, experiment.split.patch_size)
+    return synthetic_buckets(scene_set.bands, scene_set.patch_size or experiment.split.patch_size)

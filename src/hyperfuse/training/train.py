@@ -23,7 +23,8 @@ from hyperfuse.networks.rivals.catalogue import AnyNetwork, build_any_network
 from hyperfuse.networks.rivals.rival_config import RivalConfig
 from hyperfuse.prediction.network_fusion import require_fitting_bands
 from hyperfuse.training.experiment import Experiment
-from hyperfuse.training.loop import Trainer, expected_processes
+from hyperfuse.training.loop import Trainer
+from hyperfuse.training.processes import expected_processes
 from hyperfuse.training.run_folder import RunFolder
 from hyperfuse.training.scene_sets import GatheredScenes, gather_scenes
 from hyperfuse.training.schedule import total_steps

@@ -1,0 +1,119 @@
+"""The gains of `universal`'s network, fitted on thousands of pairs while the rest of it stays as it is.
+
+How far each prediction is trusted is decided by a few thousand weights from a few statistics. With a handful of pairs in each step
+of the training these weights never settle. But the squared error of the fused image is quadratic in the gains: once the predictions
+of a pair are known, one small matrix for each component tells the error of any gains, and steps of many pairs cost next to nothing.
+
+Shapes: N pairs, p components, G gains (predictions at all their smoothings), H W fine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from hyperfuse.estimation.observation import Observation
+from hyperfuse.loading.buckets import Bucket, draw_batch
+from hyperfuse.methods.conditioning import prior_from_error
+from hyperfuse.methods.fuse import FEWEST_PIXELS
+from hyperfuse.methods.fuse_arrays import prepared_pair
+from hyperfuse.methods.over_scene import SceneWise, alone
+from hyperfuse.methods.universal import MOST_COMPONENTS, guided_predictions, smoothed
+from hyperfuse.methods.window import Window
+from hyperfuse.networks.prior_network import COMPONENT_STATISTICS, PREDICTIONS, SMOOTHINGS, PriorNetwork
+from hyperfuse.progress import progress
+from hyperfuse.training.experiment import Experiment, GainFitting
+from hyperfuse.training.training_batch import believed_observations
+
+GAINS = SMOOTHINGS * PREDICTIONS
+LEAST_DAMPING = 1e-6
+SMALLEST_ERROR = 1e-20
+CLIP_NORM = 1.0
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """Of one pair: what its gains are decided from, and what their error is."""
+
+    statistics: Tensor  # (p, 15)
+    numbers: Tensor  # (5,)
+    products: Tensor  # (p, G + 1, G + 1), of every prediction and of the truth, as far as the hsi cannot correct them
+
+
+def fit_gains(network: PriorNetwork, experiment: Experiment, buckets: Sequence[Bucket], first_draw: int) -> None:
+    """In place, on draws from `first_draw` on."""
+    settings = experiment.gains
+    assert settings is not None
+    network.begin_with_plain_gains()  # so that what is fitted does not depend on what was there
+    lessons: list[Lesson] = []
+    with progress("Pairs for the gains", total=settings.draws) as advance:
+        for draw in range(first_draw, first_draw + settings.draws):
+            lessons += _lessons(network, experiment, buckets, draw)
+            advance(1)
+    torch.manual_seed(experiment.seed)
+    fit_to_lessons(network, lessons, settings)
+
+
+def _lessons(network: PriorNetwork, experiment: Experiment, buckets: Sequence[Bucket], draw: int) -> list[Lesson]:
+    """One, or none of a pair that is too small for the network."""
+    batch = draw_batch(buckets, experiment.simulation, seed=experiment.seed, draw=draw, batch_size=1)
+    (observation,) = believed_observations(batch.response, batch.scale, batch.believed)
+    if batch.hsi[0, 0].numel() < FEWEST_PIXELS:
+        return []
+    with torch.no_grad():
+        return [alone(lesson_of(network, batch.hsi[0], batch.msi[0], observation, batch.reference[0]))]
+
+
+def lesson_of(network: PriorNetwork, hsi: Tensor, msi: Tensor, observation: Observation, reference: Tensor) -> SceneWise[Lesson]:
+    pair = yield from prepared_pair(Window(hsi, msi, observation))
+    model, details, predictions = yield from guided_predictions(pair.window, network)
+    mean = details.interpolated + predictions.trusted(network.gains(predictions.statistics, details.numbers))
+    error = yield from prior_from_error(mean, model)
+    damping = (model.hsi_noise.diagonal() / error.diagonal()).clamp_min(LEAST_DAMPING)
+
+    def beyond_hsi(image: Tensor) -> Tensor:
+        corrected: Tensor = image - model.operator.damped_inverse(model.operator.apply(image), damping)
+        return corrected.flatten(1)
+
+    truth = model.components_of(reference / pair.hsi_unit) - details.interpolated
+    as_it_is = predictions.each()
+    smooth = [smoothed(image) for image in as_it_is]
+    images = [*as_it_is, *smooth, *(smoothed(image) for image in smooth), truth]
+    vectors = torch.stack([beyond_hsi(image) for image in images], dim=1)
+    return Lesson(predictions.statistics, details.numbers, (vectors @ vectors.mT).double() / vectors.shape[-1])
+
+
+def fit_to_lessons(network: PriorNetwork, lessons: Sequence[Lesson], settings: GainFitting) -> None:
+    """Most decibels on the average, as in the training, but for errors that lie outside of the components."""
+    statistics = torch.zeros(len(lessons), MOST_COMPONENTS, COMPONENT_STATISTICS)
+    products = torch.zeros(len(lessons), MOST_COMPONENTS, GAINS + 1, GAINS + 1, dtype=torch.float64)
+    for place, lesson in enumerate(lessons):
+        statistics[place, : len(lesson.statistics)] = lesson.statistics
+        products[place, : len(lesson.products)] = lesson.products
+    numbers = torch.stack([lesson.numbers for lesson in lessons])
+    network.begin_gains_anew(
+        torch.cat([lesson.statistics for lesson in lessons]),
+        torch.cat([lesson.numbers.expand(len(lesson.statistics), -1) for lesson in lessons]),
+    )
+    weights = list(network.trust.parameters())
+    optimiser = torch.optim.AdamW(weights, lr=settings.learning_rate, weight_decay=settings.weight_decay)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, settings.steps)
+    with progress("Fitting the gains", total=settings.steps) as advance:
+        for _ in range(settings.steps):
+            chosen = torch.randint(len(lessons), (settings.batch_size,))
+            error = error_of(network.gains(statistics[chosen], numbers[chosen]), products[chosen])
+            optimiser.zero_grad()
+            torch.log10(error + SMALLEST_ERROR).mean().mul(10).backward()  # type: ignore[no-untyped-call]
+            torch.nn.utils.clip_grad_norm_(weights, CLIP_NORM)
+            optimiser.step()
+            schedule.step()
+            advance(1)
+
+
+def error_of(gains: Tensor, products: Tensor) -> Tensor:
+    """(N,), from gains (N, p, G) and products (N, p, G + 1, G + 1)."""
+    weights = torch.cat([gains.double(), -torch.ones_like(gains[..., :1], dtype=torch.float64)], dim=-1)
+    return torch.einsum("npi,npij,npj->n", weights, products, weights)
