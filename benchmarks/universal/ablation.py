@@ -34,7 +34,7 @@ MORE_CASES = [
     ("abu_airport_1", "rgb+nir+swir"),
 ]
 OFF = -20.0  # as an exponent: as good as 0
-FREE = 2  # which prediction
+HELD, FREE = 1, 2  # which predictions
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,9 @@ def silence(network: PriorNetwork, rows: slice) -> None:
 
 
 def without_free_features(network: PriorNetwork) -> None:
+    """Their share goes to slopes of features that are held."""
     for parameter in network.trust[-1].parameters():
+        parameter[HELD::PREDICTIONS] += parameter[FREE::PREDICTIONS]
         parameter[FREE::PREDICTIONS] = 0
 
 
