@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from hyperfuse.methods.over_scene import alone
@@ -19,7 +20,9 @@ def make_network() -> PriorNetwork:
 def make_lesson(network: PriorNetwork) -> Lesson:
     pair = tiny_pair(12, 3, (10, 10), 4.0)
     with torch.no_grad():
-        return alone(lesson_of(network, pair.hsi.float(), pair.msi.float(), pair.observation, pair.reference.float()))
+        lesson = alone(lesson_of(network, pair.hsi.float(), pair.msi.float(), pair.observation, pair.reference.float()))
+    assert lesson is not None
+    return lesson
 
 
 def test_the_truth_itself_has_no_error():
@@ -49,3 +52,18 @@ def test_fitting_lowers_the_error_and_leaves_the_rest_alone():
 
 
 LEARNED = {"trust", "usual", "spread"}
+
+
+def test_an_msi_that_says_nothing_is_no_lesson():
+    pair = tiny_pair(12, 3, (10, 10), 4.0)
+    flat = torch.ones_like(pair.msi).float()
+    with torch.no_grad(), pytest.warns(match="constant"):
+        assert alone(lesson_of(make_network(), pair.hsi.float(), flat, pair.observation, pair.reference.float())) is None
+
+
+def test_one_lesson_of_one_component_leaves_numbers():
+    network = make_network()
+    lesson = make_lesson(network)
+    one = Lesson(lesson.statistics[:1], lesson.numbers, lesson.products[:1])
+    fit_to_lessons(network, [one], GainFitting(draws=1, steps=3, batch_size=2))
+    assert all(bool(torch.isfinite(tensor).all()) for tensor in network.state_dict().values())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -9,10 +10,12 @@ import pytest
 import torch
 
 from hyperfuse import fuse
+from hyperfuse.errors import OptionError, TrainingError
 from hyperfuse.loading.buckets import draw_batch
 from hyperfuse.loading.simulation_settings import BeliefSettings
 from hyperfuse.networks.prior_network import PriorNetwork
 from hyperfuse.prediction.network_fusion import load_network
+from hyperfuse.training import gain_fitting
 from hyperfuse.training.experiment import Experiment, read_experiment
 from hyperfuse.training.loop import Trainer
 from hyperfuse.training.objective import decibel_loss
@@ -110,3 +113,32 @@ def test_a_set_of_scenes_is_drawn_more_often_and_in_patches_of_its_own(tmp_path:
     assert len(buckets) == 6
     assert len({id(bucket) for bucket in buckets}) == 2
     assert {bucket.size for bucket in buckets} == {24}
+
+
+def test_gains_need_pairs_and_a_network_that_has_them(experiment: Experiment, tmp_path: Path) -> None:
+    path = write_experiment(tmp_path)
+    with pytest.raises(OptionError, match="gains"):
+        read_experiment(path, ["gains={draws=3}"])
+    with pytest.raises(TrainingError, match="larger patches"):
+        train(read_experiment(path, [*CHANGES, "split.patch_size=16"]), tmp_path / "small")
+
+
+def test_a_finished_run_is_not_fitted_again(experiment: Experiment, tmp_path: Path) -> None:
+    train(experiment, tmp_path / "run")
+    before = (tmp_path / "run/log.jsonl").read_text()
+    assert train(experiment, tmp_path / "run", resume=True).finished
+    assert (tmp_path / "run/log.jsonl").read_text() == before
+
+
+def test_stopped_during_the_fit_it_goes_on_to_the_same_bits(
+    experiment: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train(experiment, tmp_path / "whole")
+    lessons = gain_fitting._lessons
+    with monkeypatch.context() as patched:
+        patched.setattr(gain_fitting, "_lessons", lambda *given: (signal.raise_signal(signal.SIGINT), lessons(*given))[1])
+        assert not train(experiment, tmp_path / "halves").finished
+    assert not (tmp_path / "halves/weights").exists()
+    assert train(experiment, tmp_path / "halves", resume=True).finished
+    states = [PriorNetwork.from_pretrained(tmp_path / name / "weights").state_dict() for name in ("whole", "halves")]
+    assert all(torch.equal(value, states[1][name]) for name, value in states[0].items())

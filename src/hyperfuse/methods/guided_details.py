@@ -36,6 +36,7 @@ class Details:
     msi_spread: Tensor  # (M, M) covariance of msi
     noise: Tensor  # (M, M) covariance of the noise in msi_detail that matters
     ridge: Tensor  # (M, M)
+    pixels: int  # coarse ones of the scene
     few: float  # by how much ridges grow because there are few pixels to learn from
     octave: Tensor  # (p, 2): gain and share explained by slopes learned one octave coarser
     variance: Tensor  # (p,) of the components themselves
@@ -77,6 +78,7 @@ def find_details(model: PairModel, coefficients: Tensor, seen: Tensor) -> SceneW
         msi_spread=spread * msi_unit**2,
         noise=noise,
         ridge=ridge,
+        pixels=pixels,
         few=few,
         octave=octave,
         variance=component_spread.diagonal(),
@@ -86,11 +88,12 @@ def find_details(model: PairModel, coefficients: Tensor, seen: Tensor) -> SceneW
 
 def _scene_numbers(model: PairModel, energy: float, unit: float, pixels: int) -> Tensor:
     """(5,): scale, noise of both images beside their detail, coarse pixels, msi bands; each about 0."""
+    scale = [min(LARGEST_SCALE, each) for each in model.observation.scale]
     numbers = [
         math.log2(min(LARGEST_SCALE, max(LEAST_SCALE, sum(model.observation.scale) / 2))) / 3 - 0.7,
         math.log10(math.sqrt(float(model.hsi_noise.trace()) / max(1e-30, energy)) + 1e-3),
         math.log10(math.sqrt(float(model.msi_noise.detach().trace())) * unit + 1e-3),
-        math.log10(min(MOST_PIXELS, LARGEST_PATCH / math.prod(model.observation.scale), pixels)) - 2.5,
+        math.log10(min(MOST_PIXELS, LARGEST_PATCH / math.prod(scale), pixels)) - 2.5,
         min(MOST_BANDS, len(model.msi)) / 8 - 0.5,
     ]
     return torch.tensor(numbers, dtype=torch.float32)

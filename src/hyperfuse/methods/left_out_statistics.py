@@ -52,11 +52,14 @@ def _octave_details(image: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @torch.no_grad()
-def left_out_moments(regression: GuidedRegression, window: Window) -> tuple[Tensor, int]:
-    """(3, p): second moments of what is predicted of left-out coarse pixels, of it with the truth, and of the error."""
+def left_out_moments(regression: GuidedRegression, window: Window, of_scene: int) -> tuple[Tensor, int]:
+    """(3, p): second moments of what is predicted of left-out coarse pixels, of it with the truth, and of the error.
+
+    In a scene of `of_scene` coarse pixels, of which a window leaves out as many as it would in one piece.
+    """
     core = zip(window.coarse_core, window.coarse_size, strict=True)
     (top, bottom), (left, right) = (part.indices(size)[:2] for part, size in core)
-    step = max(1, math.isqrt((bottom - top) * (right - left) // ENOUGH_LEFT_OUT))
+    step = max(1, math.isqrt(of_scene // ENOUGH_LEFT_OUT))
     rows, columns = range(top, bottom, step), range(left, right, step)
     predicted = regression.predict_left_out(rows, columns).double()
     truth = regression.outputs[:, top:bottom:step, left:right:step].double()

@@ -180,7 +180,7 @@ def _predicted(
         outputs=left,
         ridge=regressors.ridge,
     )
-    left_out, _ = yield from scene_mean_and_count(lambda: left_out_moments(regression, model.window), costly=True)
+    left_out, _ = yield from scene_mean_and_count(lambda: left_out_moments(regression, model.window, pair.pixels), costly=True)
     statistics = _statistics(model, pair, regressors, left_out)
     inputs = regressors.fine[:local] * regressors.units[:local, None, None].to(left)
     queries = [closeness * pair.fine_msi, guide.embedding, guide.nearness[None], guide.ridge[None], inputs]

@@ -164,7 +164,7 @@ class PriorNetwork(nn.Module):
         """As before any training, but knowing what is usual among these (N, 15) and (N, 5)."""
         given = torch.cat([statistics, numbers], dim=1)
         self.usual.copy_(given.mean(0))
-        self.spread.copy_(given.std(0) + LEAST_SPREAD)
+        self.spread.copy_(given.std(0, correction=min(1, len(given) - 1)) + LEAST_SPREAD)
         for layer in self.trust:
             if isinstance(layer, nn.Linear):
                 layer.reset_parameters()

@@ -15,6 +15,7 @@ from hyperfuse.loading.observing import SimulationSettings
 from hyperfuse.loading.synthetic_source import SYNTHETIC
 from hyperfuse.methods.catalogue import METHODS
 from hyperfuse.networks.network_config import NetworkConfig
+from hyperfuse.networks.prior_network import PriorConfig
 from hyperfuse.networks.rivals.catalogue import OURS, AnyNetworkConfig, any_preset
 
 Count = Annotated[int, Field(ge=1, strict=True)]
@@ -157,6 +158,12 @@ class Experiment(_Table):
     def _known_base(self) -> Experiment:
         if self.network.base not in METHODS:
             raise ValueError(f'got base "{self.network.base}", expected one of {", ".join(METHODS)}')
+        return self
+
+    @model_validator(mode="after")
+    def _gains_of_the_right_network(self) -> Experiment:
+        if self.gains is not None and not isinstance(self.network, PriorConfig):
+            raise ValueError('got [gains], expected it only for the network of kind "prior", which has gains')
         return self
 
     @model_validator(mode="after")

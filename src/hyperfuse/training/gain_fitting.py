@@ -9,12 +9,13 @@ Shapes: N pairs, p components, G gains (predictions at all their smoothings), H 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from hyperfuse.errors import TrainingError
 from hyperfuse.estimation.observation import Observation
 from hyperfuse.loading.buckets import Bucket, draw_batch
 from hyperfuse.methods.conditioning import prior_from_error
@@ -43,32 +44,52 @@ class Lesson:
     products: Tensor  # (p, G + 1, G + 1), of every prediction and of the truth, as far as the hsi cannot correct them
 
 
-def fit_gains(network: PriorNetwork, experiment: Experiment, buckets: Sequence[Bucket], first_draw: int) -> None:
-    """In place, on draws from `first_draw` on."""
+def fit_gains(
+    network: PriorNetwork,
+    experiment: Experiment,
+    buckets: Sequence[Bucket],
+    first_draw: int,
+    interrupted: Callable[[], bool] = lambda: False,
+) -> bool:
+    """In place, on draws from `first_draw` on; whether it came to an end."""
     settings = experiment.gains
     assert settings is not None
     network.begin_with_plain_gains()  # so that what is fitted does not depend on what was there
     lessons: list[Lesson] = []
     with progress("Pairs for the gains", total=settings.draws) as advance:
         for draw in range(first_draw, first_draw + settings.draws):
+            if interrupted():
+                return False
             lessons += _lessons(network, experiment, buckets, draw)
             advance(1)
+    if not lessons:
+        raise TrainingError(
+            f"[gains], but none of {settings.draws} pairs has {FEWEST_PIXELS} coarse pixels",
+            "pairs that the network is made for",
+            "train with larger patches or at smaller scales, or leave [gains] out",
+        )
     torch.manual_seed(experiment.seed)
     fit_to_lessons(network, lessons, settings)
+    return True
 
 
 def _lessons(network: PriorNetwork, experiment: Experiment, buckets: Sequence[Bucket], draw: int) -> list[Lesson]:
-    """One, or none of a pair that is too small for the network."""
+    """One, or none of a pair that is fused without the network."""
     batch = draw_batch(buckets, experiment.simulation, seed=experiment.seed, draw=draw, batch_size=1)
     (observation,) = believed_observations(batch.response, batch.scale, batch.believed)
     if batch.hsi[0, 0].numel() < FEWEST_PIXELS:
         return []
     with torch.no_grad():
-        return [alone(lesson_of(network, batch.hsi[0], batch.msi[0], observation, batch.reference[0]))]
+        lesson = alone(lesson_of(network, batch.hsi[0], batch.msi[0], observation, batch.reference[0]))
+    return [] if lesson is None else [lesson]
 
 
-def lesson_of(network: PriorNetwork, hsi: Tensor, msi: Tensor, observation: Observation, reference: Tensor) -> SceneWise[Lesson]:
+def lesson_of(
+    network: PriorNetwork, hsi: Tensor, msi: Tensor, observation: Observation, reference: Tensor
+) -> SceneWise[Lesson | None]:
     pair = yield from prepared_pair(Window(hsi, msi, observation))
+    if not pair.msi_says_something:
+        return None
     model, details, predictions = yield from guided_predictions(pair.window, network)
     mean = details.interpolated + predictions.trusted(network.gains(predictions.statistics, details.numbers))
     error = yield from prior_from_error(mean, model)

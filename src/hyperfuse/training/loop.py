@@ -10,7 +10,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -88,8 +88,9 @@ class Trainer:
             with interruption_noticed() as interrupted, progress("Training", total=self.steps) as advance:
                 advance(self.progress.step)
                 self._run(log, interrupted, advance)
-            if self.progress.step == self.steps and self.fabric.is_global_zero:
-                self._finish(log)
+                done = resume and (self.folder.path / WEIGHTS).exists()
+                if self.progress.step == self.steps and self.fabric.is_global_zero and not done:
+                    self._finish(log, interrupted)
         finally:
             if log is not None:
                 log.close()
@@ -210,10 +211,12 @@ class Trainer:
         network.load_state_dict(self.averaged or self.plain_network.state_dict())
         return network.eval()
 
-    def _finish(self, log: Any) -> None:
+    def _finish(self, log: Any, interrupted: Callable[[], bool]) -> None:
         network = self._network_with_averaged_weights().cpu()
         if isinstance(network, PriorNetwork) and self.experiment.gains is not None:
-            fit_gains(network, self.experiment, self.scenes.buckets, first_draw=self.steps * self.experiment.loop.accumulate)
+            first_draw = self.steps * self.experiment.loop.accumulate
+            if not fit_gains(network, self.experiment, self.scenes.buckets, first_draw, interrupted):
+                return
             if self.scenes.cases:
                 self._score(network, log, "fitted")
         self._save_weights(WEIGHTS, network)

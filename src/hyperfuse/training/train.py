@@ -25,7 +25,7 @@ from hyperfuse.prediction.network_fusion import require_fitting_bands
 from hyperfuse.training.experiment import Experiment
 from hyperfuse.training.loop import Trainer
 from hyperfuse.training.processes import expected_processes
-from hyperfuse.training.run_folder import RunFolder
+from hyperfuse.training.run_folder import WEIGHTS, RunFolder
 from hyperfuse.training.scene_sets import GatheredScenes, gather_scenes
 from hyperfuse.training.schedule import total_steps
 
@@ -43,7 +43,7 @@ class TrainingOutcome:
 
     @property
     def finished(self) -> bool:
-        return self.step == self.steps
+        return self.step == self.steps and (not self.first_process or (self.folder / WEIGHTS).exists())
 
 
 def train(
