@@ -105,13 +105,14 @@ def test_opening_reads_no_pixels(through: Format, tmp_path: Path, monkeypatch: p
     originals = {owner: owner.__call__ for owner in named}
     for owner in named:
         monkeypatch.setattr(owner, "__call__", refuse_the_cube)
-    open_cube(path)  # what is imported on the way is not memory of the cube
-    tracemalloc.start()
-    opened = open_cube(path)
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert opened.shape == cube.shape
-    assert peak < cube.nbytes / 2
+    peaks = []
+    for _ in range(3):  # what is imported on the way, or done by threads of other tests, is not memory of the cube
+        tracemalloc.start()
+        opened = open_cube(path)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+        assert opened.shape == cube.shape
+    assert min(peaks) < cube.nbytes / 2
 
 
 @pytest.mark.parametrize("through", WINDOWED, ids=lambda each: each.name)
