@@ -5,8 +5,8 @@ python benchmarks/universal/refit_gains.py FOLDER_OF_WEIGHTS NEW_FOLDER
 
 from __future__ import annotations
 
+import argparse
 import json
-import sys
 from pathlib import Path
 
 import torch
@@ -19,7 +19,19 @@ from hyperfuse.training.scene_sets import gather_scenes
 EXPERIMENT = Path(__file__).parents[2] / "experiments" / "universal.toml"
 
 
-def main(trained: str, refitted: str) -> None:
+def main() -> None:
+    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("trained", type=Path, help="a folder of weights")
+    arguments.add_argument("refitted", type=Path, help="a folder to write; it must not exist yet")
+    chosen = arguments.parse_args()
+    if not (chosen.trained / "config.json").is_file():
+        arguments.error(f"{chosen.trained} is no folder of weights")
+    if chosen.refitted.exists():
+        arguments.error(f"{chosen.refitted} exists already")
+    refit(chosen.trained, chosen.refitted)
+
+
+def refit(trained: Path, refitted: Path) -> None:
     torch.set_num_threads(1)
     experiment = read_experiment(EXPERIMENT)
     assert experiment.gains is not None and experiment.length.steps is not None
@@ -28,10 +40,10 @@ def main(trained: str, refitted: str) -> None:
     buckets = gather_scenes(experiment, with_cases=False).buckets
     first_draw = experiment.length.steps * experiment.loop.accumulate
     fit_gains(network, experiment, buckets, first_draw)
-    provenance = json.loads((Path(trained) / "config.json").read_text(encoding="utf-8"))["provenance"]
+    provenance = json.loads((trained / "config.json").read_text(encoding="utf-8"))["provenance"]
     gains = {"experiment": experiment.model_dump(mode="json"), "first_draw": first_draw, "torch": torch.__version__}
     network.save_pretrained(refitted, provenance | {"gains_fitted_anew": gains})
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

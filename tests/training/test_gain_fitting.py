@@ -11,6 +11,8 @@ from hyperfuse.training.experiment import GainFitting
 from hyperfuse.training.gain_fitting import GAINS, Lesson, error_of, fit_to_lessons, lesson_of
 from methods.tiny_pairs import tiny_pair
 
+LEARNED = {"trust", "usual", "spread"}
+
 
 def make_network() -> PriorNetwork:
     torch.manual_seed(0)
@@ -49,9 +51,6 @@ def test_fitting_lowers_the_error_and_leaves_the_rest_alone():
         after = float(error_of(network.gains(statistics, numbers), lesson.products[None]))
     assert after < 0.99 * before
     assert all(torch.equal(network.state_dict()[name], tensor) for name, tensor in rest.items())
-
-
-LEARNED = {"trust", "usual", "spread"}
 
 
 def test_an_msi_that_says_nothing_is_no_lesson():

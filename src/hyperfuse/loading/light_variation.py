@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 LIKELY, SOMETIMES = 0.7, 0.5
-# Colour is a sum of waves along the spectrum, by whole bands' worth of turns; the logarithm of the light has about this deviation.
+# The logarithm of the light is a sum of waves with so many turns along the spectrum, slow ones the strongest, times this strength.
 TURNS, COLOURFUL = np.array([0.5, 1.0, 2.0, 3.0, 4.0]), 0.8
 CONTRAST = 0.5  # the logarithm of the exponent is up to so much
 CUT = (0.97, 0.9995)  # quantiles

@@ -85,9 +85,10 @@ class Trainer:
             self._restore(read_checkpoint(self.folder.path / CHECKPOINT))
         log = self.folder.open_log(self.progress.step if resume else None) if self.fabric.is_global_zero else None
         try:
-            with interruption_noticed() as interrupted, progress("Training", total=self.steps) as advance:
-                advance(self.progress.step)
-                self._run(log, interrupted, advance)
+            with interruption_noticed() as interrupted:
+                with progress("Training", total=self.steps) as advance:
+                    advance(self.progress.step)
+                    self._run(log, interrupted, advance)
                 done = resume and (self.folder.path / WEIGHTS).exists()
                 if self.progress.step == self.steps and self.fabric.is_global_zero and not done:
                     self._finish(log, interrupted)
