@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from unittest.mock import patch
 
 import numpy as np
@@ -27,14 +28,8 @@ from hyperfuse.networks.prior_network import PREDICTIONS, PriorNetwork
 from hyperfuse.prediction.network_fusion import fuse_with_network
 from hyperfuse.quality.metrics import psnr_db, spectral_angle_degrees
 
-MORE_CASES = [
-    ("paviacentre_a", "rgb+nir"),
-    ("enmap_potsdam_rect", "rgb+nir"),
-    ("abu_airport_1", "rgb"),
-    ("abu_airport_1", "rgb+nir+swir"),
-]
 OFF = -20.0  # as an exponent: as good as 0
-HELD, FREE = 1, 2  # which predictions
+HELD, FREE, BY_PIXEL, BY_PLAIN_PIXEL, BEYOND = 1, 2, 3, 4, 5  # which predictions
 
 
 @dataclass(frozen=True)
@@ -47,7 +42,7 @@ class Pair:
 
 def main() -> None:
     torch.set_num_threads(1)
-    pairs = [make_pair(*named, scale, noise) for named in [*CASES, *MORE_CASES] for scale in (4, 8) for noise in NOISES]
+    pairs = [make_pair(*named, scale, noise) for named in CASES for scale in (4, 8) for noise in NOISES]
     print("| | clean, dB / degrees | noisy, dB / degrees | least of all, dB |\n|---|---|---|---|")
     print(row("the whole method", pairs, shipped_network()))
     for name, take_away in IN_THE_NETWORK.items():
@@ -118,23 +113,25 @@ def silence(network: PriorNetwork, rows: slice) -> None:
     network.head.bias[rows] = 0
 
 
-def without_free_features(network: PriorNetwork) -> None:
-    """Their share goes to slopes of features that are held."""
-    for parameter in network.trust[-1].parameters():
-        parameter[HELD::PREDICTIONS] += parameter[FREE::PREDICTIONS]
-        parameter[FREE::PREDICTIONS] = 0
+def without_prediction(network: PriorNetwork, gone: int, instead: int | None) -> None:
+    """The share of a prediction goes to another."""
+    for parameter in (*network.trust[-1].parameters(), *network.trust_of_unfamiliar[-1].parameters()):
+        if instead is not None:
+            parameter[instead::PREDICTIONS] += parameter[gone::PREDICTIONS]
+        parameter[gone::PREDICTIONS] = 0
 
 
 def without_gains(network: PriorNetwork) -> None:
-    for parameter in network.trust[-1].parameters():
-        parameter.zero_()
+    network.begin_with_plain_gains()
 
 
 IN_THE_NETWORK: dict[str, Callable[[PriorNetwork], None]] = {
     "all features": without_features,
     "the features of the scene alone": without_scene_features,
     "embedding and weights of neighbours": without_embedding,
-    "slopes of features that are let free": without_free_features,
+    "slopes of features that are let free": partial(without_prediction, gone=FREE, instead=HELD),
+    "a pixel's own slopes without features": partial(without_prediction, gone=BY_PLAIN_PIXEL, instead=BY_PIXEL),
+    "what the msi says beyond the others": partial(without_prediction, gone=BEYOND, instead=None),
     "nearness and ridge per pixel": without_pixel_logarithms,
     "gains per component": without_gains,
 }

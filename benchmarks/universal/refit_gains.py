@@ -36,7 +36,6 @@ def refit(trained: Path, refitted: Path) -> None:
     experiment = read_experiment(EXPERIMENT)
     assert experiment.gains is not None and experiment.length.steps is not None
     network = PriorNetwork.from_pretrained(trained)
-    network.trust.requires_grad_(True)
     buckets = gather_scenes(experiment, with_cases=False).buckets
     first_draw = experiment.length.steps * experiment.loop.accumulate
     fit_gains(network, experiment, buckets, first_draw)

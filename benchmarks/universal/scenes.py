@@ -18,10 +18,9 @@ CASES = [
     ("cave_paints", "rgb"),
     ("samson", "rgb"),
     ("samson", "rgb+nir"),
-    ("paviacentre_a", "rgb"),
-    ("enmap_potsdam_rect", "rgb"),
-    ("enmap_potsdam_rect", "rgb+nir+swir"),
+    ("abu_airport_1", "rgb"),
     ("abu_airport_1", "rgb+nir"),
+    ("abu_airport_1", "rgb+nir+swir"),
 ]
 NOISES: list[tuple[float, float] | None] = [None, (30.0, 40.0)]
 

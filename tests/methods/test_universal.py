@@ -70,6 +70,9 @@ def test_every_part_of_the_network_can_learn():
     fused = fuse_with_network(network, pair.hsi, pair.msi, observation)
     decibel_loss(fused[None], pair.reference.float()[None], 2.0).backward()
     for name, parameter in network.named_parameters():
+        if name.startswith("trust_of_unfamiliar"):
+            assert parameter.grad is None, "fitted later"
+            continue
         assert parameter.grad is not None and bool(torch.isfinite(parameter.grad).all()), name
         assert float(parameter.grad.abs().sum()) > 0, name
 
@@ -85,7 +88,7 @@ def test_left_out_pixels_do_not_know_themselves():
     torch.manual_seed(0)
     height, width = 7, 8
     keys, inputs, outputs = torch.randn(2, height, width), torch.randn(3, height, width), torch.randn(4, height, width)
-    regression = GuidedRegression(keys, torch.zeros(1, height, width), inputs, outputs, 0.1 * torch.eye(3))
+    regression = GuidedRegression(keys, torch.zeros(1, height, width), inputs, outputs, 0.1 * torch.eye(3), bands=2)
     before = regression.predict_left_out(range(height), range(width))
     changed = outputs.clone()
     changed[:, 3, 4] += 100
@@ -94,6 +97,20 @@ def test_left_out_pixels_do_not_know_themselves():
     assert not torch.allclose(before[:, 3, 3], after[:, 3, 3])
     some = regression.predict_left_out(range(1, height, 2), range(0, width, 3))
     assert torch.allclose(some, before[:, 1::2, ::3], atol=1e-5)
+
+
+def test_slopes_on_the_msi_alone_know_no_features():
+    torch.manual_seed(0)
+    size = (6, 7)
+    keys, inputs, wanted = torch.randn(2, *size), torch.randn(3, *size), torch.randn(4, *size)
+    both = GuidedRegression(keys, torch.zeros(1, *size), inputs, torch.cat([wanted, wanted]), 0.1 * torch.eye(3), bands=2)
+    of_msi = replace(both, inputs=inputs[:2], ridge=0.1 * torch.eye(2))
+    everywhere = range(size[0]), range(size[1])
+    with_feature, plain = both.predict_left_out(*everywhere).chunk(2)
+    alone_with_feature, alone_plain = of_msi.predict_left_out(*everywhere).chunk(2)
+    assert torch.allclose(alone_with_feature, alone_plain)
+    assert torch.allclose(plain, alone_plain, atol=0.01)  # the neighbourhood's own ridge knows of the feature, faintly
+    assert not torch.allclose(with_feature, plain, atol=0.1)
 
 
 def test_small_systems():

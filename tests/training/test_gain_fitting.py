@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from hyperfuse.methods.over_scene import alone
-from hyperfuse.networks.prior_network import PriorConfig, PriorNetwork
+from hyperfuse.networks.prior_network import COMPONENT_STATISTICS, PriorConfig, PriorNetwork
 from hyperfuse.training.experiment import GainFitting
-from hyperfuse.training.gain_fitting import GAINS, Lesson, error_of, fit_to_lessons, lesson_of
+from hyperfuse.training.gain_fitting import AS_LOCAL_FUSE, GAINS, Lesson, decibels_of, error_of, fit_to_lessons, lesson_of
 from methods.tiny_pairs import tiny_pair
 
-LEARNED = {"trust", "usual", "spread"}
+LEARNED = {"trust", "trust_of_unfamiliar", "usual", "spread"}
 
 
 def make_network() -> PriorNetwork:
@@ -45,10 +45,10 @@ def test_fitting_lowers_the_error_and_leaves_the_rest_alone():
     rest = {name: tensor.clone() for name, tensor in network.state_dict().items() if name.split(".")[0] not in LEARNED}
     numbers, statistics = lesson.numbers[None], lesson.statistics[None]
     with torch.no_grad():
-        before = float(error_of(network.gains(statistics, numbers), lesson.products[None]))
+        before = float(error_of(torch.cat(network.gains(statistics, numbers), dim=-1), lesson.products[None]))
     fit_to_lessons(network, [lesson, lesson], GainFitting(draws=2, steps=60, batch_size=2))
     with torch.no_grad():
-        after = float(error_of(network.gains(statistics, numbers), lesson.products[None]))
+        after = float(error_of(torch.cat(network.gains(statistics, numbers), dim=-1), lesson.products[None]))
     assert after < 0.99 * before
     assert all(torch.equal(network.state_dict()[name], tensor) for name, tensor in rest.items())
 
@@ -66,3 +66,22 @@ def test_one_lesson_of_one_component_leaves_numbers():
     one = Lesson(lesson.statistics[:1], lesson.numbers, lesson.products[:1])
     fit_to_lessons(network, [one], GainFitting(draws=1, steps=3, batch_size=2))
     assert all(bool(torch.isfinite(tensor).all()) for tensor in network.state_dict().values())
+
+
+def test_caution_keeps_a_pair_from_falling_below_local_fuse():
+    """Two pairs that look the same: in one the features' prediction is the truth, in the other it is nothing but error."""
+    helps, harms = torch.zeros(GAINS + 1, 3), torch.zeros(GAINS + 1, 3)
+    helps[-1], harms[-1] = torch.tensor([1.0, 0.1, 0.0]), torch.tensor([1.0, 0.1, 0.0])
+    helps[1, 0], harms[1, 2], harms[0, 0] = 1.0, 1.0, 0.9
+    lessons = [
+        Lesson(torch.zeros(1, COMPONENT_STATISTICS), torch.zeros(5), (each @ each.T)[None].double()) for each in (helps, harms)
+    ]
+    below = []
+    for caution in (0.0, 20.0):
+        network = make_network()
+        fit_to_lessons(network, lessons, GainFitting(draws=2, steps=300, batch_size=8, caution=caution))
+        with torch.no_grad():
+            gains = torch.cat(network.gains(lessons[1].statistics, lessons[1].numbers), dim=-1)
+            fitted = decibels_of(gains[None], lessons[1].products[None])
+        below.append(float(fitted - decibels_of(torch.tensor(AS_LOCAL_FUSE)[None, None], lessons[1].products[None])))
+    assert below[1] < below[0] - 0.5

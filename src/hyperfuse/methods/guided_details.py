@@ -15,7 +15,7 @@ from hyperfuse.degradation.operators import mix_bands
 from hyperfuse.methods.left_out_statistics import octave_trend
 from hyperfuse.methods.local_regression import FEW_PIXELS, FINE_DETAIL_GAIN, RIDGE_OF_SCENE
 from hyperfuse.methods.msi_components import msi_axes
-from hyperfuse.methods.over_scene import SceneWise, scene_moments, together
+from hyperfuse.methods.over_scene import SceneWise, scene_mean, scene_moments, together
 from hyperfuse.methods.pair_model import PairModel, lifted, scene_covariance_and_count
 
 # Beyond what was trained on, numbers about the scene say no more than at its limits.
@@ -40,6 +40,7 @@ class Details:
     few: float  # by how much ridges grow because there are few pixels to learn from
     octave: Tensor  # (p, 2): gain and share explained by slopes learned one octave coarser
     variance: Tensor  # (p,) of the components themselves
+    unevenness: Tensor  # (), logarithm: how far the msi's detail is that of a few places
     numbers: Tensor  # (5,) of the scene
 
     def network_channels(self, most: int) -> Tensor:
@@ -62,6 +63,7 @@ def find_details(model: PairModel, coefficients: Tensor, seen: Tensor) -> SceneW
         ),
     )
     bands, known = len(seen), moments.detach()
+    unevenness = yield from _unevenness(model.window.coarse(msi_detail.detach()))
     unit = 1 / math.sqrt(max(1e-30, float(known[:bands, :bands].trace())))
     msi_unit = 1 / math.sqrt(max(1e-30, float(spread.detach().trace())))
     noise = unit**2 * model.msi_noise / FINE_DETAIL_GAIN
@@ -82,8 +84,20 @@ def find_details(model: PairModel, coefficients: Tensor, seen: Tensor) -> SceneW
         few=few,
         octave=octave,
         variance=component_spread.diagonal(),
+        unevenness=unevenness,
         numbers=_scene_numbers(model, energy, unit, pixels),
     )
+
+
+def _unevenness(detail: Tensor) -> SceneWise[Tensor]:
+    """Of coarse msi detail (M, h, w): near 0.3 where all places are alike, larger the fewer they are that have most of it."""
+
+    def share() -> tuple[Tensor, int]:
+        strength = detail.double().square().sum(0)
+        return torch.stack([strength.mean(), strength.square().mean()]), strength.numel()
+
+    mean, of_squares = yield from scene_mean(share)
+    return torch.log10(of_squares / mean.square().clamp_min(1e-30) + 1.0)
 
 
 def _scene_numbers(model: PairModel, energy: float, unit: float, pixels: int) -> Tensor:

@@ -1,7 +1,7 @@
 """Regression of hsi detail on msi detail over neighbourhoods that a network guides.
 
-Shapes: p components, B regressors, Q numbers that neighbours are compared by, h w coarse, H W fine, K neighbours of a coarse pixel
-(a square), s fine pixels of a coarse cell.
+Shapes: p components, B regressors, M of them msi bands, Q numbers that neighbours are compared by, h w coarse, H W fine,
+K neighbours of a coarse pixel (a square), s fine pixels of a coarse cell.
 
 The same regression as in `local_regression.py`, which see. Here a neighbour's weight also depends on what a network says of it and
 of the pixel, and everything can be differentiated.
@@ -29,12 +29,13 @@ class GuidedRegression:
 
     keys: Tensor  # (Q, h, w)
     weight: Tensor  # (1, h, w), logarithm
-    inputs: Tensor  # (B, h, w)
-    outputs: Tensor  # (p, h, w)
+    inputs: Tensor  # (B, h, w), the first M of which are msi bands
+    outputs: Tensor  # (2 p, h, w): what slopes on all inputs are to explain, and what slopes on the msi bands alone
     ridge: Tensor  # (B, B)
+    bands: int  # M
 
     def predict(self, pixels: Tensor, scale: tuple[float, float], shift: tuple[float, float]) -> Tensor:
-        """On the fine grid: (Q + 2 + B, H, W): keys, logarithms of nearness and ridge, inputs -> (p, H, W)."""
+        """On the fine grid: (Q + 2 + B, H, W): keys, logarithms of nearness and ridge, inputs -> (2 p, H, W)."""
         height, width = self.keys.shape[1:]
         rows = CellAxis.of(height, pixels.shape[1], scale[0], shift[0], pixels)
         columns = CellAxis.of(width, pixels.shape[2], scale[1], shift[1], pixels)
@@ -50,12 +51,12 @@ class GuidedRegression:
             members = _in_cells(fine, rows, 1, part).reshape(len(fine), -1, rows.most, width, columns.most)
             members = members.permute(1, 3, 2, 4, 0).flatten(2, 3)
             cells = self._regress(_squares(coarse, everywhere[0][part], everywhere[1]), members, spatial.flatten(4).flatten(2, 3))
-            grid = cells.view(*cells.shape[:2], rows.most, columns.most, -1).permute(4, 0, 2, 1, 3)  # (p, a, s_y, b, s_x)
+            grid = cells.view(*cells.shape[:2], rows.most, columns.most, -1).permute(4, 0, 2, 1, 3)  # (2 p, a, s_y, b, s_x)
             parts.append(grid.flatten(1, 2).index_select(1, rows.owned(part)[1]).flatten(2).index_select(2, column_places))
         return torch.cat(parts, dim=1)
 
     def predict_left_out(self, rows: range, columns: range) -> Tensor:
-        """(p, rows, columns): these coarse pixels, each predicted from its neighbours alone."""
+        """(2 p, rows, columns): these coarse pixels, each predicted from its neighbours alone."""
         height, width = self.keys.shape[1:]
         offsets = torch.arange(-REACH, REACH + 1)
         near = -0.5 * (offsets / WIDTH) ** 2
@@ -96,7 +97,7 @@ class GuidedRegression:
             yield slice(first, min(first + step, height))
 
     def _regress(self, neighbours: Tensor, pixels: Tensor, spatial: Tensor) -> Tensor:
-        """neighbours (a, b, K, F), pixels (a, b, s, Q + 2 + B), logarithms of weights (a, b, s, K) -> (a, b, s, p)."""
+        """neighbours (a, b, K, F), pixels (a, b, s, Q + 2 + B), logarithms of weights (a, b, s, K) -> (a, b, s, 2 p)."""
         bands, size = len(self.inputs), len(self.keys)
         sizes = [size, 1, bands, len(self._lower[0]) + 1, len(self.outputs)]
         keys, weight, inputs, products, outputs = torch.split(neighbours, sizes, dim=-1)
@@ -107,9 +108,13 @@ class GuidedRegression:
         # The heaviest neighbour weighs 1 before its distance counts, so that no sum of weights vanishes.
         weights = torch.exp(logarithms - logarithms.detach().amax(-1, keepdim=True)) / distance.clamp_min(1)
         weights = weights / weights.sum(-1, keepdim=True)
-        direction = solve_lower(self._system(products.mT @ weights.mT, ridge[..., 0].exp()), detail)
-        predicted: Tensor = (weights * (direction @ inputs.mT)) @ outputs
-        return predicted
+        system = self._system(products.mT @ weights.mT, ridge[..., 0].exp())
+        with_features, plain = outputs.chunk(2, dim=-1)
+        parts = []
+        for count, explained in ((bands, with_features), (self.bands, plain)):
+            direction = solve_lower(system[:count], detail[..., :count])
+            parts.append((weights * (direction @ inputs[..., :count].mT)) @ explained)
+        return torch.cat(parts, dim=-1)
 
     def _system(self, moments: Tensor, ridge: Tensor) -> list[list[Tensor]]:
         """Rows of the lower triangle: second moments (a, b, B (B + 1) / 2 + 1, s) of the neighbours' inputs, with the ridge."""

@@ -53,7 +53,7 @@ def _octave_details(image: Tensor) -> tuple[Tensor, Tensor]:
 
 @torch.no_grad()
 def left_out_moments(regression: GuidedRegression, window: Window, of_scene: int) -> tuple[Tensor, int]:
-    """(3, p): second moments of what is predicted of left-out coarse pixels, of it with the truth, and of the error.
+    """(3, 2 p): second moments of what is predicted of left-out coarse pixels, of it with the truth, and of the error.
 
     In a scene of `of_scene` coarse pixels, of which a window leaves out as many as it would in one piece.
     """

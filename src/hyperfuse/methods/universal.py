@@ -2,9 +2,10 @@
 
 Shapes: M msi bands, p components, B regressors (msi bands and learned features), h w coarse, H W fine.
 
-    components = interpolated + gains_c . (slopes of the scene . detail) + gain_c . (slopes of the pixel . detail)
+    components = interpolated + gains_c . (slopes of the scene . detail) + gains_c . (slopes of the pixel . detail)
+                 + gain_c . what the msi says beyond both
 
-Both slopes are solved for, on the pair itself, as in local FUSE. What the network adds was learned on many scenes: features to
+Slopes are solved for, on the pair itself, as in local FUSE. What the network adds was learned on many scenes: features to
 regress on beside the msi's bands, whose likeness makes a good neighbour, and how far a prediction may be trusted, component by
 component, given how well it does on coarse pixels that it has not seen. The hsi then corrects the result, exactly.
 """
@@ -35,7 +36,7 @@ from hyperfuse.methods.over_scene import SceneWise, scene_count, scene_mean_and_
 from hyperfuse.methods.pair_model import PairModel, lifted, model_pair, scene_covariance
 from hyperfuse.methods.quiet_axes import quiet_axes
 from hyperfuse.methods.window import Window
-from hyperfuse.networks.prior_network import PREDICTIONS, SMOOTHINGS, Guide, PriorNetwork
+from hyperfuse.networks.prior_network import PREDICTIONS, SMOOTHINGS, Gains, Guide, PriorNetwork
 
 # Ridges of learned features before training, of the scene's slopes and of a pixel's own, in units of the features' variance.
 FEATURE_RIDGE = 0.03
@@ -43,6 +44,9 @@ FREEDOM = 16.0  # of features that are let free: their ridge is so many times sm
 SMOOTHING_REACH = 2
 THINNED = 2  # of fine pixels one in so many, along both axes, is enough for how strong the regressors are
 MOST_COMPONENTS = 16
+# Features say little of pixels that are far brighter than their scene: gains of their own count half at this squared departure
+# from the mean, in units of the variance.
+UNFAMILIAR = 30.0
 
 
 @functools.cache
@@ -87,23 +91,33 @@ class Predictions:
 
     slopes: Tensor  # (3, p, B) of the scene: without features, with them, with features that are let free
     fine: Tensor  # (B, H, W) what these are slopes of
-    by_pixel: Tensor  # (p, H, W)
-    statistics: Tensor  # (p, 15), float32
+    images: Tensor  # (3, p, H, W): by a pixel's own slopes, with features and without; and what the msi says beyond the former
+    statistics: Tensor  # (p, 18), float32
+    familiarity: Tensor | None  # (H, W), 0 to 1: how far a pixel is like most of its scene; None while the network learns
 
-    def trusted(self, gains: Tensor) -> Tensor:
-        """(p, H, W), from the gains (p, 12) of each prediction, as it is, smoothed a little, and more."""
-
-        def weighted(scene_gains: Tensor, pixel_gain: Tensor) -> Tensor:
-            # Gains of predictions that are linear in one image are gains of their slopes: one product instead of three.
-            slopes = (scene_gains[:, :, None] * self.slopes).sum(0)
-            return mix_bands(slopes, self.fine) + pixel_gain[:, None, None] * self.by_pixel
-
-        as_it_is, smooth, smoother = (weighted(of_all[:-1], of_all[-1]) for of_all in gains.T.reshape(SMOOTHINGS, PREDICTIONS, -1))
-        return as_it_is + smoothed(smooth + smoothed(smoother))
+    def trusted(self, gains: Gains) -> Tensor:
+        """(p, H, W)"""
+        by_smoothing = gains.familiar.T.reshape(SMOOTHINGS, PREDICTIONS, -1)
+        as_it_is, smooth, smoother = (self._weighted(of_all) for of_all in by_smoothing)
+        trusted = as_it_is + smoothed(smooth + smoothed(smoother))
+        return trusted if self.familiarity is None else torch.lerp(self._weighted(gains.unfamiliar.T), trusted, self.familiarity)
 
     def each(self) -> list[Tensor]:
-        """(p, H, W) four times."""
-        return [*(mix_bands(slopes, self.fine) for slopes in self.slopes), self.by_pixel]
+        """(p, H, W), of which `trusted` is the sum with all gains as weights, those of familiar pixels first."""
+        as_it_is = [*(mix_bands(slopes, self.fine) for slopes in self.slopes), *self.images]
+        smooth = [smoothed(image) for image in as_it_is]
+        familiar = [*as_it_is, *smooth, *(smoothed(image) for image in smooth)]
+        assert self.familiarity is not None
+        return [*(self.familiarity * image for image in familiar), *((1 - self.familiarity) * image for image in as_it_is)]
+
+    def _weighted(self, gains: Tensor) -> Tensor:
+        """(p, H, W), from one gain (6, p) of each."""
+        scene_gains, image_gains = gains[: len(self.slopes)], gains[len(self.slopes) :]
+        # Gains of predictions that are linear in one image are gains of their slopes: one product instead of three.
+        slopes = (scene_gains[:, :, None] * self.slopes).sum(0)
+        first, second, third = (gain[:, None, None] * image for gain, image in zip(image_gains, self.images, strict=True))
+        own: Tensor = first + second + third
+        return mix_bands(slopes, self.fine) + own
 
 
 def guided_predictions(window: Window, network: PriorNetwork) -> SceneWise[tuple[PairModel, Details, Predictions]]:
@@ -170,7 +184,8 @@ def _regressors(model: PairModel, pair: Details, guide: Guide, network: PriorNet
 def _predicted(
     model: PairModel, pair: Details, guide: Guide, regressors: _Regressors, network: PriorNetwork
 ) -> SceneWise[Predictions]:
-    left = pair.detail - mix_bands(regressors.slopes[1], regressors.coarse)
+    plain, held, _ = regressors.slopes
+    left = torch.cat([pair.detail - mix_bands(slopes, regressors.coarse) for slopes in (held, plain)])
     local = len(pair.msi_detail) + network.config.features
     closeness = network.likeness.exp() / LIKENESS
     regression = GuidedRegression(
@@ -179,17 +194,38 @@ def _predicted(
         inputs=regressors.coarse[:local],
         outputs=left,
         ridge=regressors.ridge,
+        bands=len(pair.msi_detail),
     )
     left_out, _ = yield from scene_mean_and_count(lambda: left_out_moments(regression, model.window, pair.pixels), costly=True)
     statistics = _statistics(model, pair, regressors, left_out)
     inputs = regressors.fine[:local] * regressors.units[:local, None, None].to(left)
     queries = [closeness * pair.fine_msi, guide.embedding, guide.nearness[None], guide.ridge[None], inputs]
-    by_pixel = regression.predict(torch.cat(queries), model.observation.scale, model.observation.shift)
-    return Predictions(regressors.slopes * regressors.units, regressors.fine, by_pixel, statistics.to(left))
+    by_pixels = regression.predict(torch.cat(queries), model.observation.scale, model.observation.shift)
+    by_pixel, by_plain_pixel = by_pixels.chunk(2)
+    fine_slopes = regressors.slopes * regressors.units
+    said = pair.interpolated + mix_bands(fine_slopes[1], regressors.fine) + by_pixel
+    beyond = mix_bands(_msi_gain(model, regressors, left_out), model.msi - mix_bands(model.msi_from_components, said))
+    return Predictions(
+        slopes=fine_slopes,
+        fine=regressors.fine,
+        images=torch.stack([by_pixel, by_plain_pixel, beyond]),
+        statistics=statistics.to(left),
+        familiarity=None if network.training else 1 / (1 + (pair.fine_msi.square().sum(0) / UNFAMILIAR) ** 2),
+    )
+
+
+def _msi_gain(model: PairModel, regressors: _Regressors, left_out: Tensor) -> Tensor:
+    """(p, M): how components follow what the msi says beyond a prediction whose error is distributed as all detail is."""
+    with torch.no_grad():
+        count, seen = len(regressors.coarse), model.msi_from_components.double()
+        detail = regressors.moments[count:, count:]
+        error = detail * ratio(left_out[2, : len(detail)].sum(), detail.trace()).clamp(max=1.0)
+        gain: Tensor = torch.linalg.solve(lifted(seen @ error @ seen.T + model.msi_noise, 1e-9), seen @ error).T
+        return gain
 
 
 def _statistics(model: PairModel, pair: Details, regressors: _Regressors, left_out: Tensor) -> Tensor:
-    """(p, 15): how well slopes do on the coarse grid, component by component. Nothing is learned through them."""
+    """(p, 18): how well slopes do on the coarse grid, component by component. Nothing is learned through them."""
     count = len(regressors.coarse)
     with torch.no_grad():
         slopes, moments = regressors.slopes[1], regressors.moments
@@ -198,7 +234,7 @@ def _statistics(model: PairModel, pair: Details, regressors: _Regressors, left_o
         with_detail = (slopes * crossed.T).sum(1)
         fine_by_scene = ((slopes @ regressors.fine_spread) * slopes).sum(1)
         left = (total - 2 * with_detail + by_scene).clamp_min(1e-30)
-        predicted, agreeing, error = left_out
+        (predicted, agreeing, error), plain_error = left_out[:, : len(total)], left_out[2, len(total) :]
         rank = torch.arange(len(total), dtype=torch.float64)
         energy = total.sum().clamp_min(1e-30)
         return torch.stack(
@@ -218,6 +254,9 @@ def _statistics(model: PairModel, pair: Details, regressors: _Regressors, left_o
                 rank / 12 - 1,
                 (rank == 0).double(),
                 (rank == 1).double(),
+                logarithm(ratio(plain_error, error)),
+                logarithm(ratio(plain_error.sum(), error.sum())).expand(len(total)),
+                pair.unevenness.expand(len(total)),
             ],
             dim=1,
         )

@@ -22,10 +22,14 @@ from torch.nn import functional as F
 from hyperfuse.networks import weights_folder
 
 SCENE_NUMBERS = 5
-COMPONENT_STATISTICS = 15
+COMPONENT_STATISTICS = 18
 SMOOTHINGS = 3  # of a prediction: as it is, smoothed a little, and more
-PREDICTIONS = 4  # the scene's, without features, with them, and with features that are let free; and a pixel's own
-AS_THEY_ARE = [0.0, 1.0, 0.0, 1.0] + [0.0] * (SMOOTHINGS - 1) * PREDICTIONS  # gains before any training
+# The scene's, without features, with them, with features that are let free; a pixel's own, with features and without; and what
+# the msi says beyond the second and the fourth.
+PREDICTIONS = 6
+NO_SMOOTHING = [0.0] * (SMOOTHINGS - 1) * PREDICTIONS
+AS_THEY_ARE = [0.0, 1.0, 0.0, 1.0, 0.0, 0.0, *NO_SMOOTHING]  # gains before any training
+LIKE_LOCAL_FUSE = [1.0, 0.0, 0.0, 0.0, 1.0, 0.0]  # gains that make it that, nearly: its neighbours are guided ones
 STATISTICS_WIDTH = 64
 # Features begin faint: the untrained network is nearly the closed form without it.
 FIRST_FEATURE_SIZE = 0.05
@@ -87,6 +91,13 @@ class Guide(NamedTuple):
         return self.parts(self.seen)[1]
 
 
+class Gains(NamedTuple):
+    """How far each prediction is trusted, for each component."""
+
+    familiar: Tensor  # (..., p, 18) as it is, smoothed a little, and more
+    unfamiliar: Tensor  # (..., p, 6) where a pixel is unlike its scene, as it is
+
+
 class PriorNetwork(nn.Module):
     margin: ClassVar[None] = None  # statistics of the whole scene are a part of it
     usual: Tensor
@@ -106,13 +117,9 @@ class PriorNetwork(nn.Module):
         self.likeness = nn.Parameter(torch.zeros(1))
         self.feature_ridges = nn.Parameter(torch.zeros(2))
         self.feature_size = nn.Parameter(torch.full((features,), math.log(FIRST_FEATURE_SIZE)))
-        self.trust = nn.Sequential(
-            nn.Linear(COMPONENT_STATISTICS + SCENE_NUMBERS, STATISTICS_WIDTH),
-            nn.GELU(),
-            nn.Linear(STATISTICS_WIDTH, STATISTICS_WIDTH),
-            nn.GELU(),
-            nn.Linear(STATISTICS_WIDTH, SMOOTHINGS * PREDICTIONS),
-        )
+        self.trust = _from_statistics(SMOOTHINGS * PREDICTIONS)
+        # Nothing is learned of it before the gains are fitted (training/gain_fitting.py).
+        self.trust_of_unfamiliar = _from_statistics(PREDICTIONS).requires_grad_(False)
         # What statistics usually are, and how much they vary.
         self.register_buffer("usual", torch.zeros(COMPONENT_STATISTICS + SCENE_NUMBERS))
         self.register_buffer("spread", torch.ones(COMPONENT_STATISTICS + SCENE_NUMBERS))
@@ -152,20 +159,23 @@ class PriorNetwork(nn.Module):
         signs[0] = 1.0
         return signs.repeat(2)[:, None, None].to(msi)
 
-    def gains(self, statistics: Tensor, numbers: Tensor) -> Tensor:
-        """statistics (..., p, 15), numbers (..., 5) of the scene -> (..., p, 12): of each prediction, smoothing after smoothing."""
+    def gains(self, statistics: Tensor, numbers: Tensor) -> Gains:
+        """From statistics (..., p, 18) and numbers (..., 5) of the scene."""
         of_scene = numbers[..., None, :].expand(*statistics.shape[:-1], -1)
         given = (torch.cat([statistics, of_scene], dim=-1) - self.usual) / self.spread
-        gains: Tensor = self.trust(given.clamp(-FARTHEST_STATISTIC, FARTHEST_STATISTIC)) + given.new_tensor(AS_THEY_ARE)
-        return gains
+        given = given.clamp(-FARTHEST_STATISTIC, FARTHEST_STATISTIC)
+        return Gains(
+            familiar=self.trust(given) + given.new_tensor(AS_THEY_ARE),
+            unfamiliar=self.trust_of_unfamiliar(given) + given.new_tensor(LIKE_LOCAL_FUSE),
+        )
 
     @torch.no_grad()
     def begin_gains_anew(self, statistics: Tensor, numbers: Tensor) -> None:
-        """As before any training, but knowing what is usual among these (N, 15) and (N, 5)."""
+        """As before any training, but knowing what is usual among these (N, 18) and (N, 5)."""
         given = torch.cat([statistics, numbers], dim=1)
         self.usual.copy_(given.mean(0))
         self.spread.copy_(given.std(0, correction=min(1, len(given) - 1)) + LEAST_SPREAD)
-        for layer in self.trust:
+        for layer in (*self.trust, *self.trust_of_unfamiliar):
             if isinstance(layer, nn.Linear):
                 layer.reset_parameters()
         self.begin_with_plain_gains()
@@ -201,8 +211,18 @@ class PriorNetwork(nn.Module):
 
     @torch.no_grad()
     def begin_with_plain_gains(self) -> None:
-        for parameter in self.trust[-1].parameters():
+        for parameter in (*self.trust[-1].parameters(), *self.trust_of_unfamiliar[-1].parameters()):
             parameter.zero_()
+
+
+def _from_statistics(answers: int) -> nn.Sequential:
+    return nn.Sequential(
+        nn.Linear(COMPONENT_STATISTICS + SCENE_NUMBERS, STATISTICS_WIDTH),
+        nn.GELU(),
+        nn.Linear(STATISTICS_WIDTH, STATISTICS_WIDTH),
+        nn.GELU(),
+        nn.Linear(STATISTICS_WIDTH, answers),
+    )
 
 
 class _Block(nn.Module):

@@ -103,7 +103,7 @@ class LoopSettings(_Table):
 
 class GainFitting(_Table):
     """After the training of `universal`'s network, its gains are fitted anew, the rest held still: on so many further `draws`, in
-    steps of `batch_size` of them.
+    steps of `batch_size` of them. A decibel that a pair falls below local FUSE counts `caution` times as much again.
     """
 
     draws: Count = 8000
@@ -111,6 +111,7 @@ class GainFitting(_Table):
     batch_size: Count = 64
     learning_rate: Annotated[float, Finite] = 3e-3
     weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.1
+    caution: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 2.0
 
 
 class ValidationSettings(_Table):

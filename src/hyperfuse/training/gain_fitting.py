@@ -4,7 +4,7 @@ How far each prediction is trusted is decided by a few thousand weights from a f
 of the training these weights never settle. But the squared error of the fused image is quadratic in the gains: once the predictions
 of a pair are known, one small matrix for each component tells the error of any gains, and steps of many pairs cost next to nothing.
 
-Shapes: N pairs, p components, G gains (predictions at all their smoothings), H W fine.
+Shapes: N pairs, p components, G gains (of predictions at all their smoothings, and where they are unfamiliar), H W fine.
 """
 
 from __future__ import annotations
@@ -22,14 +22,24 @@ from hyperfuse.methods.conditioning import prior_from_error
 from hyperfuse.methods.fuse import FEWEST_PIXELS
 from hyperfuse.methods.fuse_arrays import prepared_pair
 from hyperfuse.methods.over_scene import SceneWise, alone
-from hyperfuse.methods.universal import MOST_COMPONENTS, guided_predictions, smoothed
+from hyperfuse.methods.universal import MOST_COMPONENTS, guided_predictions
 from hyperfuse.methods.window import Window
-from hyperfuse.networks.prior_network import COMPONENT_STATISTICS, PREDICTIONS, SMOOTHINGS, PriorNetwork
+from hyperfuse.networks.prior_network import (
+    COMPONENT_STATISTICS,
+    LIKE_LOCAL_FUSE,
+    NO_SMOOTHING,
+    PREDICTIONS,
+    SMOOTHINGS,
+    PriorNetwork,
+)
 from hyperfuse.progress import progress
 from hyperfuse.training.experiment import Experiment, GainFitting
 from hyperfuse.training.training_batch import believed_observations
 
-GAINS = SMOOTHINGS * PREDICTIONS
+GAINS = SMOOTHINGS * PREDICTIONS + PREDICTIONS  # of familiar pixels, and of unfamiliar ones
+AS_LOCAL_FUSE = [*LIKE_LOCAL_FUSE, *NO_SMOOTHING, *LIKE_LOCAL_FUSE]
+# Few scenes have unfamiliar pixels: between what is learned of them and local FUSE.
+KEPT_OF_UNFAMILIAR = 0.5
 LEAST_DAMPING = 1e-6
 SMALLEST_ERROR = 1e-20
 CLIP_NORM = 1.0
@@ -39,7 +49,7 @@ CLIP_NORM = 1.0
 class Lesson:
     """Of one pair: what its gains are decided from, and what their error is."""
 
-    statistics: Tensor  # (p, 15)
+    statistics: Tensor  # (p, 18)
     numbers: Tensor  # (5,)
     products: Tensor  # (p, G + 1, G + 1), of every prediction and of the truth, as far as the hsi cannot correct them
 
@@ -100,38 +110,47 @@ def lesson_of(
         return corrected.flatten(1)
 
     truth = model.components_of(reference / pair.hsi_unit) - details.interpolated
-    as_it_is = predictions.each()
-    smooth = [smoothed(image) for image in as_it_is]
-    images = [*as_it_is, *smooth, *(smoothed(image) for image in smooth), truth]
-    vectors = torch.stack([beyond_hsi(image) for image in images], dim=1)
+    vectors = torch.stack([beyond_hsi(image) for image in (*predictions.each(), truth)], dim=1)
     return Lesson(predictions.statistics, details.numbers, (vectors @ vectors.mT).double() / vectors.shape[-1])
 
 
 def fit_to_lessons(network: PriorNetwork, lessons: Sequence[Lesson], settings: GainFitting) -> None:
-    """Most decibels on the average, as in the training, but for errors that lie outside of the components."""
+    """Most decibels on the average, as in the training, but for errors outside of the components; few pairs below local FUSE."""
     statistics = torch.zeros(len(lessons), MOST_COMPONENTS, COMPONENT_STATISTICS)
     products = torch.zeros(len(lessons), MOST_COMPONENTS, GAINS + 1, GAINS + 1, dtype=torch.float64)
     for place, lesson in enumerate(lessons):
         statistics[place, : len(lesson.statistics)] = lesson.statistics
         products[place, : len(lesson.products)] = lesson.products
     numbers = torch.stack([lesson.numbers for lesson in lessons])
+    of_local_fuse = decibels_of(torch.tensor(AS_LOCAL_FUSE).expand(*statistics.shape[:2], -1), products)
     network.begin_gains_anew(
         torch.cat([lesson.statistics for lesson in lessons]),
         torch.cat([lesson.numbers.expand(len(lesson.statistics), -1) for lesson in lessons]),
     )
-    weights = list(network.trust.parameters())
+    weights = [*network.trust.parameters(), *network.trust_of_unfamiliar.parameters()]
+    for weight in weights:
+        weight.requires_grad_(True)
     optimiser = torch.optim.AdamW(weights, lr=settings.learning_rate, weight_decay=settings.weight_decay)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, settings.steps)
     with progress("Fitting the gains", total=settings.steps) as advance:
         for _ in range(settings.steps):
             chosen = torch.randint(len(lessons), (settings.batch_size,))
-            error = error_of(network.gains(statistics[chosen], numbers[chosen]), products[chosen])
+            error = decibels_of(torch.cat(network.gains(statistics[chosen], numbers[chosen]), dim=-1), products[chosen])
+            worse = (error - of_local_fuse[chosen]).clamp_min(0)
             optimiser.zero_grad()
-            torch.log10(error + SMALLEST_ERROR).mean().mul(10).backward()  # type: ignore[no-untyped-call]
+            (error + settings.caution * worse).mean().backward()  # type: ignore[no-untyped-call]
             torch.nn.utils.clip_grad_norm_(weights, CLIP_NORM)
             optimiser.step()
             schedule.step()
             advance(1)
+    with torch.no_grad():
+        for parameter in network.trust_of_unfamiliar[-1].parameters():
+            parameter.mul_(KEPT_OF_UNFAMILIAR)
+
+
+def decibels_of(gains: Tensor, products: Tensor) -> Tensor:
+    """The error (N,) in decibels: the lower, the better."""
+    return 10 * torch.log10(error_of(gains, products) + SMALLEST_ERROR)
 
 
 def error_of(gains: Tensor, products: Tensor) -> Tensor:
