@@ -24,12 +24,12 @@ from hyperfuse.methods.fuse_arrays import fuse_arrays
 from hyperfuse.methods.over_scene import SceneWise
 from hyperfuse.methods.pair_model import principal_axes
 from hyperfuse.methods.universal import shipped_network
-from hyperfuse.networks.prior_network import PREDICTIONS, PriorNetwork
+from hyperfuse.networks.prior_network import BEYOND, LIKE_LOCAL_FUSE, PREDICTIONS, PriorNetwork
 from hyperfuse.prediction.network_fusion import fuse_with_network
 from hyperfuse.quality.metrics import psnr_db, spectral_angle_degrees
 
 OFF = -20.0  # as an exponent: as good as 0
-HELD, FREE, BY_PIXEL, BY_PLAIN_PIXEL, BEYOND = 1, 2, 3, 4, 5  # which predictions
+HELD, FREE, BY_PIXEL, BY_PLAIN_PIXEL = 1, 2, 3, 4  # which predictions
 
 
 @dataclass(frozen=True)
@@ -119,6 +119,10 @@ def without_prediction(network: PriorNetwork, gone: int, instead: int | None) ->
         if instead is not None:
             parameter[instead::PREDICTIONS] += parameter[gone::PREDICTIONS]
         parameter[gone::PREDICTIONS] = 0
+    begun_with = LIKE_LOCAL_FUSE[gone]
+    network.trust_of_unfamiliar[-1].bias[gone] -= begun_with
+    if instead is not None:
+        network.trust_of_unfamiliar[-1].bias[instead] += begun_with
 
 
 def without_gains(network: PriorNetwork) -> None:

@@ -135,6 +135,14 @@ def test_a_level_that_the_observation_does_not_know_changes_little():
     assert psnr_db(moved.numpy(), fused.numpy()) > 40
 
 
+@pytest.mark.parametrize("value", [3, 20, 1000])
+def test_one_odd_pixel_of_the_msi_does_not_spoil_the_scene(value):
+    pair = tiny_pair(12, 3, (16, 16), 4.0)
+    msi = pair.msi.clone()
+    msi[:, 30, 31] = value
+    assert psnr_db(fuse_arrays(pair.hsi, msi, pair.observation, "universal").numpy(), pair.reference.numpy()) > 33
+
+
 @pytest.mark.parametrize("method", ["universal", "uncertainty", "fuse"])
 @pytest.mark.parametrize("spike", [-9999, 1e6])
 def test_one_wild_pixel_leaves_numbers_everywhere(method, spike):

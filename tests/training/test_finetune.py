@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import torch
 from hyperfuse.cli.app import run
 from hyperfuse.errors import BandError, OptionError, TrainingError
 from hyperfuse.networks.fusion_network import FusionNetwork
+from hyperfuse.training.curves import draw_curves
 from hyperfuse.training.experiment import read_experiment
 from hyperfuse.training.finetune import PARTS, finetune, freeze_parts
 from hyperfuse.training.train import train
@@ -105,6 +107,16 @@ def test_curves_are_drawn(trained: Path, tmp_path: Path, capsys: pytest.CaptureF
     assert run(["curves", str(tmp_path), "-o", str(tmp_path / "other.png")]) == 2
     assert "expected the folder of a run" in capsys.readouterr().err
     assert not (tmp_path / "other.png").exists()
+
+
+def test_a_loss_in_decibels_is_drawn_too(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    lines = [{"event": "train", "step": step, "loss": -40.0 - step} for step in (1, 2, 3)]
+    (tmp_path / "run" / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        draw_curves([tmp_path / "run"], tmp_path / "curves.png")
+    assert (tmp_path / "curves.png").stat().st_size > 5000
 
 
 def test_a_continued_adaptation_is_the_same_one(trained: Path, tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ RATIOS = Footprint(detail_reach, core_copies=6.0)
 ALL_BANDS_TWICE = Footprint(detail_reach_twice, core_copies=1.0, window_copies=5.0, component_images=3)
 CONDITIONING = Footprint(fuse_reach, component_images=5)
 VARIATION = Footprint(hysure_reach, component_images=12)
-GUIDED = Footprint(universal_reach, component_images=12)
+GUIDED = Footprint(universal_reach, component_images=16)
 
 METHODS: dict[str, Method] = {
     "bicubic": Method(

@@ -18,7 +18,7 @@ from hyperfuse.methods.msi_components import msi_axes
 from hyperfuse.methods.over_scene import SceneWise, scene_mean, scene_moments, together
 from hyperfuse.methods.pair_model import PairModel, lifted, scene_covariance_and_count
 
-# Beyond what was trained on, numbers about the scene say no more than at its limits.
+# Beyond what was trained on, numbers about the scene say no more than at its limits; of the MSI's bands more than 8 count as 8.
 LEAST_SCALE, LARGEST_SCALE, MOST_PIXELS, MOST_BANDS = 2.0, 16.0, 3000, 8
 LARGEST_PATCH = 192.0**2  # fine pixels: many coarse ones at a large scale were never seen, either
 
@@ -54,16 +54,18 @@ def find_details(model: PairModel, coefficients: Tensor, seen: Tensor) -> SceneW
     detail = coefficients - model.operator.apply(interpolated)
     msi_detail = seen - model.operator.apply(interpolated_msi)
     window = model.window
-    ((moments, pixels), (_, spread)), (octave, (_, component_spread)) = yield from together(
+    ((moments, pixels), (_, spread)), ((octave, (_, component_spread)), unevenness) = yield from together(
         together(
             scene_covariance_and_count(lambda: window.coarse(torch.cat([msi_detail, detail]))), scene_moments(window.coarse(seen))
         ),
         together(
-            octave_trend(window.coarse(coefficients), window.coarse(seen.detach())), scene_moments(window.coarse(coefficients))
+            together(
+                octave_trend(window.coarse(coefficients), window.coarse(seen.detach())), scene_moments(window.coarse(coefficients))
+            ),
+            _unevenness(window.coarse(msi_detail.detach())),
         ),
     )
     bands, known = len(seen), moments.detach()
-    unevenness = yield from _unevenness(model.window.coarse(msi_detail.detach()))
     unit = 1 / math.sqrt(max(1e-30, float(known[:bands, :bands].trace())))
     msi_unit = 1 / math.sqrt(max(1e-30, float(spread.detach().trace())))
     noise = unit**2 * model.msi_noise / FINE_DETAIL_GAIN

@@ -3,7 +3,7 @@
 Shapes: M msi bands, p components, B regressors (msi bands and learned features), h w coarse, H W fine.
 
     components = interpolated + gains_c . (slopes of the scene . detail) + gains_c . (slopes of the pixel . detail)
-                 + gain_c . what the msi says beyond both
+                 + gain_c . what the msi says beyond these
 
 Slopes are solved for, on the pair itself, as in local FUSE. What the network adds was learned on many scenes: features to
 regress on beside the msi's bands, whose likeness makes a good neighbour, and how far a prediction may be trusted, component by
@@ -44,9 +44,10 @@ FREEDOM = 16.0  # of features that are let free: their ridge is so many times sm
 SMOOTHING_REACH = 2
 THINNED = 2  # of fine pixels one in so many, along both axes, is enough for how strong the regressors are
 MOST_COMPONENTS = 16
-# Features say little of pixels that are far brighter than their scene: gains of their own count half at this squared departure
-# from the mean, in units of the variance.
+# Features say little of pixels that are far brighter (or darker) than their scene: these have gains of their own, which count half
+# at this squared departure from the mean, in units of the variance.
 UNFAMILIAR = 30.0
+FARTHEST_FROM_EXPECTED = 10.0  # deviations by which the msi may correct a prediction
 
 
 @functools.cache
@@ -91,7 +92,7 @@ class Predictions:
 
     slopes: Tensor  # (3, p, B) of the scene: without features, with them, with features that are let free
     fine: Tensor  # (B, H, W) what these are slopes of
-    images: Tensor  # (3, p, H, W): by a pixel's own slopes, with features and without; and what the msi says beyond the former
+    images: tuple[Tensor, Tensor, Tensor]  # (p, H, W): by a pixel's own slopes, with features and without; what the msi says beyond
     statistics: Tensor  # (p, 18), float32
     familiarity: Tensor | None  # (H, W), 0 to 1: how far a pixel is like most of its scene; None while the network learns
 
@@ -204,24 +205,34 @@ def _predicted(
     by_pixel, by_plain_pixel = by_pixels.chunk(2)
     fine_slopes = regressors.slopes * regressors.units
     said = pair.interpolated + mix_bands(fine_slopes[1], regressors.fine) + by_pixel
-    beyond = mix_bands(_msi_gain(model, regressors, left_out), model.msi - mix_bands(model.msi_from_components, said))
+    seen, expected = _msi_gain(model, regressors, left_out)
+    unexplained = model.msi - mix_bands(model.msi_from_components, said)
+    if (
+        not network.training
+    ):  # the network learns from pixels that were simulated; an odd one of a real msi must not spoil its surroundings
+        limit = (FARTHEST_FROM_EXPECTED * expected).to(unexplained)[:, None, None]
+        unexplained = unexplained.clamp(-limit, limit)
+    beyond = mix_bands(seen, unexplained)
     return Predictions(
         slopes=fine_slopes,
         fine=regressors.fine,
-        images=torch.stack([by_pixel, by_plain_pixel, beyond]),
+        images=(by_pixel, by_plain_pixel, beyond),
         statistics=statistics.to(left),
         familiarity=None if network.training else 1 / (1 + (pair.fine_msi.square().sum(0) / UNFAMILIAR) ** 2),
     )
 
 
-def _msi_gain(model: PairModel, regressors: _Regressors, left_out: Tensor) -> Tensor:
-    """(p, M): how components follow what the msi says beyond a prediction whose error is distributed as all detail is."""
+def _msi_gain(model: PairModel, regressors: _Regressors, left_out: Tensor) -> tuple[Tensor, Tensor]:
+    """(p, M): how components follow what the msi says beyond a prediction whose error is distributed as all detail is.
+
+    And (M,), the deviation of that in each band.
+    """
     with torch.no_grad():
         count, seen = len(regressors.coarse), model.msi_from_components.double()
         detail = regressors.moments[count:, count:]
         error = detail * ratio(left_out[2, : len(detail)].sum(), detail.trace()).clamp(max=1.0)
-        gain: Tensor = torch.linalg.solve(lifted(seen @ error @ seen.T + model.msi_noise, 1e-9), seen @ error).T
-        return gain
+        spread = lifted(seen @ error @ seen.T + model.msi_noise, 1e-9)
+        return torch.linalg.solve(spread, seen @ error).T, spread.diagonal().sqrt()
 
 
 def _statistics(model: PairModel, pair: Details, regressors: _Regressors, left_out: Tensor) -> Tensor:

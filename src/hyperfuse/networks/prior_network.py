@@ -27,6 +27,7 @@ SMOOTHINGS = 3  # of a prediction: as it is, smoothed a little, and more
 # The scene's, without features, with them, with features that are let free; a pixel's own, with features and without; and what
 # the msi says beyond the second and the fourth.
 PREDICTIONS = 6
+BEYOND = 5  # the last of them
 NO_SMOOTHING = [0.0] * (SMOOTHINGS - 1) * PREDICTIONS
 AS_THEY_ARE = [0.0, 1.0, 0.0, 1.0, 0.0, 0.0, *NO_SMOOTHING]  # gains before any training
 LIKE_LOCAL_FUSE = [1.0, 0.0, 0.0, 0.0, 1.0, 0.0]  # gains that make it that, nearly: its neighbours are guided ones

@@ -21,9 +21,11 @@ def draw_curves(folders: Sequence[Path], path: Path) -> None:
     for name, log in runs.items():
         overlapping = any(line.get("overlapping") for line in log)
         shown = f"{name} (overlapping split)" if overlapping else name
-        loss_axes.semilogy(*_column(log, "train", "loss"), label=shown, linewidth=1.2)
+        loss_axes.plot(*_column(log, "train", "loss"), label=shown, linewidth=1.2)
         gain_axes.plot(*_column(log, "validation", "mean_gain_db"), marker="o", markersize=3, label=shown, linewidth=1.4)
-    loss_axes.set(xlabel="step", ylabel="training loss")
+    # A loss in decibels is negative; of others the last small steps matter as much as the first.
+    decibels = any(loss <= 0 for log in runs.values() for loss in _column(log, "train", "loss")[1])
+    loss_axes.set(xlabel="step", ylabel="training loss", yscale="linear" if decibels else "log")
     gain_axes.set(xlabel="step", ylabel="PSNR above the base, dB")
     gain_axes.axhline(0.0, color="0.5", linewidth=0.8)
     for axes in (loss_axes, gain_axes):

@@ -25,6 +25,7 @@ from hyperfuse.methods.over_scene import SceneWise, alone
 from hyperfuse.methods.universal import MOST_COMPONENTS, guided_predictions
 from hyperfuse.methods.window import Window
 from hyperfuse.networks.prior_network import (
+    BEYOND,
     COMPONENT_STATISTICS,
     LIKE_LOCAL_FUSE,
     NO_SMOOTHING,
@@ -146,6 +147,7 @@ def fit_to_lessons(network: PriorNetwork, lessons: Sequence[Lesson], settings: G
     with torch.no_grad():
         for parameter in network.trust_of_unfamiliar[-1].parameters():
             parameter.mul_(KEPT_OF_UNFAMILIAR)
+            parameter[BEYOND] = 0.0  # an odd pixel of the msi is unfamiliar, too
 
 
 def decibels_of(gains: Tensor, products: Tensor) -> Tensor:
