@@ -121,7 +121,10 @@ class Predictions:
         return mix_bands(slopes, self.fine) + own
 
 
-def guided_predictions(window: Window, network: PriorNetwork) -> SceneWise[tuple[PairModel, Details, Predictions]]:
+def guided_predictions(
+    window: Window, network: PriorNetwork, *, simulated: bool = False
+) -> SceneWise[tuple[PairModel, Details, Predictions]]:
+    """From a simulated pair, whose msi has no odd pixels, predictions are not bounded."""
     model = yield from model_pair(window, MOST_COMPONENTS, partial(quiet_axes, noise=window.observation.hsi_noise))
     reach = conditioning_reach(model.observation) + guidance_reach(network, model.observation)
     model = yield from without_own_level(model)
@@ -129,7 +132,8 @@ def guided_predictions(window: Window, network: PriorNetwork) -> SceneWise[tuple
     pair = yield from find_details(model, coefficients, seen)
     guide = network.guide(pair.network_channels(network.config.msi_components), pair.numbers)
     regressors = yield from _regressors(model, pair, guide, network)
-    return model, pair, (yield from _predicted(model, pair, guide, regressors, network))
+    bounded = not (simulated or network.training)
+    return model, pair, (yield from _predicted(model, pair, guide, regressors, network, bounded=bounded))
 
 
 @dataclass(frozen=True)
@@ -183,7 +187,7 @@ def _regressors(model: PairModel, pair: Details, guide: Guide, network: PriorNet
 
 
 def _predicted(
-    model: PairModel, pair: Details, guide: Guide, regressors: _Regressors, network: PriorNetwork
+    model: PairModel, pair: Details, guide: Guide, regressors: _Regressors, network: PriorNetwork, *, bounded: bool
 ) -> SceneWise[Predictions]:
     plain, held, _ = regressors.slopes
     left = torch.cat([pair.detail - mix_bands(slopes, regressors.coarse) for slopes in (held, plain)])
@@ -207,9 +211,7 @@ def _predicted(
     said = pair.interpolated + mix_bands(fine_slopes[1], regressors.fine) + by_pixel
     seen, expected = _msi_gain(model, regressors, left_out)
     unexplained = model.msi - mix_bands(model.msi_from_components, said)
-    if (
-        not network.training
-    ):  # the network learns from pixels that were simulated; an odd one of a real msi must not spoil its surroundings
+    if bounded:  # an odd pixel of the msi must not spoil its surroundings
         limit = (FARTHEST_FROM_EXPECTED * expected).to(unexplained)[:, None, None]
         unexplained = unexplained.clamp(-limit, limit)
     beyond = mix_bands(seen, unexplained)

@@ -101,7 +101,7 @@ def lesson_of(
     pair = yield from prepared_pair(Window(hsi, msi, observation))
     if not pair.msi_says_something:
         return None
-    model, details, predictions = yield from guided_predictions(pair.window, network)
+    model, details, predictions = yield from guided_predictions(pair.window, network, simulated=True)
     mean = details.interpolated + predictions.trusted(network.gains(predictions.statistics, details.numbers))
     error = yield from prior_from_error(mean, model)
     damping = (model.hsi_noise.diagonal() / error.diagonal()).clamp_min(LEAST_DAMPING)
