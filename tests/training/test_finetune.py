@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import warnings
+from importlib import resources
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from hyperfuse.cli.app import run
 from hyperfuse.errors import BandError, OptionError, TrainingError
@@ -141,3 +143,21 @@ def test_a_continued_adaptation_is_the_same_one(trained: Path, tmp_path: Path) -
         adapt(trained / "run/weights", ["kernels"])
     with pytest.raises(OptionError, match="no part of the scenes can be kept back"):
         finetune(trained / "run/weights", ["synthetic"], tmp_path / "other", patch_size=16)
+
+
+def test_universal_can_be_adapted(trained: Path, tmp_path: Path) -> None:
+    shipped = resources.files("hyperfuse") / "weights" / "universal"
+    outcome = finetune(
+        str(shipped),
+        [str(trained / "scenes/train_b.npz")],
+        tmp_path / "adapted",
+        test_scenes=[str(trained / "scenes/test_a.npz")],
+        iterations=1,
+        patch_size=16,
+        scale=2.0,
+        batch_size=1,
+    )
+    before, after = (load_file(next(folder.glob("*.safetensors"))) for folder in (Path(str(shipped)), outcome.folder / "weights"))
+    changed = {name.split(".")[0] for name, tensor in before.items() if not torch.equal(tensor, after[name])}
+    assert {"embed", "head", "trust"} <= changed
+    assert "trust_of_unfamiliar" not in changed

@@ -119,12 +119,12 @@ class PriorNetwork(nn.Module):
         self.feature_ridges = nn.Parameter(torch.zeros(2))
         self.feature_size = nn.Parameter(torch.full((features,), math.log(FIRST_FEATURE_SIZE)))
         self.trust = _from_statistics(SMOOTHINGS * PREDICTIONS)
-        # Nothing is learned of it before the gains are fitted (training/gain_fitting.py).
-        self.trust_of_unfamiliar = _from_statistics(PREDICTIONS).requires_grad_(False)
+        self.trust_of_unfamiliar = _from_statistics(PREDICTIONS)
         # What statistics usually are, and how much they vary.
         self.register_buffer("usual", torch.zeros(COMPONENT_STATISTICS + SCENE_NUMBERS))
         self.register_buffer("spread", torch.ones(COMPONENT_STATISTICS + SCENE_NUMBERS))
         self._begin_as_the_closed_form(guided)
+        self.let_learn()
 
     def check_bands(self, bands: int, msi_bands: int) -> None:
         """Any number will do."""
@@ -180,6 +180,11 @@ class PriorNetwork(nn.Module):
             if isinstance(layer, nn.Linear):
                 layer.reset_parameters()
         self.begin_with_plain_gains()
+
+    def let_learn(self) -> None:
+        """All but what is fitted at the end of a training."""
+        self.requires_grad_(True)
+        self.trust_of_unfamiliar.requires_grad_(False)
 
     def save_pretrained(self, folder: str | Path, provenance: Mapping[str, object] | None = None) -> None:
         """Write config.json and a safetensors file into `folder`; `provenance` (data, steps, versions) is kept in the config."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from hyperfuse.errors import OptionError
 from hyperfuse.networks.fusion_network import FusionNetwork
+from hyperfuse.networks.prior_network import PriorNetwork
 from hyperfuse.networks.rivals.catalogue import AnyNetwork
 from hyperfuse.prediction.network_fusion import load_network
 from hyperfuse.training.experiment import parse_experiment
@@ -88,6 +89,8 @@ def finetune(
             "no part of the scenes can be kept back for testing", "scenes to score on", "give --test-scenes, or larger scenes"
         )
     before = [validate(network.eval(), case)[0] for case in gathered.cases]
+    if isinstance(network, PriorNetwork):
+        network.let_learn()
     outcome = train(experiment, folder, resume=resume, scenes=gathered, network=network)
     if not outcome.finished:
         return FinetuningOutcome(outcome.folder, False, [], gathered.label)
