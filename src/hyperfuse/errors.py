@@ -49,9 +49,5 @@ class Cancelled(Exception):  # noqa: N818  (nothing went wrong)
     """Whoever listens to the progress (`progress.listening`) asked to stop. Not a mistake of anybody."""
 
 
-class Notice(UserWarning):
-    """Given as a warning, but not one: what was found out on the way and the user wants to know."""
-
-
 class TrainingError(HyperfuseError):
     """A training that cannot go on: a loss that is no number, a checkpoint of another experiment."""

@@ -19,7 +19,6 @@ from hyperfuse import fuse, fuse_files, make_cube, open_cube, write_cube
 from hyperfuse.cli.app import run
 from hyperfuse.cubes.cube import physical_values
 from hyperfuse.estimation.observation import Observation, known_observation
-from hyperfuse.methods import sides
 from hyperfuse.methods.catalogue import METHODS
 from hyperfuse.methods.fuse_arrays import fuse_arrays
 from hyperfuse.networks.fusion_network import FusionNetwork
@@ -105,16 +104,6 @@ def test_tiles_of_every_method_agree_with_the_whole(method: str) -> None:
     span = float(pair.reference.max() - pair.reference.min())
     assert float((tiles - whole).abs().max()) < AGREEMENT * span
     assert float((tiles - whole).square().mean().sqrt()) < 0.1 * AGREEMENT * span
-
-
-def test_tiles_seen_from_several_sides_agree_with_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As it is, and by a quarter turn, which exchanges the axes and mirrors one of them."""
-    monkeypatch.setattr(sides, "SIDES", (sides.SIDES[0], sides.Side(True, False, True)))
-    pair = tiny_pair(8, 3, (22, 26), 3.25, shift=(0.3, -0.4), snr_db=40.0)
-    aligned, observation = as_pair(pair), noisy_observation(pair)
-    whole = fuse_arrays(pair.hsi, pair.msi, observation, "universal_2")
-    tiles = fused_in_tiles(aligned, observation, learned(aligned, observation, "universal_2"), 48)
-    assert float((tiles - whole).abs().max()) < AGREEMENT * float(pair.reference.max() - pair.reference.min())
 
 
 @pytest.mark.parametrize(("method", "consistency", "sigma"), [("bicubic", True, None), ("local_fuse", False, 2.4)])

@@ -29,7 +29,7 @@ from hyperfuse.cli import (
     training,
     viewing,
 )
-from hyperfuse.errors import HyperfuseError, Notice
+from hyperfuse.errors import HyperfuseError
 from hyperfuse.progress import show_progress
 
 app = typer.Typer(
@@ -119,9 +119,8 @@ def _show_warning(
     message: Warning | str, category: type[Warning], filename: str, lineno: int, file: TextIO | None = None, line: str | None = None
 ) -> None:
     """Our own warnings are for the user, one line each; those of libraries are for developers."""
-    if category in (UserWarning, Notice) and "hyperfuse" in filename:
-        kind = "" if category is Notice else "warning: "
-        Console(stderr=True, soft_wrap=True, highlight=False).print(f"hyperfuse: {kind}{message}", markup=False)
+    if category is UserWarning and "hyperfuse" in filename:
+        Console(stderr=True, soft_wrap=True, highlight=False).print(f"hyperfuse: warning: {message}", markup=False)
 
 
 def _explain_os_error(error: OSError) -> str:

@@ -31,12 +31,6 @@ def fuse(
     weights: Annotated[
         str | None, typer.Option(metavar="FOLDER", help="Fuse with this trained network instead of a method.")
     ] = None,
-    adapt: Annotated[
-        float | None,
-        typer.Option(
-            metavar="SECONDS", help="Spend about so much longer on a better result, if there is one; the default method only."
-        ),
-    ] = None,
     estimate: Annotated[
         bool,
         typer.Option(
@@ -170,7 +164,6 @@ def fuse(
         output,
         method=method,
         weights=weights,
-        adapt=adapt,
         estimate=estimate,
         response=response,
         psf_fwhm=psf_fwhm,

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 
 from torch import Tensor
 
@@ -16,7 +15,6 @@ from hyperfuse.methods.fuse import fuse, fuse_reach, local_fuse
 from hyperfuse.methods.hysure import hysure, hysure_reach
 from hyperfuse.methods.nonlinear_lift import nonlinear_lift
 from hyperfuse.methods.over_scene import SceneWise, alone
-from hyperfuse.methods.sides import universal_from_sides
 from hyperfuse.methods.universal import universal, universal_reach
 from hyperfuse.methods.unmixing import cnmf
 from hyperfuse.methods.window import Window
@@ -132,26 +130,11 @@ _OF_ERRORS = Method(
     "this project, docs/model_card.md",
     without_msi=expected_error_without_msi,
 )
-# What `--adapt` makes of universal. The sum over sides is one more image of all bands, also while components are worked on; where
-# these are what takes most, there are at most 64 bands.
-SUMMED = replace(GUIDED, core_copies=GUIDED.core_copies + 1, component_images=GUIDED.component_images + 4)
-FROM_SIDES: dict[int, str] = {sides: f"{DEFAULT}_{sides}" for sides in (2, 4, 8)}
-_ADAPTED = {
-    name: Method(
-        partial(universal_from_sides, sides=sides),
-        SUMMED,
-        f"the mean of universal over {sides} sides from which the pair is looked at",
-        "this project, docs/methods.md",
-    )
-    for sides, name in FROM_SIDES.items()
-}
 
 
 def find_method(name: str) -> Method:
     if name == UNCERTAINTY:
         return _OF_ERRORS
-    if name in _ADAPTED:
-        return _ADAPTED[name]
     if name not in METHODS:
         raise OptionError(f"method {name!r}", f"one of {', '.join([AUTO, *METHODS])}", "see `hyperfuse methods`")
     return METHODS[name]

@@ -5,7 +5,7 @@ Shapes: C bands, M msi bands, h w coarse, H W fine. NaN marks missing pixels in 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -20,7 +20,7 @@ from hyperfuse.methods.detail_injection import bicubic
 from hyperfuse.methods.nodata import fill_missing, mask_missing, require_values, usable_msi_bands
 from hyperfuse.methods.over_scene import SceneWise, alone
 from hyperfuse.methods.pair_model import scene_levels
-from hyperfuse.methods.selection import choose_method, scores_once_more
+from hyperfuse.methods.selection import choose_method
 from hyperfuse.methods.window import Window
 
 
@@ -50,14 +50,6 @@ def suited_method(window: Window) -> str:
     """The method that `auto` stands for on this pair."""
     pair = alone(prepared_pair(window))
     return choose_method(pair.window.hsi, pair.window.msi, pair.window.observation) if pair.msi_says_something else "bicubic"
-
-
-def scores_of(window: Window, methods: Iterable[str]) -> dict[str, float]:
-    """In dB, on the pair degraded once more; empty where that says nothing."""
-    pair = alone(prepared_pair(window))
-    if not pair.msi_says_something:
-        return {}
-    return scores_once_more(pair.window.hsi, pair.window.msi, pair.window.observation, methods)
 
 
 def fuse_window(window: Window, method: str, consistency: bool = False) -> SceneWise[Tensor]:

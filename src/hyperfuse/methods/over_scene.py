@@ -9,15 +9,12 @@ covariance, a brightest value) it yields a `Question`: how to work out this wind
     answered(method(window), answers)     one window of a scene whose answers are known; nothing is worked out anew
 
 so tiles of a scene and the whole of it are the same code, and tiles share everything that must not change at their borders.
-
-A method made of several that know nothing of each other asks for them `apart`: the questions of one do not begin the others anew.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -41,13 +38,7 @@ class Question(Generic[Share, Answer]):
     costly: bool = False
 
 
-@dataclass(frozen=True)
-class Apart(Generic[Piece, Result]):
-    parts: Sequence[Callable[[], SceneWise[Piece]]]
-    gathered: Callable[[Iterator[Piece]], Result]
-
-
-SceneWise = Generator[Question[Any, Any] | Apart[Any, Any], Any, Result]
+SceneWise = Generator[Question[Any, Any], Any, Result]
 
 
 def ask(share: Callable[[], Share], answer: Callable[[list[Share]], Answer], *, costly: bool = False) -> SceneWise[Answer]:
@@ -55,16 +46,9 @@ def ask(share: Callable[[], Share], answer: Callable[[list[Share]], Answer], *, 
     return reply
 
 
-def apart(parts: Sequence[Callable[[], SceneWise[Piece]]], gathered: Callable[[Iterator[Piece]], Result]) -> SceneWise[Result]:
-    """What becomes of the results of several, which are worked out one after the other, each when it is asked for."""
-    result: Result = yield Apart(parts, gathered)
-    return result
-
-
 def together(one: SceneWise[Result], other: SceneWise[Piece]) -> SceneWise[tuple[Result, Piece]]:
     """Two that ask one question each, asked as one: windows are gone through once less."""
     first, second = next(one), next(other)
-    assert isinstance(first, Question) and isinstance(second, Question)
     replies = yield Question(
         lambda: (first.share(), second.share()),
         lambda shares: (first.answer([share[0] for share in shares]), second.answer([share[1] for share in shares])),
@@ -76,12 +60,9 @@ def together(one: SceneWise[Result], other: SceneWise[Piece]) -> SceneWise[tuple
 def alone(method: SceneWise[Result]) -> Result:
     """The result on a window that is the whole scene."""
     try:
-        asked = next(method)
+        question = next(method)
         while True:
-            if isinstance(asked, Apart):
-                asked = method.send(asked.gathered(alone(part()) for part in asked.parts))
-            else:
-                asked = method.send(asked.answer([asked.share()]))
+            question = method.send(question.answer([question.share()]))
     except StopIteration as end:
         result: Result = end.value
         return result
@@ -97,11 +78,6 @@ def learned(of_window: Callable[[Piece], SceneWise[Any]], windows: Sequence[Call
         question = _next_question(of_window(windows[0]()), answers)
         if question is None:
             return tuple(answers)
-        if isinstance(question, Apart):
-            indices = range(len(question.parts))
-            del question
-            answers.append(tuple(learned(partial(_part, of_window, answers, index), windows) for index in indices))
-            continue
         shares, combine = [question.share()], question.answer
         step = WINDOWS_PER_COSTLY_ONE if question.costly and len(windows) >= MANY_WINDOWS else 1
         # The question itself must go: it holds everything that was worked out on its window.
@@ -113,9 +89,9 @@ def learned(of_window: Callable[[Piece], SceneWise[Any]], windows: Sequence[Call
 def answered(method: SceneWise[Result], answers: Sequence[Any]) -> Result:
     """The result on one window of a scene whose answers were `learned`."""
     try:
-        asked = next(method)
+        next(method)
         for answer in answers:
-            asked = method.send(_reply(asked, answer))
+            method.send(answer)
     except StopIteration as end:
         result: Result = end.value
         return result
@@ -124,21 +100,8 @@ def answered(method: SceneWise[Result], answers: Sequence[Any]) -> Result:
 
 def _share(method: SceneWise[Any], answers: Sequence[Any]) -> Any:
     question = _next_question(method, answers)
-    assert isinstance(question, Question)
+    assert question is not None
     return question.share()
-
-
-def _part(of_window: Callable[[Piece], SceneWise[Any]], answers: Sequence[Any], index: int, window: Piece) -> SceneWise[Any]:
-    asked = _next_question(of_window(window), answers)
-    assert isinstance(asked, Apart)
-    return asked.parts[index]()
-
-
-def _reply(asked: Question[Any, Any] | Apart[Any, Any], answer: Any) -> Any:
-    """To parts that work apart, the answers of each."""
-    if isinstance(asked, Question):
-        return answer
-    return asked.gathered(answered(part(), own) for part, own in zip(asked.parts, answer, strict=True))
 
 
 def _ended(method: SceneWise[Result], reply: Any) -> Result:
@@ -150,14 +113,14 @@ def _ended(method: SceneWise[Result], reply: Any) -> Result:
     raise AssertionError("more than one question")
 
 
-def _next_question(method: SceneWise[Any], answers: Sequence[Any]) -> Question[Any, Any] | Apart[Any, Any] | None:
+def _next_question(method: SceneWise[Any], answers: Sequence[Any]) -> Question[Any, Any] | None:
     try:
-        asked = next(method)
+        question = next(method)
         for answer in answers:
-            asked = method.send(_reply(asked, answer))
+            question = method.send(answer)
     except StopIteration:
         return None
-    return asked
+    return question
 
 
 def scene_mean(share: Callable[[], tuple[Tensor, int]]) -> SceneWise[Tensor]:

@@ -5,14 +5,13 @@ Shapes: C bands, M msi bands, h w coarse, H W fine. The task (hsi degraded, msi 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from hyperfuse.estimation.observation import Observation
-from hyperfuse.methods.catalogue import DEFAULT, METHODS, find_method
+from hyperfuse.methods.catalogue import DEFAULT, METHODS
 
 # Another method must beat the default by this many decibels: the test is one scale coarser than the task.
 MARGIN_DB = 1.0
@@ -40,15 +39,15 @@ def choose_method(hsi: Tensor, msi: Tensor, observation: Observation) -> str:
     return best if scores[best] > scores[DEFAULT] + MARGIN_DB else DEFAULT
 
 
-def scores_once_more(hsi: Tensor, msi: Tensor, observation: Observation, names: Iterable[str] = METHODS) -> dict[str, float]:
+def scores_once_more(hsi: Tensor, msi: Tensor, observation: Observation) -> dict[str, float]:
     """Peak signal to noise ratio in dB per method, on the hsi's own grid; empty where the hsi is too small to degrade."""
     task = degraded_once_more(hsi, msi, observation)
     if task is None:
         return {}
     peak = float(task.reference.abs().max().clamp_min(1e-30))
     scores = {}
-    for name in names:
-        error = find_method(name).function(task.hsi, task.msi, task.observation) - task.reference
+    for name, method in METHODS.items():
+        error = method.function(task.hsi, task.msi, task.observation) - task.reference
         per_pixel = error.double().square().mean(0).flatten().sort().values
         # A handful of glaring pixels would decide alone, and they are not where the finer scale is won or lost.
         kept = per_pixel[: max(1, int(len(per_pixel) * (1 - IGNORED_SHARE)))]

@@ -80,10 +80,10 @@ def _estimation_bytes(pair: AlignedPair) -> int:
 
 def resolved_method(pair: AlignedPair, observation: Observation, method: str, most_bytes: int | None = None) -> str:
     """The name itself, or the one that `auto` stands for on this pair."""
-    return suited_method(judged_window(pair, observation, most_bytes)) if method == AUTO else method
+    return suited_method(_judged_window(pair, observation, most_bytes)) if method == AUTO else method
 
 
-def judged_window(pair: AlignedPair, observation: Observation, most_bytes: int | None = None) -> Window:
+def _judged_window(pair: AlignedPair, observation: Observation, most_bytes: int | None = None) -> Window:
     """On which methods are judged: the whole pair, or as much of it as memory allows."""
     (bands, *coarse), (msi_bands, *fine) = pair.coarse_shape, pair.fine_shape
     # Values as they were read, in double precision, and in the unit of the methods.

@@ -34,7 +34,6 @@ def fuse(
     *,
     method: str = DEFAULT,
     weights: PathLike | None = None,
-    adapt: float | None = None,
     estimate: bool = True,
     response: ResponseSpec | None = None,
     psf_fwhm: float | None = None,
@@ -58,8 +57,6 @@ def fuse(
     `estimate` the georeference is trusted and the point spread taken to be as wide as a coarse pixel. Where the two images turn out
     to be shifted against each other, the result lies where the one named by `trust` ("msi" or "hsi") says. With `local_shift` the
     shift may differ from place to place.
-    With `adapt`, about so many more seconds may be spent on a better result of the default method (docs/methods.md); a warning of
-    the kind `errors.Notice` says what came of it.
     `consistency` makes a method's result agree once more with both images, as far as their noise allows.
 
     The result covers what both images show, or with `extent` "msi" or "hsi" all that one of them shows, on the MSI's grid
@@ -67,7 +64,7 @@ def fuse(
     is not used, where `hsi_mask` is not 0 the HSI; both may lie on any grid.
     """
     hints, area = ObservationHints(estimate, response, psf_fwhm, shift), Area(extent, bounds, bounds_crs)
-    choices = FusionChoices(method, weights, hints, trust, consistency, area, local_shift, adapt)
+    choices = FusionChoices(method, weights, hints, trust, consistency, area, local_shift)
     hsi_cube, msi_cube = as_image(hsi), as_image(msi)
     msi_mask, coarse_mask = (None if image is None else as_image(image) for image in (mask, hsi_mask))
     with progress("Fusing", total=4) as advance:
@@ -86,7 +83,6 @@ def fuse_files(
     *,
     method: str = DEFAULT,
     weights: PathLike | None = None,
-    adapt: float | None = None,
     estimate: bool = True,
     response: ResponseSpec | None = None,
     psf_fwhm: float | None = None,
@@ -128,7 +124,6 @@ def fuse_files(
         output,
         method=method,
         weights=weights,
-        adapt=adapt,
         estimate=estimate,
         response=response,
         psf_fwhm=psf_fwhm,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -34,8 +33,6 @@ class FusionChoices:
     consistency: bool = False
     area: Area = field(default_factory=Area)
     local_shift: bool = False
-    adapt: float | None = None
-    """Seconds."""
 
     @property
     def known_offset(self) -> tuple[float, float] | None:
@@ -47,22 +44,8 @@ class FusionChoices:
             find_method(self.method)
         if self.method != DEFAULT and self.weights is not None:
             raise OptionError(f"method {self.method!r} and weights", "one of the two", "leave out --method or --weights")
-        self._require_possible_adaptation()
         if self.trust not in (MSI, HSI):
             raise OptionError(f"trust {self.trust!r}", f"{MSI} or {HSI}", "name the image whose georeference is right")
-
-    def _require_possible_adaptation(self) -> None:
-        if self.adapt is None:
-            return
-        # Written so that NaN fails too.
-        if not 0 < self.adapt < math.inf:
-            raise OptionError(f"{self.adapt:g} seconds to adapt in", "a number above 0", "mend --adapt")
-        if self.method != DEFAULT or self.weights is not None:
-            raise OptionError(
-                "--adapt with another method or weights",
-                f"the method {DEFAULT}, which it adapts",
-                "leave out --method and --weights, or --adapt",
-            )
 
 
 @dataclass(frozen=True)
@@ -74,7 +57,6 @@ class FusionRequest:
     output: PathLike
     method: str = DEFAULT
     weights: PathLike | None = None
-    adapt: float | None = None
     estimate: bool = True
     response: ResponseSpec | None = None
     psf_fwhm: float | None = None
@@ -135,7 +117,6 @@ class FusionRequest:
             self.consistency,
             Area(self.extent, self.bounds, self.bounds_crs),
             self.local_shift,
-            self.adapt,
         )
 
     def for_uncertainty(self, output: PathLike) -> FusionRequest:
@@ -149,7 +130,7 @@ class FusionRequest:
         if Path(output).absolute() == self.target.absolute():
             raise OptionError(f"{output} for the fused image and its uncertainty", "two files", "mend -o or --uncertainty")
         stored = replace(self.stored, dtype="float32", scale_factor=1.0, nodata=None)
-        return replace(self, output=output, method=UNCERTAINTY, adapt=None, stored=stored)
+        return replace(self, output=output, method=UNCERTAINTY, stored=stored)
 
     @property
     def inputs(self) -> dict[str, Path]:

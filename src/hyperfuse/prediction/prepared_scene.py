@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from hyperfuse.estimation.observation import Observation
 from hyperfuse.networks.rivals.catalogue import AnyNetwork
-from hyperfuse.prediction.adaptation import adapted_method
 from hyperfuse.prediction.aligned_pair import AlignedPair
 from hyperfuse.prediction.fuse_pair import fuse_pair, observe, resolved_method
 from hyperfuse.prediction.fusion_request import HSI, FusionChoices
@@ -69,9 +68,7 @@ def prepare_scene(
     )
     advance(1)
     method = decided or choices.method
-    if decided is None and choices.adapt is not None:
-        method = adapted_method(found.pair, found.observation, choices.adapt, budget)
-    elif network is None:
+    if network is None:
         method = resolved_method(found.pair, found.observation, method, most_bytes)
     advance(1)
     return PreparedScene(found.pair, hsi, choices, found.observation, method, network, pair, found.straightening)

@@ -16,7 +16,7 @@ from torch import Tensor
 from hyperfuse.cubes.cube import physical_values, window_of
 from hyperfuse.errors import BandError, OptionError
 from hyperfuse.estimation.observation import Observation
-from hyperfuse.methods.catalogue import AUTO, FROM_SIDES, METHODS, find_method
+from hyperfuse.methods.catalogue import AUTO, METHODS, find_method
 from hyperfuse.methods.fuse_arrays import fuse_arrays
 from hyperfuse.prediction.network_fusion import fuse_with_network, load_network, require_fitting_bands
 from hyperfuse.progress import progress
@@ -141,7 +141,7 @@ def _fusion_to_judge(
     name = method or chosen.method
     if name is None:
         return "unknown", None, "The file does not say what fused it; name a method with --method to have it judged here."
-    if name not in (AUTO, *METHODS, *FROM_SIDES.values()):
+    if name != AUTO and name not in METHODS:
         if method is not None:
             find_method(name)  # says which there are
         return name, None, f"It was fused by {name}, which this version does not know."

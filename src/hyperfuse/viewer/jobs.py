@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TextIO
 
-from hyperfuse.errors import Cancelled, HyperfuseError, Notice
+from hyperfuse.errors import Cancelled, HyperfuseError
 from hyperfuse.progress import ProgressReport, listening
 from hyperfuse.viewer.complaints import Complaint, complaint_of
 
@@ -130,5 +130,5 @@ def _note_warning(
     message: Warning | str, category: type[Warning], filename: str, lineno: int, file: TextIO | None = None, line: str | None = None
 ) -> None:
     notes = _notes.get()
-    if notes is not None and category in (UserWarning, Notice) and "hyperfuse" in filename and str(message) not in notes:
+    if notes is not None and category is UserWarning and "hyperfuse" in filename and str(message) not in notes:
         notes.append(str(message))
