@@ -1,9 +1,10 @@
 """All tables of docs/benchmarks.md, measured and written: killed, it goes on when started again.
 
-    python benchmarks/make_tables.py --weights ssa_small=runs/joint_small/weights --weights mimo_sst=runs/mimo_sst/weights
+    python benchmarks/make_tables.py --weights ssa_small=runs/joint_small/weights --weights
+    mimo_sst=runs/mimo_sst/weights
 
-What is added goes to every run. Results are kept in runs/; to measure anew, remove them or name another folder with --runs. The
-scenes are those of HYPERFUSE_DATA, or of ../shared/data.
+What is added goes to every run. Results are kept in runs/; to measure anew, remove them or name another folder with
+--runs. The scenes are those of HYPERFUSE_DATA, or of ../shared/data.
 """
 
 from __future__ import annotations
@@ -35,7 +36,16 @@ def main() -> None:
     chosen, added = parser.parse_known_args()
     for name, arguments in RUNS.items():
         if chosen.only in (None, name):
-            command = [sys.executable, "-m", "hyperfuse", "benchmark", *arguments, *added, "-o", str(chosen.runs / name)]
+            command = [
+                sys.executable,
+                "-m",
+                "hyperfuse",
+                "benchmark",
+                *arguments,
+                *added,
+                "-o",
+                str(chosen.runs / name),
+            ]
             print(name, flush=True)
             subprocess.run([*command, "--into", "docs/benchmarks.md"], cwd=ROOT, check=True)
 

@@ -1,7 +1,7 @@
 """One command of hyperfuse in a process of its own, and the peak of its resident memory.
 
-The process looks itself: what `wait4` and `getrusage` say of a child includes the process that started it, which has run all of the
-tests before. `--cores N` makes it believe that it has that many.
+The process looks itself: what `wait4` and `getrusage` say of a child includes the process that started it, which has
+run all of the tests before. `--cores N` makes it believe that it has that many.
 
 python tests/peak_memory.py REPORT.txt [--cores N] fuse HSI MSI -o OUT ...
 """
@@ -25,14 +25,18 @@ def own_peak_bytes() -> int:
 def peak_bytes(report: Path, *arguments: str, cores: int | None = None) -> int:
     """Of a command that has to succeed; the process leaves its figure in the file `report`."""
     faked = [] if cores is None else ["--cores", str(cores)]
-    done = subprocess.run([sys.executable, __file__, str(report), *faked, *arguments], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, __file__, str(report), *faked, *arguments], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     return int(report.read_text())
 
 
 def pretend_cores(count: int) -> None:
-    """Threads of libraries stay as they are: more of them than cores would wait for each other for minutes on a busy machine."""
-    from hyperfuse.prediction import memory
+    """Threads of libraries stay as they are: more of them than cores would wait for each other for minutes on a busy
+    machine.
+    """
+    from hyperfuse.fusion import memory
 
     memory._processors = lambda: count
 

@@ -1,4 +1,6 @@
-"""What README claims is measured: a figure with a unit stands in a table of docs/benchmarks.md, which says how it was made."""
+"""What README claims is measured: a figure with a unit stands in a table of docs/benchmarks.md, which says how it was
+made.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ ROOT = Path(__file__).parents[1]
 UNITS = r"dB|degrees?|°|seconds?|s|ms|minutes?|hours?|MB|GB|MPix/s|times|%"
 CLAIM = re.compile(rf"(?<![\w.])(\d+(?:\.\d+)?)\s?(?:{UNITS})(?![\w/])")
 BLOCK = re.compile(r"<!-- benchmark (?P<name>[\w-]+) -->\n(?P<body>.*?)<!-- end of benchmark (?P=name) -->", re.DOTALL)
-MADE = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d UTC: hyperfuse .+, commit [0-9a-f]{7,}.*, torch .+, \d+ cores", re.MULTILINE)
+MADE = re.compile(
+    r"^\d{4}-\d\d-\d\d \d\d:\d\d UTC: hyperfuse .+, commit [0-9a-f]{7,}.*, torch .+, \d+ cores", re.MULTILINE
+)
 
 
 def claims(text):
@@ -30,7 +34,11 @@ def page():
 
 
 def test_every_figure_of_the_readme_stands_in_a_table():
-    missing = [figure for figure in claims((ROOT / "README.md").read_text(encoding="utf-8")) if figure not in table_numbers(page())]
+    missing = [
+        figure
+        for figure in claims((ROOT / "README.md").read_text(encoding="utf-8"))
+        if figure not in table_numbers(page())
+    ]
     assert not missing, f"README claims {', '.join(missing)}, which no table of docs/benchmarks.md has"
 
 

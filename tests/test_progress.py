@@ -1,4 +1,6 @@
-"""Bars appear after two seconds, on stderr, only where a person asked for them; programs listen instead, and may stop the work."""
+"""Bars appear after two seconds, on stderr, only where a person asked for them; programs listen instead, and may stop
+the work.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,9 @@ def test_a_listener_hears_every_step() -> None:
     heard: list[ProgressReport] = []
     with listening(heard.append):
         run_steps(0.01)
-    assert [(report.description, report.done, report.total) for report in heard] == [("Working", n, 2) for n in (0, 1, 2)]
+    assert [(report.description, report.done, report.total) for report in heard] == [
+        ("Working", n, 2) for n in (0, 1, 2)
+    ]
     assert heard[0].seconds_left is None
     assert heard[0].megapixels_per_second is None
     assert heard[-1].pixels == 6_000_000

@@ -39,7 +39,8 @@ def test_wheel_installs_and_fuses(tmp_path: Path) -> None:
     hsi = random.random((6, 8, 8)).astype(np.float32)
     msi = random.random((2, 32, 32)).astype(np.float32)
     write_cube(
-        make_cube(hsi, wavelength_nm=np.linspace(450, 900, 6), crs=32633, transform=Affine(40, 0, 0, 0, -40, 0)), tmp_path / "h.tif"
+        make_cube(hsi, wavelength_nm=np.linspace(450, 900, 6), crs=32633, transform=Affine(40, 0, 0, 0, -40, 0)),
+        tmp_path / "h.tif",
     )
     write_cube(make_cube(msi, crs=32633, transform=Affine(10, 0, 0, 0, -10, 0)), tmp_path / "m.tif")
     run(clean / "hyperfuse", "fuse", tmp_path / "h.tif", tmp_path / "m.tif", "-o", tmp_path / "fused.tif")

@@ -1,4 +1,5 @@
-"""Peak memory and time of writing a cube that is never in memory: plain, with overviews, cloud-optimised, and into other formats.
+"""Peak memory and time of writing a cube that is never in memory: plain, with overviews, cloud-optimised, and into
+other formats.
 
 GDAL_CACHEMAX=200 python benchmarks/cubes/output_memory.py
 """
@@ -14,9 +15,9 @@ from pathlib import Path
 import numpy as np
 from affine import Affine
 
-from hyperfuse.cubes.cube import make_cube
-from hyperfuse.cubes.files import created_cube
-from hyperfuse.cubes.output_options import AS_IT_IS, OutputOptions
+from hyperfuse.io.cube import make_cube
+from hyperfuse.io.files import created_cube
+from hyperfuse.io.output import AS_IT_IS, OutputOptions
 
 BANDS, SIZE, ROWS = 60, 2500, 256
 WAYS = {

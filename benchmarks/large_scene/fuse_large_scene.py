@@ -1,9 +1,10 @@
 """Fuse a generated scene that is far larger than the memory it may use, and see what that takes.
 
-python benchmarks/large_scene/fuse_large_scene.py FOLDER [--side 1000] [--bands 200] [--ram 2] [--output fused.tif] [...]
+python benchmarks/large_scene/fuse_large_scene.py FOLDER [--side 1000] [--bands 200] [--ram 2] [--output fused.tif]
+[...]
 
-The HSI has side x side pixels, the MSI four times as many along each side. Everything after the known options goes to the request,
-as NAME=VALUE. The peak is that of the process that fuses, as it reads it from Linux at its end.
+The HSI has side x side pixels, the MSI four times as many along each side. Everything after the known options goes to
+the request, as NAME=VALUE. The peak is that of the process that fuses, as it reads it from Linux at its end.
 """
 
 from __future__ import annotations
@@ -41,13 +42,18 @@ def main() -> None:
         write_pair(folder, arguments.side, arguments.bands)
         print(f"scene generated in {time.perf_counter() - start:.0f} s", flush=True)
     report = fuse_elsewhere()
-    size = sum(path.stat().st_size for path in (target.rglob("*") if target.is_dir() else [target, *target.parent.glob("*.img")]))
+    size = sum(
+        path.stat().st_size
+        for path in (target.rglob("*") if target.is_dir() else [target, *target.parent.glob("*.img")])
+    )
     shares = ", ".join(f"{stage} {share:.0%}" for stage, share in report["shares"].items())
     pixels, seconds = report["pixels"] / 1e6, report["seconds"]
     print(
         f"{pixels:.2f} MPix, {report['tiles']} tiles: {seconds:.0f} s, of which {report['preparing']:.0f} s before the first tile"
     )
-    print(f"{pixels / seconds:.3f} MPix/s, {report['processor_seconds']:.0f} s of processors; time of all threads: {shares}")
+    print(
+        f"{pixels / seconds:.3f} MPix/s, {report['processor_seconds']:.0f} s of processors; time of all threads: {shares}"
+    )
     print(f"peak resident memory {report['peak'] / 1e9:.2f} GB of {arguments.ram:g}; output {size / 1e9:.2f} GB")
 
 
@@ -67,8 +73,8 @@ def own_peak_bytes() -> int:
 
 
 def fuse_here(folder: Path, target: Path, ram_gb: float, options: list[str]) -> dict[str, Any]:
-    from hyperfuse.prediction.fusion_request import FusionRequest
-    from hyperfuse.prediction.running import run_fusion
+    from hyperfuse.fusion.request import FusionRequest
+    from hyperfuse.fusion.run import run_fusion
     from hyperfuse.progress import ProgressReport, listening
 
     start = time.perf_counter()
@@ -82,7 +88,9 @@ def fuse_here(folder: Path, target: Path, ram_gb: float, options: list[str]) -> 
 
     given = dict(option.split("=", 1) for option in options)
     with listening(listen):
-        run = run_fusion(FusionRequest(folder / "hsi.tif", folder / "msi.tif", target, ram_gb=ram_gb, overwrite=True, **given))
+        run = run_fusion(
+            FusionRequest(folder / "hsi.tif", folder / "msi.tif", target, ram_gb=ram_gb, overwrite=True, **given)
+        )
     return {
         "seconds": time.perf_counter() - start,
         "preparing": first_tile[0],

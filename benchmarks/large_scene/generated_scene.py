@@ -1,6 +1,7 @@
 """A pair of any size, generated strip by strip, so that making it takes less memory than fusing it.
 
-Fields of a few materials with uneven light; the HSI sees them through a Gaussian point spread, the MSI through four wide bands.
+Fields of a few materials with uneven light; the HSI sees them through a Gaussian point spread, the MSI through four
+wide bands.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from affine import Affine
 from numpy.typing import NDArray
 from scipy.ndimage import gaussian_filter
 
-from hyperfuse.cubes.cube import make_cube
-from hyperfuse.cubes.files import created_cube
+from hyperfuse.io.cube import make_cube
+from hyperfuse.io.files import created_cube
 
 SCALE = 4
 SIGMA = SCALE / 2.355
@@ -26,7 +27,9 @@ FINE = Affine(10, 0, 500000, 0, -10, 5800000)
 
 
 def write_pair(folder: Path, side: int, bands: int) -> tuple[Path, Path]:
-    """`hsi.tif` of side x side pixels and `msi.tif` of four times as many along each side, int16 reflectance times 10000."""
+    """`hsi.tif` of side x side pixels and `msi.tif` of four times as many along each side, int16 reflectance times
+    10000.
+    """
     random = np.random.default_rng(0)
     wavelength = np.linspace(420, 2450, bands)
     spectra = np.stack([_spectrum(wavelength, random) for _ in range(MATERIALS)])

@@ -2,7 +2,8 @@
 
     python benchmarks/loading/synthetic_against_real.py FOLDER_OF_REAL_SCENES --picture docs/images/synthetic_scenes.png
 
-Of both kinds the middle 128 x 128 pixels at most are looked at. Columns are the 10th, 50th and 90th percentile over scenes.
+Of both kinds the middle 128 x 128 pixels at most are looked at. Columns are the 10th, 50th and 90th percentile over
+scenes.
 """
 
 from __future__ import annotations
@@ -17,9 +18,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hyperfuse.loading.scene_sources import load_scenes
-from hyperfuse.loading.synthetic_scene import synthetic_scene
-from hyperfuse.loading.synthetic_source import usual_wavelengths
+from hyperfuse.data.reading import load_scenes
+from hyperfuse.data.synthetic import synthetic_scene, usual_wavelengths
 
 SIDE = 128
 SYNTHETIC_SCENES = 24
@@ -112,7 +112,10 @@ def draw_picture(path: Path) -> None:
     for number in range(ROWS * COLUMNS):
         cube = synthetic_scene((2, number), nm, SIDE, SIDE).numpy()
         image = cube[shown].transpose(1, 2, 0)
-        picture, spectra = axes[2 * (number // COLUMNS)][number % COLUMNS], axes[2 * (number // COLUMNS) + 1][number % COLUMNS]
+        picture, spectra = (
+            axes[2 * (number // COLUMNS)][number % COLUMNS],
+            axes[2 * (number // COLUMNS) + 1][number % COLUMNS],
+        )
         picture.imshow(np.clip(image / np.quantile(image, 0.99, axis=(0, 1)), 0, 1) ** 0.6)
         picture.axis("off")
         places = np.random.default_rng(number).integers(0, SIDE, (2, 6))

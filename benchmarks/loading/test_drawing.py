@@ -2,8 +2,9 @@
 
     pytest benchmarks/loading/test_drawing.py --benchmark-enable
 
-"plain" is the paper's protocol (x4, no noise), "varied" has everything: scales, point spreads, shifts, named and random responses,
-noise, and other bands in half of the batches. Processor time is counted, which other work on the machine hardly changes.
+"plain" is the paper's protocol (x4, no noise), "varied" has everything: scales, point spreads, shifts, named and random
+responses, noise, and other bands in half of the batches. Processor time is counted, which other work on the machine
+hardly changes.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ import numpy as np
 import pytest
 import torch
 
-from hyperfuse.loading.buckets import draw_batch, make_buckets
-from hyperfuse.loading.observing import SimulationSettings
-from hyperfuse.loading.scene import Scene
-from hyperfuse.loading.splits import PatchWindow
+from hyperfuse.data.observing import SimulationSettings
+from hyperfuse.data.sampler import draw_batch, make_buckets
+from hyperfuse.data.scenes import Scene
+from hyperfuse.data.splits import PatchWindow
 
 BATCH_SIZE, SCENE_SIZE, DRAWS = 4, 256, 40
 VARIED = {

@@ -8,9 +8,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from hyperfuse.networks.fusion_network import build_network
-from hyperfuse.networks.pixel_centres import AxisPlacement, Placement, shared_edges
-from hyperfuse.networks.plain_decoding import decode_plainly
+from hyperfuse.models.decoder import decode_plainly
+from hyperfuse.models.pixel_centres import AxisPlacement, Placement, shared_edges
+from hyperfuse.models.ssa import build_network
 
 FINE, COARSE, PLAIN_ROWS = 128, 32, 8
 PLACEMENT = shared_edges((FINE, FINE), (COARSE, COARSE))
@@ -42,7 +42,9 @@ def decode_plainly_in_chunks(decoder, spectral_code, spatial_code):
 
 def test_forward(decoder, codes, race, note_figure, benchmark):
     with torch.inference_mode():
-        torch.testing.assert_close(decoder(*codes, PLACEMENT), decode_plainly(decoder, *codes, PLACEMENT), atol=1e-5, rtol=0.0)
+        torch.testing.assert_close(
+            decoder(*codes, PLACEMENT), decode_plainly(decoder, *codes, PLACEMENT), atol=1e-5, rtol=0.0
+        )
         seconds = race(
             {
                 "plain": lambda: decode_plainly(decoder, *codes, PLACEMENT),
@@ -65,7 +67,9 @@ def test_forward_and_backward(decoder, codes, race, note_figure, benchmark):
         decoder.zero_grad()
         decode(*inputs, PLACEMENT).sum().backward()
 
-    seconds = race({"plain": lambda: step(lambda *given: decode_plainly(decoder, *given)), "fast": lambda: step(decoder)})
+    seconds = race(
+        {"plain": lambda: step(lambda *given: decode_plainly(decoder, *given)), "fast": lambda: step(decoder)}
+    )
     benchmark.pedantic(lambda: step(decoder), rounds=2)
     note_figure(
         f"decoder of ssa-6-6, {FINE}x{FINE} queries, forward and backward: plain {seconds['plain']:.3f} s, fast "

@@ -8,10 +8,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from hyperfuse.networks.complexity import fuse_plainly
-from hyperfuse.networks.fusion_network import build_network
-from hyperfuse.networks.onnx_export import export_onnx
-from hyperfuse.networks.tiling import fuse_by_tiles
+from hyperfuse.models.analysis import fuse_plainly
+from hyperfuse.models.export import export_onnx
+from hyperfuse.models.ssa import build_network
+from hyperfuse.models.tiling import fuse_by_tiles
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,9 @@ def test_tiles_and_decoder(network, note_figure, benchmark):
             for_decoder = max(for_decoder, float((fuse_plainly(network, hsi, msi) - whole).abs().max()))
     with torch.inference_mode():
         benchmark.pedantic(lambda: fuse_by_tiles(network, hsi, msi, 31), rounds=1)
-    note_figure(f"ssa-6-6, scales 3.2, 5.7 and 3: stitched tiles differ by {for_tiles:.1e}, the plain decoder by {for_decoder:.1e}")
+    note_figure(
+        f"ssa-6-6, scales 3.2, 5.7 and 3: stitched tiles differ by {for_tiles:.1e}, the plain decoder by {for_decoder:.1e}"
+    )
     assert max(for_tiles, for_decoder) < 1e-5
 
 

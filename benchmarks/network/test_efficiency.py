@@ -2,9 +2,9 @@
 
     pytest benchmarks/network/test_efficiency.py --benchmark-enable
 
-`performed` multiply-adds are counted, not the larger number of the equations, so a saving in arithmetic does not pass for speed.
-The yardstick is a square float32 product on the same threads, large enough for its full rate, by the faster of torch and numpy:
-they bring different libraries, and torch's is far from the fastest on some processors.
+`performed` multiply-adds are counted, not the larger number of the equations, so a saving in arithmetic does not pass
+for speed. The yardstick is a square float32 product on the same threads, large enough for its full rate, by the faster
+of torch and numpy: they bring different libraries, and torch's is far from the fastest on some processors.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 import torch
 
-from hyperfuse.networks.complexity import count_multiply_adds
-from hyperfuse.networks.fusion_network import build_network
-from hyperfuse.networks.network_config import preset
-from hyperfuse.networks.tiling import fuse_by_tiles
+from hyperfuse.models.analysis import count_multiply_adds
+from hyperfuse.models.config import preset
+from hyperfuse.models.ssa import build_network
+from hyperfuse.models.tiling import fuse_by_tiles
 
 SCALE, MSI_BANDS = 4, 3
 MATMUL_SIZE = 2048
@@ -99,7 +99,8 @@ def test_tiles_bound_the_memory(peak_memory, note_figure, benchmark):
     benchmark.pedantic(lambda: fuse_by_tiles(network, hsi[..., :64, :64], msi[..., :256, :256], 128), rounds=1)
     assert result.shape == (1, 31, 1024, 1024)
     note_figure(
-        "ssa-1-1, 1024x1024, C = 31: " + ", ".join(f"{name} {seconds[name]:.1f} s, peak {peaks[name]:.2f} GB" for name in seconds)
+        "ssa-1-1, 1024x1024, C = 31: "
+        + ", ".join(f"{name} {seconds[name]:.1f} s, peak {peaks[name]:.2f} GB" for name in seconds)
     )
 
 

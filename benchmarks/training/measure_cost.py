@@ -1,9 +1,10 @@
-"""What a training step costs beside the bare forward and backward pass of the same network, and how long it waits for data.
+"""What a training step costs beside the bare forward and backward pass of the same network, and how long it waits for
+data.
 
     python benchmarks/training/measure_cost.py experiments/small_cpu.toml --steps 200
 
-The bare passes run before and after the training, in the same process: compare the ratio, not the seconds. Needs the scenes of the
-experiment.
+The bare passes run before and after the training, in the same process: compare the ratio, not the seconds. Needs the
+scenes of the experiment.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from pathlib import Path
 
 import torch
 
-from hyperfuse.loading.buckets import draw_batch
-from hyperfuse.networks.fusion_network import FusionNetwork
+from hyperfuse.data.sampler import draw_batch
+from hyperfuse.models.ssa import FusionNetwork
 from hyperfuse.training.experiment import Experiment, read_experiment
-from hyperfuse.training.run_log import read_log
+from hyperfuse.training.objective import BaseMaker, NetworkOnBatch, TrainingBatch, run_network
+from hyperfuse.training.run_folder import read_log
 from hyperfuse.training.scene_sets import GatheredScenes, gather_scenes
 from hyperfuse.training.train import train
-from hyperfuse.training.training_batch import BaseMaker, NetworkOnBatch, TrainingBatch, run_network
 
 WARM_UP = 5
 

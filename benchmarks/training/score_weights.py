@@ -1,9 +1,10 @@
 """Trained weights, ours and rivals', and closed forms on the test scenes of an experiment, at any scale: PSNR and SAM.
 
-    python benchmarks/training/score_weights.py experiments/joint_small.toml runs/*/weights --scales 4 8 3.2 5.7 --methods fuse
+    python benchmarks/training/score_weights.py experiments/joint_small.toml runs/*/weights --scales 4 8 3.2 5.7
+    --methods fuse
 
-One Markdown table per scale, one row for each method and each folder of weights. All of them see the same pairs; methods, and
-networks that add to one, are told how these were observed.
+One Markdown table per scale, one row for each method and each folder of weights. All of them see the same pairs;
+methods, and networks that add to one, are told how these were observed.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 
-from hyperfuse.methods.fuse_arrays import fuse_arrays
-from hyperfuse.networks.rivals.catalogue import AnyNetwork, load_any_network
-from hyperfuse.quality.metrics import psnr_db, spectral_angle_degrees
+from hyperfuse.methods.run import fuse_arrays
+from hyperfuse.metrics.metrics import psnr_db, spectral_angle_degrees
+from hyperfuse.models.baselines.catalogue import AnyNetwork, load_any_network
 from hyperfuse.training.experiment import read_experiment
 from hyperfuse.training.scene_sets import gather_scenes
 from hyperfuse.training.validation import Score, ValidationCase, validate
@@ -38,7 +39,9 @@ def main() -> None:
             _print_table(gather_scenes(experiment).cases, scale, rows)
 
 
-def _print_table(cases: list[ValidationCase], scale: float, rows: dict[str, Callable[[ValidationCase], Score | None]]) -> None:
+def _print_table(
+    cases: list[ValidationCase], scale: float, rows: dict[str, Callable[[ValidationCase], Score | None]]
+) -> None:
     print(f"\nPSNR dB / SAM degrees at x{scale:g}\n")
     print("| | " + " | ".join([*(case.name.rpartition(" ")[0] for case in cases), "mean"]) + " |")
     print("|---" * (len(cases) + 2) + "|", flush=True)

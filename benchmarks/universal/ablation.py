@@ -1,4 +1,5 @@
-"""What each part of `universal` brings: the trained method with one part taken away, on pairs that it was not trained on, blind.
+"""What each part of `universal` brings: the trained method with one part taken away, on pairs that it was not trained
+on, blind.
 
 python benchmarks/universal/ablation.py
 """
@@ -18,15 +19,15 @@ import torch
 from scenes import CASES, NOISES, Case, make_case
 from torch import Tensor
 
-from hyperfuse.estimation.estimate import estimate_observation
-from hyperfuse.estimation.observation import Observation
-from hyperfuse.methods.fuse_arrays import fuse_arrays
-from hyperfuse.methods.over_scene import SceneWise
+from hyperfuse.fusion.network import fuse_with_network
 from hyperfuse.methods.pair_model import principal_axes
+from hyperfuse.methods.run import fuse_arrays
+from hyperfuse.methods.scene_stats import SceneWise
 from hyperfuse.methods.universal import shipped_network
-from hyperfuse.networks.prior_network import BEYOND, LIKE_LOCAL_FUSE, PREDICTIONS, PriorNetwork
-from hyperfuse.prediction.network_fusion import fuse_with_network
-from hyperfuse.quality.metrics import psnr_db, spectral_angle_degrees
+from hyperfuse.metrics.metrics import psnr_db, spectral_angle_degrees
+from hyperfuse.models.prior import BEYOND, LIKE_LOCAL_FUSE, PREDICTIONS, PriorNetwork
+from hyperfuse.physics.estimate import estimate_observation
+from hyperfuse.physics.observation import Observation
 
 OFF = -20.0  # as an exponent: as good as 0
 HELD, FREE, BY_PIXEL, BY_PLAIN_PIXEL = 1, 2, 3, 4  # which predictions

@@ -1,4 +1,5 @@
-"""Pairs on which `universal` does little, or worse than local FUSE, blind: the scene, both errors on one scale, a spectrum.
+"""Pairs on which `universal` does little, or worse than local FUSE, blind: the scene, both errors on one scale, a
+spectrum.
 
 python benchmarks/universal/failures.py docs/images/universal_failures.png
 """
@@ -12,9 +13,9 @@ import matplotlib.pyplot as plt
 import numpy as np
 from scenes import make_case
 
-from hyperfuse.estimation.estimate import estimate_observation
-from hyperfuse.methods.fuse_arrays import fuse_arrays
-from hyperfuse.quality.metrics import psnr_db
+from hyperfuse.methods.run import fuse_arrays
+from hyperfuse.metrics.metrics import psnr_db
+from hyperfuse.physics.estimate import estimate_observation
 
 # Folder, scene, response, scale: bright roofs that the msi's bands do not tell apart; eight by eight coarse pixels.
 SHOWN = [("test", "abu_urban_4", "rgb+nir", 8), ("test", "enmap_potsdam_c", "rgb", 8)]

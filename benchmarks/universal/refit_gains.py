@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from hyperfuse.networks.prior_network import PriorNetwork
+from hyperfuse.models.prior import PriorNetwork
 from hyperfuse.training.experiment import read_experiment
 from hyperfuse.training.gain_fitting import fit_gains
 from hyperfuse.training.scene_sets import gather_scenes

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from scenes import CASES, NOISES, make_case
 from scipy.stats import spearmanr
 
-from hyperfuse.estimation.estimate import estimate_observation
-from hyperfuse.methods.fuse_arrays import fuse_arrays
+from hyperfuse.methods.run import fuse_arrays
+from hyperfuse.physics.estimate import estimate_observation
 
 BINS = 20
 
@@ -57,7 +57,9 @@ def measure(name: str, response: str, scale: int, noise: tuple[float, float] | N
     fused = fuse_arrays(case.hsi, case.msi, observation, "universal")
     expected = fuse_arrays(case.hsi, case.msi, observation, "uncertainty")
     error = (fused - case.reference).abs()
-    pixel_error, pixel_expected = (image.square().mean(0).sqrt().flatten().double().numpy() for image in (error, expected))
+    pixel_error, pixel_expected = (
+        image.square().mean(0).sqrt().flatten().double().numpy() for image in (error, expected)
+    )
     order = np.array_split(np.argsort(pixel_expected), BINS)
     return Reliability(
         f"{name}, {response}, x{scale}{', noisy' if noise else ''}",
@@ -75,7 +77,9 @@ def draw(found: list[Reliability], path: str) -> None:
         axes.plot(each.expected, each.true, color="#3b6ea5", alpha=0.45, linewidth=1.2)
     low, high = 1e-3, 0.2
     axes.plot([low, high], [low, high], color="black", linewidth=1, label="as expected")
-    axes.fill_between([low, high], [low / 2, high / 2], [low * 2, high * 2], color="0.9", label="within a factor of two", zorder=0)
+    axes.fill_between(
+        [low, high], [low / 2, high / 2], [low * 2, high * 2], color="0.9", label="within a factor of two", zorder=0
+    )
     axes.set(xscale="log", yscale="log", xlim=(low, high), ylim=(low, high))
     axes.set(xlabel="expected error (share of the scene's range)", ylabel="true error (of a twentieth of the pixels)")
     axes.set_title(f"Expected and true errors of universal, blind: {len(found)} pairs, one line each")

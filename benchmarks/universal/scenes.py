@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hyperfuse.degradation.response import find_response
-from hyperfuse.estimation.observation import known_observation
+from hyperfuse.physics.observation import known_observation
+from hyperfuse.physics.srf import find_response
 
 DATA = Path(os.environ.get("HYPERFUSE_DATA", Path(__file__).parents[3] / "shared" / "data"))
 CASES = [
@@ -32,22 +32,33 @@ class Case:
     reference: Tensor
 
 
-def make_case(name: str, response: str, scale: int, noise_db: tuple[float, float] | None, folder: str = "train") -> Case:
-    """Wald's protocol; the scene clipped at 0, divided by its 99.95th percentile, clipped to 1, cut to whole coarse pixels."""
+def make_case(
+    name: str, response: str, scale: int, noise_db: tuple[float, float] | None, folder: str = "train"
+) -> Case:
+    """Wald's protocol; the scene clipped at 0, divided by its 99.95th percentile, clipped to 1, cut to whole coarse
+    pixels.
+    """
     with np.load(DATA / folder / f"{name}.npz") as stored:
-        cube, wavelength_nm = np.clip(stored["cube"].astype(np.float64), 0, None), stored["wavelength_nm"].astype(np.float64)
+        cube, wavelength_nm = (
+            np.clip(stored["cube"].astype(np.float64), 0, None),
+            stored["wavelength_nm"].astype(np.float64),
+        )
     if len(wavelength_nm) != cube.shape[2]:
         wavelength_nm = np.linspace(400, 2500, cube.shape[2])
     height, width = (size // scale * scale for size in cube.shape[:2])
     cube = np.clip(cube[:height, :width] / np.percentile(cube, 99.95), 0, 1)
     reference = torch.from_numpy(np.ascontiguousarray(cube.transpose(2, 0, 1)))
-    weights = find_response(response, wavelength_nm, None, np.ones(len(wavelength_nm), dtype=bool), skip_uncovered=True).weights
+    weights = find_response(
+        response, wavelength_nm, None, np.ones(len(wavelength_nm), dtype=bool), skip_uncovered=True
+    ).weights
     matrix = torch.from_numpy(weights)
     observation = known_observation(matrix, float(scale))
     hsi = observation.spatial_operator((height, width), (height // scale, width // scale)).apply(reference)
     msi = torch.einsum("mc,cyx->myx", matrix, reference)
     if noise_db is not None:
-        hsi, msi = (_noisy(image, level, seed) for seed, (image, level) in enumerate(zip((hsi, msi), noise_db, strict=True)))
+        hsi, msi = (
+            _noisy(image, level, seed) for seed, (image, level) in enumerate(zip((hsi, msi), noise_db, strict=True))
+        )
     return Case(hsi.float(), msi.float(), reference.float())
 
 

@@ -1,6 +1,7 @@
 """How soon a person sees a large scene, and how soon a spectrum: in a real browser, on a GeoTIFF of 10000 x 10000 x 30.
 
-pytest benchmarks/viewer --benchmark-enable     about 10 GB of temporary files; with HYPERFUSE_LARGE_SCENES=FOLDER they are kept
+pytest benchmarks/viewer --benchmark-enable     about 10 GB of temporary files; with HYPERFUSE_LARGE_SCENES=FOLDER they
+are kept
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ import rasterio
 from affine import Affine
 from numpy.typing import NDArray
 from rasterio.windows import Window
+from tests.viewer.browsers import launched_browser, opened_page
+from tests.viewer.served_page import served
 
-from hyperfuse.viewer.overview_building import build_overviews
-from viewer.browsers import launched_browser, opened_page
-from viewer.served_page import served
+from hyperfuse.viewer.work import build_overviews
 
 SIDE, BANDS, STRIP = 10_000, 30, 512
 WAVELENGTH_NM = np.linspace(420, 2400, BANDS)
@@ -36,7 +37,9 @@ Note = Callable[[str], None]
 
 
 def write_large(path: Path, interleave: str) -> Path:
-    """6 GB of int16, compressed. `interleave`: "band" as hyperfuse writes it, or "pixel": all bands of a block together."""
+    """6 GB of int16, compressed. `interleave`: "band" as hyperfuse writes it, or "pixel": all bands of a block
+    together.
+    """
     profile = {
         "driver": "GTiff",
         "width": SIDE,
@@ -68,7 +71,10 @@ def write_large(path: Path, interleave: str) -> Path:
 
 def _strip(top: int, noise: NDArray[np.int16]) -> NDArray[np.int16]:
     """Fields of two surfaces, shaded."""
-    y, x = np.arange(top, top + len(noise), dtype=np.float32)[:, None] / 700, np.arange(SIDE, dtype=np.float32)[None, :] / 500
+    y, x = (
+        np.arange(top, top + len(noise), dtype=np.float32)[:, None] / 700,
+        np.arange(SIDE, dtype=np.float32)[None, :] / 500,
+    )
     fields = np.sin(x + 0.3 * np.sin(y)) * np.cos(y)
     shade = 60 * np.sin(9 * x) * np.sin(8 * y)
     green, soil = (1500 + 900 * fields + shade).astype(np.int16), (2200 - 700 * fields + shade).astype(np.int16)
@@ -102,7 +108,8 @@ def browser() -> Iterator[Any]:
 
 @dataclass(frozen=True)
 class Pictures:
-    """Seconds from asking for the page to the first picture and to the whole one, and what the first one took of the processors.
+    """Seconds from asking for the page to the first picture and to the whole one, and what the first one took of the
+    processors.
 
     The latter, of server and browser together, is what a busy machine has less of, and so needs longer for.
     """
@@ -176,7 +183,14 @@ def test_large_scene(scene: tuple[str, Path], browser: Any, note_figure: Note) -
 
 def test_start(scene: tuple[str, Path], note_figure: Note) -> None:
     """From typing the command to the page being served."""
-    command = [sys.executable, "-c", "from hyperfuse.cli.app import main; main()", "view", str(scene[1]), "--no-browser"]
+    command = [
+        sys.executable,
+        "-c",
+        "from hyperfuse.cli.app import main; main()",
+        "view",
+        str(scene[1]),
+        "--no-browser",
+    ]
     start = time.perf_counter()
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

@@ -4,7 +4,8 @@
     fused = hyperfuse.fuse("hsi.hdr", "msi.tif")
     hyperfuse.write_cube(fused, "fused.tif")
 
-Everything public is named here; it is loaded when first used, so that `import hyperfuse` and `hyperfuse --help` are instant.
+Everything public is named here; it is loaded when first used, so that `import hyperfuse` and `hyperfuse --help` are
+instant.
 """
 
 from __future__ import annotations
@@ -14,31 +15,32 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hyperfuse.cubes.cube import make_cube, physical_values
-    from hyperfuse.cubes.files import open_cube, write_cube
-    from hyperfuse.cubes.output_options import OutputOptions
-    from hyperfuse.cubes.summary import summarise
-    from hyperfuse.degradation.response import find_response
-    from hyperfuse.degradation.simulation import simulate_pair
+    from hyperfuse.benchmarking.run import benchmark
     from hyperfuse.errors import HyperfuseError
-    from hyperfuse.prediction.fuse_scene import fuse, fuse_files
-    from hyperfuse.quality.evaluation import evaluate
-    from hyperfuse.scoring.benchmark import benchmark
+    from hyperfuse.fusion.run import fuse, fuse_files
+    from hyperfuse.io.cube import make_cube, physical_values
+    from hyperfuse.io.files import open_cube, write_cube
+    from hyperfuse.io.output import OutputOptions
+    from hyperfuse.io.summary import summarise
+    from hyperfuse.metrics.evaluation import evaluate
+    from hyperfuse.physics.simulate import simulate_pair
+    from hyperfuse.physics.srf import find_response
+
 
 _HOMES = {
     "HyperfuseError": "hyperfuse.errors",
-    "OutputOptions": "hyperfuse.cubes.output_options",
-    "benchmark": "hyperfuse.scoring.benchmark",
-    "evaluate": "hyperfuse.quality.evaluation",
-    "find_response": "hyperfuse.degradation.response",
-    "fuse": "hyperfuse.prediction.fuse_scene",
-    "fuse_files": "hyperfuse.prediction.fuse_scene",
-    "make_cube": "hyperfuse.cubes.cube",
-    "open_cube": "hyperfuse.cubes.files",
-    "physical_values": "hyperfuse.cubes.cube",
-    "simulate_pair": "hyperfuse.degradation.simulation",
-    "summarise": "hyperfuse.cubes.summary",
-    "write_cube": "hyperfuse.cubes.files",
+    "OutputOptions": "hyperfuse.io.output",
+    "benchmark": "hyperfuse.benchmarking.run",
+    "evaluate": "hyperfuse.metrics.evaluation",
+    "find_response": "hyperfuse.physics.srf",
+    "fuse": "hyperfuse.fusion.run",
+    "fuse_files": "hyperfuse.fusion.run",
+    "make_cube": "hyperfuse.io.cube",
+    "open_cube": "hyperfuse.io.files",
+    "physical_values": "hyperfuse.io.cube",
+    "simulate_pair": "hyperfuse.physics.simulate",
+    "summarise": "hyperfuse.io.summary",
+    "write_cube": "hyperfuse.io.files",
 }
 
 __all__ = [

@@ -1,11 +1,13 @@
-"""Progress of anything that takes longer than two seconds: a bar with time left, or reports to whoever listens; and how to stop it.
+"""Progress of anything that takes longer than two seconds: a bar with time left, or reports to whoever listens; and how
+to stop it.
 
-Library code always reports progress; whether a person sees it is decided once, by the command line (`show_progress`). A program
-that has its own way of showing it (a window, a web page) listens instead:
+Library code always reports progress; whether a person sees it is decided once, by the command line (`show_progress`). A
+program that has its own way of showing it (a window, a web page) listens instead:
 
     stop = threading.Event()
     with listening(lambda report: print(report.description, report.done, report.total), cancel=stop):
-        fuse_files(...)                    # once stop.set() was called elsewhere: errors.Cancelled, raised between two steps
+        fuse_files(...)                    # once stop.set() was called elsewhere: errors.Cancelled, raised between two
+                                           steps
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ SECONDS_BEFORE_SHOWN = 2.0
 
 @dataclass(frozen=True)
 class ProgressReport:
-    """How far one piece of work is. `pixels` counts fine pixels (all bands together) where the work is made of pixels, else 0."""
+    """How far one piece of work is. `pixels` counts fine pixels (all bands together) where the work is made of pixels,
+    else 0.
+    """
 
     description: str
     unit: str
@@ -46,7 +50,9 @@ class ProgressReport:
 
     @property
     def seconds_left(self) -> float | None:
-        """None before the first step. Steps that were done before this run (`progress(..., done=)`) do not count as fast ones."""
+        """None before the first step. Steps that were done before this run (`progress(..., done=)`) do not count as
+        fast ones.
+        """
         return None if self.rate == 0 else (self.total - self.done) / self.rate
 
 
@@ -78,8 +84,8 @@ def progress_is_shown() -> bool:
 def listening(report: Callable[[ProgressReport], None], cancel: threading.Event | None = None) -> Iterator[None]:
     """Within the block, and in its thread, progress goes to `report` and not to a bar; setting `cancel` ends the work.
 
-    `report` is called in the thread that works, at the beginning and after every step of each piece of work. Work that is
-    cancelled raises `errors.Cancelled` at its next step and leaves nothing half behind.
+    `report` is called in the thread that works, at the beginning and after every step of each piece of work. Work that
+    is cancelled raises `errors.Cancelled` at its next step and leaves nothing half behind.
     """
     token = _listener.set(_Listener(report, cancel))
     try:

@@ -1,6 +1,8 @@
-"""A process whose files may not grow beyond a limit, which looks like a full disk: runs the commands given as JSON on its input.
+"""A process whose files may not grow beyond a limit, which looks like a full disk: runs the commands given as JSON on
+its input.
 
-Prints, as JSON, the exit code of each and everything that arrived on stderr meanwhile, also from libraries written in C.
+Prints, as JSON, the exit code of each and everything that arrived on stderr meanwhile, also from libraries written in
+C.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import sys
 import tempfile
 
 from hyperfuse.cli.app import run
-from hyperfuse.cubes import files
+from hyperfuse.io import files
 
 LARGEST_FILE = 40_000
 

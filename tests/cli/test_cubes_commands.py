@@ -1,4 +1,6 @@
-"""`hyperfuse info` and `hyperfuse convert`: what they print; bad input gets one clear line, exit code 2 and leaves nothing."""
+"""`hyperfuse info` and `hyperfuse convert`: what they print; bad input gets one clear line, exit code 2 and leaves
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +18,12 @@ import numpy as np
 import pytest
 import scipy.io
 import zarr
+from tests.io.random_cubes import FORMAT_BY_NAME, FORMATS, Format, assert_nothing_lost, sample_cube
 
 import peak_memory
-from cubes.random_cubes import FORMAT_BY_NAME, FORMATS, Format, assert_nothing_lost, sample_cube
 from hyperfuse.cli.app import run
-from hyperfuse.cubes.cube import make_cube
-from hyperfuse.cubes.files import open_cube, write_cube
+from hyperfuse.io.cube import make_cube
+from hyperfuse.io.files import open_cube, write_cube
 
 COMMAND = [sys.executable, "-c", "from hyperfuse.cli.app import main; main()"]
 HEADER = "ENVI\nsamples = 5\nlines = 6\nbands = 4\ndata type = 12\ninterleave = bsq\nbyte order = 0\n"
@@ -46,7 +48,9 @@ def complaint(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str
 
 class TestInfo:
     @pytest.mark.parametrize("through", FORMATS, ids=lambda each: each.name)
-    def test_json_is_strict_and_whole(self, through: Format, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_json_is_strict_and_whole(
+        self, through: Format, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         cube = sample_cube(dtype="float32")
         path = through.write(cube, tmp_path)
         assert run(["info", str(path), "--json"]) == 0
@@ -114,7 +118,9 @@ class TestInfo:
         assert done.returncode == 0
         assert len(done.stderr.splitlines()) == 1
         assert "hyperfuse: warning:" in done.stderr and "taken as micrometres" in done.stderr
-        quiet = subprocess.run([*COMMAND, "--quiet", "info", str(tmp_path / "s.h5")], capture_output=True, text=True, check=False)
+        quiet = subprocess.run(
+            [*COMMAND, "--quiet", "info", str(tmp_path / "s.h5")], capture_output=True, text=True, check=False
+        )
         assert (quiet.returncode, quiet.stderr) == (0, "")
 
 
@@ -141,7 +147,10 @@ class TestConvert:
         [
             (["missing.tif", "out.nc"], "missing.tif does not exist"),
             (["s.tif", "out.xyz"], "unknown suffix '.xyz'"),
-            (["s.tif", "missing/out.tif"], "missing is not a folder; expected an existing folder for the output; mkdir -p"),
+            (
+                ["s.tif", "missing/out.tif"],
+                "missing is not a folder; expected an existing folder for the output; mkdir -p",
+            ),
             (["s.tif", "out.tif", "--co", "COMPRESS"], "--co COMPRESS; expected --co NAME=VALUE"),
             (["s.tif", "out.nc", "--co", "FOO=1"], "option FOO"),
             (["s.tif", "out.tif", "--variable", "x"], "a variable or band axis for s.tif"),
@@ -266,7 +275,11 @@ class TestBadInput:
     def test_no_cube_in_it(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         scipy.io.savemat(tmp_path / "s.mat", {"flat": np.zeros((3, 4)), "name": "x"})
         line = complaint(capsys, "info", tmp_path / "s.mat")
-        assert "no 3-D array of numbers in" in line and "it holds flat (3x4 float64)" in line and "expected one 3-D array" in line
+        assert (
+            "no 3-D array of numbers in" in line
+            and "it holds flat (3x4 float64)" in line
+            and "expected one 3-D array" in line
+        )
         np.savez(tmp_path / "s.npz", flat=np.zeros((3, 4)))
         assert "flat (3x4 float64)" in complaint(capsys, "info", tmp_path / "s.npz")
         np.save(tmp_path / "s.npy", np.array([{"a": 1}], dtype=object), allow_pickle=True)
@@ -300,7 +313,9 @@ class TestBadInput:
 
 @pytest.fixture(scope="module")
 def full_disk(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, str, Path, dict[str, bytes]]]:
-    """Converting to every format, over an old target, where files cannot grow: exit code, stderr, target, what was there before."""
+    """Converting to every format, over an old target, where files cannot grow: exit code, stderr, target, what was
+    there before.
+    """
     folder = tmp_path_factory.mktemp("full")
     source = folder / "in.npy"
     np.save(source, np.random.default_rng(0).integers(0, 65535, (130, 128, 6), dtype=np.uint16))
@@ -310,7 +325,9 @@ def full_disk(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, 
         target = through.write(sample_cube(), folder / through.name, "old")
         before[through.name] = (target, contents_of(target.parent))
         options = [part for name, value in through.options.items() for part in ("--co", f"{name}={value}")]
-        commands.append(["convert", str(source), str(target), "--overwrite", *options, *(["--cog"] if through.cog else [])])
+        commands.append(
+            ["convert", str(source), str(target), "--overwrite", *options, *(["--cog"] if through.cog else [])]
+        )
     program = [sys.executable, str(Path(__file__).with_name("full_disk.py"))]
     done = subprocess.run(program, input=json.dumps(commands), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -7,35 +7,27 @@ from dataclasses import replace
 
 import pytest
 import torch
+from tests.methods.tiny_pairs import tiny_pair
 
-from hyperfuse.degradation.operators import SpatialOperator
-from hyperfuse.estimation.observation import known_observation
-from hyperfuse.methods.bicubic import interpolation_matrix, upsample
 from hyperfuse.methods.catalogue import DEFAULT
-from hyperfuse.methods.conditioning import condition_on_hsi, condition_on_msi
-from hyperfuse.methods.detail_injection import glp
+from hyperfuse.methods.cnmf import pure_pixels
 from hyperfuse.methods.hysure import _cosine_basis, _differences, _divergence, _smoothed
-from hyperfuse.methods.local_regression import (
-    LIKENESS,
-    REACH,
-    RIDGE_OF_NEIGHBOURHOOD,
-    WIDTH,
-    _Neighbourhoods,
-    solve_small,
-)
-from hyperfuse.methods.nodata import fill_missing
-from hyperfuse.methods.over_scene import alone
-from hyperfuse.methods.pair_model import model_pair, principal_axes
-from hyperfuse.methods.selection import choose_method, degraded_once_more, scores_once_more
-from hyperfuse.methods.unmixing import pure_pixels
-from hyperfuse.methods.window import Window
-from methods.tiny_pairs import tiny_pair
+from hyperfuse.methods.injection import glp
+from hyperfuse.methods.local_fuse import LIKENESS, REACH, RIDGE_OF_NEIGHBOURHOOD, WIDTH, _Neighbourhoods, solve_small
+from hyperfuse.methods.pair_model import condition_on_hsi, condition_on_msi, model_pair, principal_axes
+from hyperfuse.methods.run import choose_method, degraded_once_more, scores_once_more
+from hyperfuse.methods.scene_stats import alone
+from hyperfuse.methods.window import Window, fill_missing, interpolation_matrix, upsample
+from hyperfuse.physics.observation import known_observation
+from hyperfuse.physics.operators import SpatialOperator
 
 
 def test_the_two_steps_are_the_exact_posterior_mean():
     """Against the normal equations of the whole problem, dense: every pixel, every component, both images at once."""
     pair = tiny_pair(8, 3, (3, 4), 2, snr_db=30.0)
-    observation = replace(pair.observation, hsi_noise=torch.full((8,), 0.03).double(), msi_noise=torch.full((3,), 0.02).double())
+    observation = replace(
+        pair.observation, hsi_noise=torch.full((8,), 0.03).double(), msi_noise=torch.full((3,), 0.02).double()
+    )
     model = alone(model_pair(Window(pair.hsi.double(), pair.msi.double(), observation), most_components=4))
     generator = torch.Generator().manual_seed(0)
     root = torch.randn(4, 4, generator=generator, dtype=torch.float64)
@@ -92,9 +84,13 @@ def test_bicubic_reproduces_a_ramp_and_a_constant():
 
 
 def slow_trust(wanted, got):
-    """The least squares slope of one band's detail on another's, times Stein's shrinkage 1 - variance / slope^2, within 0 and 1."""
+    """The least squares slope of one band's detail on another's, times Stein's shrinkage 1 - variance / slope^2, within
+    0 and 1.
+    """
     slope = sum(a * b for a, b in zip(wanted, got, strict=True)) / sum(b * b for b in got)
-    variance = sum((a - slope * b) ** 2 for a, b in zip(wanted, got, strict=True)) / (len(got) - 2) / sum(b * b for b in got)
+    variance = (
+        sum((a - slope * b) ** 2 for a, b in zip(wanted, got, strict=True)) / (len(got) - 2) / sum(b * b for b in got)
+    )
     return min(1.0, max(0.0, slope * max(0.0, 1 - variance / slope**2)))
 
 
@@ -152,7 +148,9 @@ def test_local_regression_by_loops(fine, scale):
     def image(bands, size):
         return torch.randn(bands, *size, generator=generator, dtype=torch.float64)
 
-    learned = _Neighbourhoods(image(2, coarse), image(3, coarse), image(3, coarse), 0.01 * torch.eye(3).double(), scale, (0.0, 0.0))
+    learned = _Neighbourhoods(
+        image(2, coarse), image(3, coarse), image(3, coarse), 0.01 * torch.eye(3).double(), scale, (0.0, 0.0)
+    )
     fine_detail, fine_msi = image(3, fine), image(3, fine)
     expected = slow_local_prediction(learned, fine_detail, fine_msi)
     torch.testing.assert_close(learned.predict(fine_detail, fine_msi), expected, atol=1e-9, rtol=1e-7)
@@ -162,7 +160,10 @@ def test_small_systems():
     generator = torch.Generator().manual_seed(2)
     for size in (1, 2, 5):
         root = torch.randn(7, size, size, generator=generator, dtype=torch.float64)
-        system, right = root @ root.mT + 0.1 * torch.eye(size), torch.randn(7, size, generator=generator, dtype=torch.float64)
+        system, right = (
+            root @ root.mT + 0.1 * torch.eye(size),
+            torch.randn(7, size, generator=generator, dtype=torch.float64),
+        )
         torch.testing.assert_close(solve_small(system, right), torch.linalg.solve(system, right))
 
 

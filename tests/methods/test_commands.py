@@ -6,10 +6,10 @@ import json
 
 import numpy as np
 import pytest
+from tests.methods.tiny_pairs import tiny_pair
 
 from hyperfuse.cli.app import run
 from hyperfuse.methods.catalogue import METHODS
-from methods.tiny_pairs import tiny_pair
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +24,9 @@ def files(tmp_path_factory):
 def test_methods_lists_every_name_with_its_reference(capsys):
     assert run(["methods"]) == 0
     listed = capsys.readouterr().out
-    assert all(name in listed and method.line in listed and method.reference in listed for name, method in METHODS.items())
+    assert all(
+        name in listed and method.line in listed and method.reference in listed for name, method in METHODS.items()
+    )
     assert "auto" in listed
 
 

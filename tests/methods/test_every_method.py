@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 import torch
+from tests.methods.tiny_pairs import psnr_db, tiny_pair
 
 from hyperfuse.errors import BandError, GridError, OptionError, ValueRangeError
-from hyperfuse.estimation.observation import known_observation
 from hyperfuse.methods.catalogue import METHODS
-from hyperfuse.methods.fuse_arrays import fuse_arrays
-from methods.tiny_pairs import psnr_db, tiny_pair
+from hyperfuse.methods.run import fuse_arrays
+from hyperfuse.physics.observation import known_observation
 
 WITH_DETAIL = [name for name in METHODS if name != "bicubic"]
 
@@ -20,7 +20,9 @@ def worse_than_bicubic_db(name, pair, observation=None):
     observation = observation or pair.observation
     fused = fuse_arrays(pair.hsi, pair.msi, observation, name)
     assert torch.isfinite(fused).all()
-    return psnr_db(fuse_arrays(pair.hsi, pair.msi, observation, "bicubic"), pair.reference) - psnr_db(fused, pair.reference)
+    return psnr_db(fuse_arrays(pair.hsi, pair.msi, observation, "bicubic"), pair.reference) - psnr_db(
+        fused, pair.reference
+    )
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -32,7 +34,11 @@ def test_shape_type_and_gain_over_bicubic(name, bands, msi_bands, coarse, scale)
     fused = fuse_arrays(pair.hsi, pair.msi, pair.observation, name)
     assert fused.shape == pair.reference.shape
     assert fused.dtype == torch.float32
-    assert worse_than_bicubic_db(name, pair) <= 0 if name == "bicubic" or msi_bands == 1 else worse_than_bicubic_db(name, pair) < -2
+    assert (
+        worse_than_bicubic_db(name, pair) <= 0
+        if name == "bicubic" or msi_bands == 1
+        else worse_than_bicubic_db(name, pair) < -2
+    )
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -154,7 +160,9 @@ def test_consistency_reproduces_the_hsi(name):
 def test_auto_is_at_least_as_good_as_most():
     pair = tiny_pair(20, 3, (24, 24), 3)
     chosen = psnr_db(fuse_arrays(pair.hsi, pair.msi, pair.observation, "auto"), pair.reference)
-    scores = sorted(psnr_db(fuse_arrays(pair.hsi, pair.msi, pair.observation, name), pair.reference) for name in METHODS)
+    scores = sorted(
+        psnr_db(fuse_arrays(pair.hsi, pair.msi, pair.observation, name), pair.reference) for name in METHODS
+    )
     assert chosen >= scores[-3] - 0.1
 
 
@@ -181,13 +189,17 @@ def test_noise_of_many_msi_bands_is_not_fitted(name):
         hsi_noise=torch.full((30,), hsi_noise, dtype=torch.float64),
         msi_noise=torch.full((10,), msi_noise, dtype=torch.float64),
     )
-    informed, plain = (psnr_db(fuse_arrays(pair.hsi, pair.msi, told, method), pair.reference) for method in (name, "glp"))
+    informed, plain = (
+        psnr_db(fuse_arrays(pair.hsi, pair.msi, told, method), pair.reference) for method in (name, "glp")
+    )
     assert informed > plain + 1
 
 
 @pytest.mark.parametrize("name", ["sfim", "gsa", "glp", "cnmf"])
 def test_values_that_agree_while_detail_does_not(name):
-    """The msi follows every hsi band in the large and opposes it in the small: gains regressed on values turn detail around."""
+    """The msi follows every hsi band in the large and opposes it in the small: gains regressed on values turn detail
+    around.
+    """
     pair = tiny_pair(8, 1, (16, 16), 4)
     detail = pair.reference - pair.reference.mean((1, 2), keepdim=True)
     smooth = 2 + torch.cos(torch.pi * (torch.arange(64.0) + 0.5) / 64)[:, None]

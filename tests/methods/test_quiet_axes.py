@@ -6,21 +6,25 @@ import pytest
 import torch
 from torch import Tensor
 
-from hyperfuse.methods.over_scene import alone
+from hyperfuse.methods.details import quiet_axes
 from hyperfuse.methods.pair_model import principal_axes
-from hyperfuse.methods.quiet_axes import quiet_axes
+from hyperfuse.methods.scene_stats import alone
 
 BANDS, PIXELS, RANK = 120, 16, 3
 
 
 def smooth_scene(*, rough: bool = False) -> tuple[Tensor, Tensor]:
-    """An hsi (C, h, w) of three smooth spectra, or of the same with their bands shuffled, and an orthonormal basis of them."""
+    """An hsi (C, h, w) of three smooth spectra, or of the same with their bands shuffled, and an orthonormal basis of
+    them.
+    """
     generator = torch.Generator().manual_seed(3)
     position = torch.linspace(0, 1, BANDS, dtype=torch.float64)
     spectra = torch.stack([torch.exp(-0.5 * ((position - centre) / 0.15) ** 2) for centre in (0.2, 0.5, 0.8)], dim=1)
     if rough:
         spectra = spectra[torch.randperm(BANDS, generator=generator)]
-    weights = torch.randn(RANK, PIXELS * PIXELS, generator=generator, dtype=torch.float64) * torch.tensor([[1.0], [0.5], [0.2]])
+    weights = torch.randn(RANK, PIXELS * PIXELS, generator=generator, dtype=torch.float64) * torch.tensor(
+        [[1.0], [0.5], [0.2]]
+    )
     return (spectra @ weights).reshape(BANDS, PIXELS, PIXELS), torch.linalg.qr(spectra)[0]
 
 

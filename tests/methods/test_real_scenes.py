@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tests.methods.tiny_pairs import TinyPair, psnr_db
 
-from hyperfuse.degradation.operators import separable
-from hyperfuse.estimation.estimate import KnownParts, estimate_observation
-from hyperfuse.estimation.observation import known_observation
-from hyperfuse.methods.bicubic import interpolation_matrix
 from hyperfuse.methods.catalogue import METHODS
-from hyperfuse.methods.fuse_arrays import fuse_arrays
-from methods.tiny_pairs import TinyPair, psnr_db
+from hyperfuse.methods.run import fuse_arrays
+from hyperfuse.methods.window import interpolation_matrix
+from hyperfuse.physics.estimate import KnownParts, estimate_observation
+from hyperfuse.physics.observation import known_observation
+from hyperfuse.physics.operators import separable
 
 DATA = Path(os.environ.get("HYPERFUSE_DATA", Path(__file__).parents[3] / "shared" / "data"))
 pytestmark = [
@@ -43,7 +43,9 @@ def real_pair(name, scale=4, sigma=None, shift=(0.0, 0.0)):
     reference = reference[:, :height, :width]
     observation = known_observation(response, float(scale), sigma, shift)
     hsi = observation.spatial_operator((height, width), (height // scale, width // scale)).apply(reference)
-    return TinyPair(reference.float(), hsi.float(), torch.einsum("mc,cyx->myx", response, reference).float(), observation)
+    return TinyPair(
+        reference.float(), hsi.float(), torch.einsum("mc,cyx->myx", response, reference).float(), observation
+    )
 
 
 @pytest.mark.parametrize("name", SCENES)
@@ -78,7 +80,9 @@ def test_local_fuse_is_never_far_below_fuse(name):
 
 def onto_hsi_grid(image, shift):
     """The image where the hsi's own grid looks."""
-    rows, columns = (interpolation_matrix(size, size, 1.0, -move) for size, move in zip(image.shape[1:], shift, strict=True))
+    rows, columns = (
+        interpolation_matrix(size, size, 1.0, -move) for size, move in zip(image.shape[1:], shift, strict=True)
+    )
     return separable(rows, columns, image)
 
 

@@ -1,4 +1,6 @@
-"""The method that ships with weights: any bands, any scale; what its network may change and what not; how it is trained."""
+"""The method that ships with weights: any bands, any scale; what its network may change and what not; how it is
+trained.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +10,19 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.methods.tiny_pairs import tiny_pair
 
 import hyperfuse
-from hyperfuse.methods.fuse_arrays import fuse_arrays
+from hyperfuse.fusion.network import fuse_with_network
 from hyperfuse.methods.guided_regression import GuidedRegression
-from hyperfuse.methods.local_regression import solve_lower, solve_small
-from hyperfuse.methods.over_scene import alone
+from hyperfuse.methods.local_fuse import solve_lower, solve_small
+from hyperfuse.methods.run import fuse_arrays
+from hyperfuse.methods.scene_stats import alone
 from hyperfuse.methods.universal import fuse_guided, shipped_network
 from hyperfuse.methods.window import Window
-from hyperfuse.networks.prior_network import PriorConfig, PriorNetwork
-from hyperfuse.prediction.network_fusion import fuse_with_network
-from hyperfuse.quality.metrics import psnr_db
+from hyperfuse.metrics.metrics import psnr_db
+from hyperfuse.models.prior import PriorConfig, PriorNetwork
 from hyperfuse.training.objective import decibel_loss
-from methods.tiny_pairs import tiny_pair
 
 WEIGHTS = Path(hyperfuse.__file__).parent / "weights" / "universal"
 
@@ -32,7 +34,9 @@ def test_any_number_of_bands(bands, msi_bands):
     fused = fuse_arrays(pair.hsi, pair.msi, pair.observation, "universal")
     assert fused.shape == pair.reference.shape and bool(torch.isfinite(fused).all())
     bicubic = fuse_arrays(pair.hsi, pair.msi, pair.observation, "bicubic")
-    assert psnr_db(fused.numpy(), pair.reference.float().numpy()) > psnr_db(bicubic.numpy(), pair.reference.float().numpy())
+    assert psnr_db(fused.numpy(), pair.reference.float().numpy()) > psnr_db(
+        bicubic.numpy(), pair.reference.float().numpy()
+    )
 
 
 @pytest.mark.parametrize(("coarse", "scale"), [((20, 22), 1.5), ((9, 10), 5.7), ((6, 5), 32.0)])
@@ -45,7 +49,8 @@ def test_any_real_scale(coarse, scale):
 def test_is_the_default():
     pair = tiny_pair()
     assert torch.equal(
-        fuse_arrays(pair.hsi, pair.msi, pair.observation), fuse_arrays(pair.hsi, pair.msi, pair.observation, "universal")
+        fuse_arrays(pair.hsi, pair.msi, pair.observation),
+        fuse_arrays(pair.hsi, pair.msi, pair.observation, "universal"),
     )
 
 
@@ -103,7 +108,9 @@ def test_slopes_on_the_msi_alone_know_no_features():
     torch.manual_seed(0)
     size = (6, 7)
     keys, inputs, wanted = torch.randn(2, *size), torch.randn(3, *size), torch.randn(4, *size)
-    both = GuidedRegression(keys, torch.zeros(1, *size), inputs, torch.cat([wanted, wanted]), 0.1 * torch.eye(3), bands=2)
+    both = GuidedRegression(
+        keys, torch.zeros(1, *size), inputs, torch.cat([wanted, wanted]), 0.1 * torch.eye(3), bands=2
+    )
     of_msi = replace(both, inputs=inputs[:2], ridge=0.1 * torch.eye(2))
     everywhere = range(size[0]), range(size[1])
     with_feature, plain = both.predict_left_out(*everywhere).chunk(2)

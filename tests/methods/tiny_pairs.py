@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hyperfuse.estimation.observation import Observation, known_observation
+from hyperfuse.physics.observation import Observation, known_observation
 
 
 @dataclass(frozen=True)

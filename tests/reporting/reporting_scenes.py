@@ -6,9 +6,11 @@ import numpy as np
 import xarray as xr
 from affine import Affine
 
-from hyperfuse.cubes.cube import make_cube
+from hyperfuse.io.cube import make_cube
 
-WAVELENGTH_NM = np.concatenate([np.arange(420, 1340, 40), np.arange(1460, 1800, 40), np.arange(1980, 2400, 40)]).astype(float)
+WAVELENGTH_NM = np.concatenate([np.arange(420, 1340, 40), np.arange(1460, 1800, 40), np.arange(1980, 2400, 40)]).astype(
+    float
+)
 
 
 def transform(pixel: float) -> Affine:
@@ -33,7 +35,9 @@ def make_hsi(reference: xr.DataArray, scale: int = 4) -> xr.DataArray:
 
 def make_msi(reference: xr.DataArray) -> xr.DataArray:
     bands = [1, 3, 6, 11]
-    return make_cube(reference.values[bands], wavelength_nm=WAVELENGTH_NM[bands], crs="EPSG:32632", transform=transform(10))
+    return make_cube(
+        reference.values[bands], wavelength_nm=WAVELENGTH_NM[bands], crs="EPSG:32632", transform=transform(10)
+    )
 
 
 def repeated(hsi: xr.DataArray, scale: int = 4) -> xr.DataArray:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hyperfuse.cubes.cube import make_cube
+from hyperfuse.io.cube import make_cube
 from hyperfuse.reporting.colour import colour_composite, composite_bands, stretch_limits
 
 

@@ -9,13 +9,12 @@ import pytest
 import xarray as xr
 from matplotlib import _pylab_helpers, image, rcParams
 from matplotlib.figure import Figure
+from tests.reporting.reporting_scenes import make_hsi, make_msi, make_reference, repeated
 
-from hyperfuse.cubes.cube import make_cube
 from hyperfuse.errors import CubeWriteError, OptionError, ValueRangeError
-from hyperfuse.reporting.error_map import error_map
-from hyperfuse.reporting.figure_layout import plan_layout
+from hyperfuse.io.cube import make_cube
+from hyperfuse.reporting.colour import error_map, plan_layout
 from hyperfuse.reporting.fusion_figure import fusion_figure
-from reporting.reporting_scenes import make_hsi, make_msi, make_reference, repeated
 
 
 def draw(path: Path, reference: xr.DataArray, methods: dict[str, xr.DataArray]) -> Path:
@@ -42,7 +41,9 @@ def test_poor_data_still_makes_a_picture(tmp_path: Path) -> None:
     bad = np.arange(len(values)) == 4
     holey = reference.copy(data=values).assign_coords(good=("band", ~bad))
     nothing = reference.copy(data=np.full(reference.shape, np.nan))
-    methods = {"nothing at all with a very long name indeed": nothing} | {f"method {n}": reference + n for n in range(12)}
+    methods = {"nothing at all with a very long name indeed": nothing} | {
+        f"method {n}": reference + n for n in range(12)
+    }
     assert image.imread(draw(tmp_path / "a.png", holey, methods)).shape[1] == 1600
     assert image.imread(draw(tmp_path / "b.png", reference, {"exact": reference})).shape[1] == 1600
 
@@ -52,7 +53,13 @@ def test_cubes_without_wavelengths_and_place(tmp_path: Path) -> None:
     hsi = make_cube(make_hsi(make_reference()).values)
     msi = make_cube(reference.values[:1])
     path = fusion_figure(
-        tmp_path / "a.png", hsi=hsi, msi=msi, reference=reference, fused_by_method={"a": reference * 1.1}, scale=4, title=""
+        tmp_path / "a.png",
+        hsi=hsi,
+        msi=msi,
+        reference=reference,
+        fused_by_method={"a": reference * 1.1},
+        scale=4,
+        title="",
     )
     assert path.exists()
 

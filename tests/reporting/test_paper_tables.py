@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hyperfuse.loading.scene_catalogue import DATASETS
-from hyperfuse.reporting.paper_tables.printed import (
+from hyperfuse.benchmarking.paper import (
     METRICS,
     ergas_as_defined,
     printed_ablations,
@@ -13,6 +12,7 @@ from hyperfuse.reporting.paper_tables.printed import (
     printed_scores,
     warnings_of,
 )
+from hyperfuse.data.scenes import DATASETS
 
 METHODS = ["DSPNet", "MIMO-SST", "DCINN", "DCFormer", "PSTUN", "LRTN", "SSA"]
 SEVEN = ["CAVE", "PaviaC", "Harvard", "PaviaU", "Chikusei", "Botswana", "WDC"]
@@ -29,17 +29,36 @@ def test_seven_data_sets_four_scales_seven_methods():
         if method != "DCFormer" or scale <= 8
     }
     assert {(each.dataset, each.scale, each.method) for each in main} == expected
-    assert all(float(each.figures[metric].mean) > 0 and each.figures[metric].deviation for each in main for metric in METRICS)
+    assert all(
+        float(each.figures[metric].mean) > 0 and each.figures[metric].deviation for each in main for metric in METRICS
+    )
     assert set(SEVEN) | {"Houston", "Loukia"} == set(DATASETS)
 
 
 def test_figures_as_printed():
     (ssa,) = (each for each in printed_scores("cave", 4) if each.method == "SSA")
-    assert [ssa.figures[metric].text for metric in METRICS] == ["45.96 ± 4.69", "2.55 ± 1.00", "1.72 ± 1.13", "0.994 ± 0.005"]
+    assert [ssa.figures[metric].text for metric in METRICS] == [
+        "45.96 ± 4.69",
+        "2.55 ± 1.00",
+        "1.72 ± 1.13",
+        "0.994 ± 0.005",
+    ]
     (lrtn,) = (each for each in printed_scores("WDC", 32) if each.method == "LRTN")
-    assert [lrtn.figures[metric].text for metric in METRICS] == ["34.99 ± 1.95", "3.94 ± 0.50", "8.31 ± 1.18", "0.945 ± 0.011"]
+    assert [lrtn.figures[metric].text for metric in METRICS] == [
+        "34.99 ± 1.95",
+        "3.94 ± 0.50",
+        "8.31 ± 1.18",
+        "0.945 ± 0.011",
+    ]
     psnr = {(each.scale, each.method): each.figures["psnr_db"].mean for each in printed_scores("CAVE")}
-    assert [psnr[scale, "SSA"] for scale in (4, 8, 16, 32, 3.2, 5.7)] == ["45.96", "38.80", "31.84", "28.06", "45.02", "43.49"]
+    assert [psnr[scale, "SSA"] for scale in (4, 8, 16, 32, 3.2, 5.7)] == [
+        "45.96",
+        "38.80",
+        "31.84",
+        "28.06",
+        "45.02",
+        "43.49",
+    ]
     assert psnr[3.2, "bicubic"] == "38.50"
     assert [each.figures["psnr_db"].mean for each in printed_scores("Loukia")] == ["36.25", "35.80", "35.92", "36.42"]
 

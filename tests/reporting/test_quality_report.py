@@ -14,16 +14,14 @@ from affine import Affine
 
 from hyperfuse import evaluate, fuse, fuse_files, make_cube, open_cube, simulate_pair, write_cube
 from hyperfuse.cli.app import run
-from hyperfuse.cubes.lazy import lazy_variable
 from hyperfuse.errors import BandError, CubeWriteError, GridError, OptionError
-from hyperfuse.networks.rivals.mimo_sst import MimoSst, MimoSstConfig
-from hyperfuse.reporting import examined_part
-from hyperfuse.reporting.examined_part import examine
-from hyperfuse.reporting.page_charts import DASH, Line, line_chart
-from hyperfuse.reporting.page_pictures import highest_square, thinned
-from hyperfuse.reporting.quality_report import InputFile, write_quality_report
-from hyperfuse.reporting.recorded_choices import recorded_choices
-from hyperfuse.reporting.score_sentences import score_groups
+from hyperfuse.io.lazy import lazy_variable
+from hyperfuse.models.baselines.mimo_sst import MimoSst, MimoSstConfig
+from hyperfuse.reporting import examine as examined_part
+from hyperfuse.reporting.examine import examine, recorded_choices
+from hyperfuse.reporting.page_parts import DASH, Line, highest_square, line_chart, thinned
+from hyperfuse.reporting.report import InputFile, write_quality_report
+from hyperfuse.reporting.sentences import score_groups
 
 VOID = {"meta", "img", "br", "line", "path"}
 
@@ -33,15 +31,21 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """hsi.tif, msi.tif, reference.tif, fused.tif: patches of four materials, 96 x 80 pixels, 12 bands, x4."""
     random = np.random.default_rng(5)
     wavelength = np.linspace(430, 950, 12)
-    spectra = np.stack([0.3 + 0.2 * np.sin(wavelength / width + phase) for width, phase in ((90, 0), (140, 1), (70, 2), (200, 3))])
+    spectra = np.stack(
+        [0.3 + 0.2 * np.sin(wavelength / width + phase) for width, phase in ((90, 0), (140, 1), (70, 2), (200, 3))]
+    )
     labels = np.kron(random.integers(0, 4, (24, 20)), np.ones((4, 4), int))
     values = spectra[labels].transpose(2, 0, 1) * (1 + 0.1 * random.standard_normal((96, 80)))
-    scene = make_cube(values.astype(np.float32), wavelength_nm=wavelength, crs=32633, transform=Affine(10, 0, 5e5, 0, -10, 5e6))
+    scene = make_cube(
+        values.astype(np.float32), wavelength_nm=wavelength, crs=32633, transform=Affine(10, 0, 5e5, 0, -10, 5e6)
+    )
     folder = tmp_path_factory.mktemp("report")
     pair = simulate_pair(scene, 4, "rgb+nir")
     for name, cube in (("hsi", pair.hsi), ("msi", pair.msi), ("reference", pair.reference)):
         write_cube(cube, folder / f"{name}.tif")
-    fuse_files(folder / "hsi.tif", folder / "msi.tif", folder / "fused.tif", method="gsa", psf_fwhm=4.0, shift=(0.0, 0.0))
+    fuse_files(
+        folder / "hsi.tif", folder / "msi.tif", folder / "fused.tif", method="gsa", psf_fwhm=4.0, shift=(0.0, 0.0)
+    )
     return folder
 
 
@@ -90,7 +94,9 @@ def test_a_page_with_a_reference(folder: Path, tmp_path: Path) -> None:
         folder / "fused.tif", page, hsi=folder / "hsi.tif", msi=folder / "msi.tif", reference=folder / "reference.tif"
     )
     found = outline(page)
-    assert all(address.startswith(("data:image/png;base64,", "#")) for address in found.addresses), "nothing from elsewhere"
+    assert all(address.startswith(("data:image/png;base64,", "#")) for address in found.addresses), (
+        "nothing from elsewhere"
+    )
     assert {address[1:] for address in found.addresses if address.startswith("#")} <= set(found.ids)
     assert found.images >= 4 + 4 + 8
     assert found.without_text == 0
@@ -109,7 +115,15 @@ def test_a_page_with_a_reference(folder: Path, tmp_path: Path) -> None:
 
 def test_the_command_without_a_reference(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page = tmp_path / "report.html"
-    inputs = [str(folder / "fused.tif"), "--hsi", str(folder / "hsi.tif"), "--msi", str(folder / "msi.tif"), "-o", str(page)]
+    inputs = [
+        str(folder / "fused.tif"),
+        "--hsi",
+        str(folder / "hsi.tif"),
+        "--msi",
+        str(folder / "msi.tif"),
+        "-o",
+        str(page),
+    ]
     assert run(["-q", "report", *inputs, "--method", "bicubic", "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert printed == figures(page)
@@ -122,7 +136,18 @@ def test_the_command_without_a_reference(folder: Path, tmp_path: Path, capsys: p
 
 def test_fuse_writes_it_too(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pair = [str(folder / "hsi.tif"), str(folder / "msi.tif")]
-    command = ["-q", "fuse", *pair, "-o", str(tmp_path / "out.tif"), "--method", "gsa", "--no-estimate", "--bands", "1-5"]
+    command = [
+        "-q",
+        "fuse",
+        *pair,
+        "-o",
+        str(tmp_path / "out.tif"),
+        "--method",
+        "gsa",
+        "--no-estimate",
+        "--bands",
+        "1-5",
+    ]
     assert run([*command, "--report"]) == 0
     assert capsys.readouterr().out.split() == [str(tmp_path / "out.tif"), str(tmp_path / "out.html")]
     assert figures(tmp_path / "out.html")["examined"]["bands"] == 5
@@ -244,7 +269,9 @@ def test_what_does_not_belong_together_is_refused_and_nothing_written(folder: Pa
 def test_the_record_is_read_back() -> None:
     cube = make_cube(np.zeros((1, 2, 2)))
     cube.attrs["hyperfuse_method"] = "gsa"
-    cube.attrs["hyperfuse_options"] = "estimate=False psf_fwhm=4.5 shift=(0.5, -1.0) trust=hsi response=a b.csv consistency=True"
+    cube.attrs["hyperfuse_options"] = (
+        "estimate=False psf_fwhm=4.5 shift=(0.5, -1.0) trust=hsi response=a b.csv consistency=True"
+    )
     found = recorded_choices(cube)
     assert (found.method, found.estimate, found.psf_fwhm, found.shift) == ("gsa", False, 4.5, (0.5, -1.0))
     assert (found.trusts_hsi, found.response, found.consistency, found.local_shift) == (True, "a b.csv", True, False)
@@ -282,7 +309,10 @@ def test_one_band_has_no_angles_and_can_still_be_seen(folder: Path, tmp_path: Pa
 def test_ticks_are_told_apart() -> None:
     along = np.array([1.0])
     chart = line_chart(
-        [Line(str(height), "fused", along, np.array([height])) for height in (34561.2, 34563.1)], title="", along="band", upwards=""
+        [Line(str(height), "fused", along, np.array([height])) for height in (34561.2, 34563.1)],
+        title="",
+        along="band",
+        upwards="",
     )
     labels = re.findall(r'class="tick"[^>]*>([^<]*)<', chart)
     assert labels[-1] == "1" and "34561.6" in labels and len(set(labels)) == len(labels)

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests.reporting.reporting_scenes import WAVELENGTH_NM, make_reference
 
-from hyperfuse.cubes.cube import make_cube
 from hyperfuse.errors import ValueRangeError
+from hyperfuse.io.cube import make_cube
 from hyperfuse.reporting.spectra import broken_line, distinct_pixels, spectral_axis
-from reporting.reporting_scenes import WAVELENGTH_NM, make_reference
 
 
 def test_one_pixel_of_each_surface_from_dark_to_bright() -> None:
     reference = make_reference()
     pixels = distinct_pixels(reference, 4)
-    assert {(row >= 20, column >= 24) for row, column in pixels} == {(False, False), (False, True), (True, False), (True, True)}
+    assert {(row >= 20, column >= 24) for row, column in pixels} == {
+        (False, False),
+        (False, True),
+        (True, False),
+        (True, True),
+    }
     levels = [float(np.linalg.norm(reference.values[:, row, column])) for row, column in pixels]
     assert levels == sorted(levels)
     assert distinct_pixels(reference, 4) == pixels

@@ -11,8 +11,8 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from hyperfuse.cubes.cube import make_cube
-from hyperfuse.quality.evaluation import Evaluation, evaluate
+from hyperfuse.io.cube import make_cube
+from hyperfuse.metrics.evaluation import Evaluation, evaluate
 from hyperfuse.reporting.tables import band_table, evaluation_table, score_markdown, score_table
 
 
@@ -22,7 +22,8 @@ def scores() -> dict[str, Evaluation]:
     reference = make_cube(rng.uniform(0.1, 0.9, (3, 16, 16)), wavelength_nm=[470, 550, 650])
     noise = rng.standard_normal((3, 16, 16))
     return {
-        name: evaluate(reference + level * noise, reference, 4) for name, level in (("bicubic", 0.1), ("gsa", 0.02), ("net", 0.05))
+        name: evaluate(reference + level * noise, reference, 4)
+        for name, level in (("bicubic", 0.1), ("gsa", 0.02), ("net", 0.05))
     }
 
 
@@ -90,5 +91,7 @@ def test_every_band_has_its_row(scores: dict[str, Evaluation]) -> None:
 
 def test_tables_survive_an_ascii_terminal(scores: dict[str, Evaluation]) -> None:
     stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
-    Console(file=stream, width=120).print(score_table(scores), evaluation_table(scores["gsa"]), band_table(scores["gsa"]))
+    Console(file=stream, width=120).print(
+        score_table(scores), evaluation_table(scores["gsa"]), band_table(scores["gsa"])
+    )
     score_markdown(scores).encode("ascii")

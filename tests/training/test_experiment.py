@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.training.tiny_experiments import write_experiment
 
 from hyperfuse.errors import OptionError
-from hyperfuse.networks.network_config import FixedBands, MatryoshkaBands, preset
+from hyperfuse.models.config import FixedBands, MatryoshkaBands, preset
 from hyperfuse.training.experiment import read_experiment
-from training.tiny_experiments import write_experiment
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 
@@ -28,14 +28,28 @@ def test_the_paper_s_run_is_the_paper_s() -> None:
     paper = read_experiment(EXPERIMENTS / "paper_joint.toml")
     assert paper.network == preset("ssa-6-6")
     assert paper.network.channels == MatryoshkaBands(max_channels=194)
-    assert [each.source for each in paper.scenes] == ["CAVE", "Harvard", "PaviaC", "PaviaU", "Chikusei", "Botswana", "WDC"]
-    assert (paper.optimiser.learning_rate, paper.optimiser.final_learning_rate, paper.optimiser.weight_decay) == (2e-4, 1e-5, 0.0)
+    assert [each.source for each in paper.scenes] == [
+        "CAVE",
+        "Harvard",
+        "PaviaC",
+        "PaviaU",
+        "Chikusei",
+        "Botswana",
+        "WDC",
+    ]
+    assert (paper.optimiser.learning_rate, paper.optimiser.final_learning_rate, paper.optimiser.weight_decay) == (
+        2e-4,
+        1e-5,
+        0.0,
+    )
     assert (paper.loop.batch_size, paper.length.epochs, paper.loop.ssim_weight) == (4, 2000, 0.1)
     assert (paper.split.kind, paper.split.patch_size, paper.simulation.scale) == ("paper", 128, (4.0, 4.0))
     assert isinstance(read_experiment(EXPERIMENTS / "without_mk.toml").network.channels, FixedBands)
     for depth in (1, 2, 4, 6):
         scaled = read_experiment(EXPERIMENTS / f"scaling_{depth}.toml")
-        assert scaled == paper.model_copy(update={"name": f"scaling_{depth}", "network": preset(f"ssa-{depth}-{depth}")})
+        assert scaled == paper.model_copy(
+            update={"name": f"scaling_{depth}", "network": preset(f"ssa-{depth}-{depth}")}
+        )
 
 
 @pytest.mark.parametrize(
@@ -71,7 +85,12 @@ def test_an_unknown_key_in_a_list_of_tables_is_found(path: Path) -> None:
 
 
 def test_values_are_set_as_toml_or_as_bare_words(path: Path) -> None:
-    changes = ["loop.batch_size=8", "name=other", "validation.scales=[4, 5.7]", 'network.channels={kind="bands", max_channels=20}']
+    changes = [
+        "loop.batch_size=8",
+        "name=other",
+        "validation.scales=[4, 5.7]",
+        'network.channels={kind="bands", max_channels=20}',
+    ]
     experiment = read_experiment(path, changes)
     assert (experiment.loop.batch_size, experiment.name, experiment.validation.scales) == (8, "other", (4.0, 5.7))
     assert experiment.network.channels == MatryoshkaBands(max_channels=20)

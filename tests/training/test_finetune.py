@@ -10,16 +10,16 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
+from tests.models.network_fixtures import TINY, tiny_network
+from tests.training.tiny_experiments import write_experiment
 
 from hyperfuse.cli.app import run
 from hyperfuse.errors import BandError, OptionError, TrainingError
-from hyperfuse.networks.fusion_network import FusionNetwork
-from hyperfuse.training.curves import draw_curves
+from hyperfuse.models.ssa import FusionNetwork
 from hyperfuse.training.experiment import read_experiment
 from hyperfuse.training.finetune import PARTS, finetune, freeze_parts
+from hyperfuse.training.run_folder import draw_curves
 from hyperfuse.training.train import train
-from networks.network_fixtures import TINY, tiny_network
-from training.tiny_experiments import write_experiment
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +136,9 @@ def test_a_continued_adaptation_is_the_same_one(trained: Path, tmp_path: Path) -
         )
 
     adapt(trained / "run/weights", ["decoder"])
-    record = json.loads((tmp_path / "adapted/weights/config.json").read_text())["provenance"]["experiment"]["finetuning"]
+    record = json.loads((tmp_path / "adapted/weights/config.json").read_text())["provenance"]["experiment"][
+        "finetuning"
+    ]
     assert record["freeze"] == ["decoder"]
     assert record["digest"] == FusionNetwork.from_pretrained(trained / "run/weights").weights_digest
     with pytest.raises(TrainingError, match=r"finetuning\.freeze differ"):
@@ -157,7 +159,9 @@ def test_universal_can_be_adapted(trained: Path, tmp_path: Path) -> None:
         scale=2.0,
         batch_size=1,
     )
-    before, after = (load_file(next(folder.glob("*.safetensors"))) for folder in (Path(str(shipped)), outcome.folder / "weights"))
+    before, after = (
+        load_file(next(folder.glob("*.safetensors"))) for folder in (Path(str(shipped)), outcome.folder / "weights")
+    )
     changed = {name.split(".")[0] for name, tensor in before.items() if not torch.equal(tensor, after[name])}
     assert {"embed", "head", "trust"} <= changed
     assert "trust_of_unfamiliar" not in changed

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tests.methods.tiny_pairs import tiny_pair
 
-from hyperfuse.methods.over_scene import alone
-from hyperfuse.networks.prior_network import COMPONENT_STATISTICS, PriorConfig, PriorNetwork
+from hyperfuse.methods.scene_stats import alone
+from hyperfuse.models.prior import COMPONENT_STATISTICS, PriorConfig, PriorNetwork
 from hyperfuse.training.experiment import GainFitting
-from hyperfuse.training.gain_fitting import AS_LOCAL_FUSE, GAINS, Lesson, decibels_of, error_of, fit_to_lessons, lesson_of
-from methods.tiny_pairs import tiny_pair
+from hyperfuse.training.gain_fitting import (
+    AS_LOCAL_FUSE,
+    GAINS,
+    Lesson,
+    decibels_of,
+    error_of,
+    fit_to_lessons,
+    lesson_of,
+)
 
 LEARNED = {"trust", "trust_of_unfamiliar", "usual", "spread"}
 
@@ -57,7 +65,9 @@ def test_an_msi_that_says_nothing_is_no_lesson():
     pair = tiny_pair(12, 3, (10, 10), 4.0)
     flat = torch.ones_like(pair.msi).float()
     with torch.no_grad(), pytest.warns(match="constant"):
-        assert alone(lesson_of(make_network(), pair.hsi.float(), flat, pair.observation, pair.reference.float())) is None
+        assert (
+            alone(lesson_of(make_network(), pair.hsi.float(), flat, pair.observation, pair.reference.float())) is None
+        )
 
 
 def test_one_lesson_of_one_component_leaves_numbers():
@@ -74,7 +84,8 @@ def test_caution_keeps_a_pair_from_falling_below_local_fuse():
     helps[-1], harms[-1] = torch.tensor([1.0, 0.1, 0.0]), torch.tensor([1.0, 0.1, 0.0])
     helps[1, 0], harms[1, 2], harms[0, 0] = 1.0, 1.0, 0.9
     lessons = [
-        Lesson(torch.zeros(1, COMPONENT_STATISTICS), torch.zeros(5), (each @ each.T)[None].double()) for each in (helps, harms)
+        Lesson(torch.zeros(1, COMPONENT_STATISTICS), torch.zeros(5), (each @ each.T)[None].double())
+        for each in (helps, harms)
     ]
     below = []
     for caution in (0.0, 20.0):

@@ -15,17 +15,15 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from tests.training.tiny_experiments import smooth_scene, write_experiment
 
 import hyperfuse
 from hyperfuse.errors import BandError, CubeWriteError, HyperfuseError, OptionError, TrainingError, WeightsError
-from hyperfuse.networks.fusion_network import FusionNetwork
+from hyperfuse.models.ssa import FusionNetwork
 from hyperfuse.training import checkpoint as checkpoints
-from hyperfuse.training.experiment import Experiment, read_experiment
-from hyperfuse.training.run_folder import CHECKPOINT
-from hyperfuse.training.run_log import read_log
-from hyperfuse.training.schedule import learning_rate
+from hyperfuse.training.experiment import Experiment, learning_rate, read_experiment
+from hyperfuse.training.run_folder import CHECKPOINT, read_log
 from hyperfuse.training.train import describe, train
-from training.tiny_experiments import smooth_scene, write_experiment
 
 MAIN = str(Path(hyperfuse.__file__).parent / "__main__.py")
 COMMAND = [sys.executable, "-c", "from hyperfuse.cli.app import main; main()"]
@@ -113,14 +111,33 @@ def test_killed_and_resumed_it_ends_with_the_same_bits(path: Path, tmp_path: Pat
     assert train(experiment, tmp_path / "killed", resume=True).finished
     train(experiment, tmp_path / "whole")
     assert_same_state(tmp_path / "killed", tmp_path / "whole")
-    kept = [{k: line[k] for k in ("event", "step", "loss")} for line in read_log(tmp_path / "killed") if line["event"] == "train"]
-    whole = [{k: line[k] for k in ("event", "step", "loss")} for line in read_log(tmp_path / "whole") if line["event"] == "train"]
+    kept = [
+        {k: line[k] for k in ("event", "step", "loss")}
+        for line in read_log(tmp_path / "killed")
+        if line["event"] == "train"
+    ]
+    whole = [
+        {k: line[k] for k in ("event", "step", "loss")}
+        for line in read_log(tmp_path / "whole")
+        if line["event"] == "train"
+    ]
     assert kept == whole
 
 
 def test_ctrl_c_saves_and_resume_goes_on(path: Path, tmp_path: Path) -> None:
-    arguments = ["train", str(path), "-o", str(tmp_path / "run"), "--set", "length.steps=400", "--set", "validation.every=400"]
-    running = subprocess.Popen([*COMMAND, *arguments], env=QUIET, stderr=subprocess.PIPE, text=True, preexec_fn=_hear_interrupts)
+    arguments = [
+        "train",
+        str(path),
+        "-o",
+        str(tmp_path / "run"),
+        "--set",
+        "length.steps=400",
+        "--set",
+        "validation.every=400",
+    ]
+    running = subprocess.Popen(
+        [*COMMAND, *arguments], env=QUIET, stderr=subprocess.PIPE, text=True, preexec_fn=_hear_interrupts
+    )
     _wait_for(tmp_path / "run" / CHECKPOINT)
     running.send_signal(signal.SIGINT)
     _, said = running.communicate(timeout=60)
@@ -129,15 +146,37 @@ def test_ctrl_c_saves_and_resume_goes_on(path: Path, tmp_path: Path) -> None:
     assert "Traceback" not in said
     step = checkpoints.read_checkpoint(tmp_path / "run" / CHECKPOINT).progress["step"]
     assert 4 <= step < 400
-    assert train(read_experiment(path, ["length.steps=400", "validation.every=400"]), tmp_path / "run", resume=True).finished
+    assert train(
+        read_experiment(path, ["length.steps=400", "validation.every=400"]), tmp_path / "run", resume=True
+    ).finished
 
 
 @pytest.mark.parametrize(
     "start",
     [
         [sys.executable, "-m", "hyperfuse", "--quiet"],
-        [str(Path(sys.executable).parent / "fabric"), "run", "--accelerator", "cpu", "--devices", "2", "--strategy", "ddp", MAIN],
-        [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "29731", "-m", "hyperfuse"],
+        [
+            str(Path(sys.executable).parent / "fabric"),
+            "run",
+            "--accelerator",
+            "cpu",
+            "--devices",
+            "2",
+            "--strategy",
+            "ddp",
+            MAIN,
+        ],
+        [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--nproc-per-node",
+            "2",
+            "--master-port",
+            "29731",
+            "-m",
+            "hyperfuse",
+        ],
     ],
     ids=["loop.devices", "fabric run", "torchrun"],
 )
@@ -147,7 +186,9 @@ def test_two_processes_reach_the_loss_of_one(path: Path, tmp_path: Path, start: 
     arguments = ["train", str(path), "-o", str(tmp_path / "two"), "--set", "loop.devices=2"]
     arguments += [each for change in changes for each in ("--set", change)]
     subprocess.run([*start, *arguments], env=QUIET, check=True, capture_output=True, timeout=180)
-    one, two = ([line["loss"] for line in read_log(tmp_path / name) if line["event"] == "train"] for name in ("one", "two"))
+    one, two = (
+        [line["loss"] for line in read_log(tmp_path / name) if line["event"] == "train"] for name in ("one", "two")
+    )
     assert len(one) == 12
     assert one == pytest.approx(two, rel=1e-4)
 
@@ -163,7 +204,9 @@ def test_a_loss_that_is_no_number_stops_and_keeps_the_last_checkpoint(
 
     calls: list[int] = []
     monkeypatch.setattr(loop, "training_loss", poisoned)
-    with pytest.raises(TrainingError, match=r"became nan at step 7; expected a finite loss; .*the last good checkpoint is kept"):
+    with pytest.raises(
+        TrainingError, match=r"became nan at step 7; expected a finite loss; .*the last good checkpoint is kept"
+    ):
         train(read_experiment(path), tmp_path / "run")
     kept = checkpoints.read_checkpoint(tmp_path / "run" / CHECKPOINT)
     assert kept.progress["step"] == 4
@@ -209,7 +252,12 @@ def test_a_folder_holds_one_experiment(path: Path, tmp_path: Path) -> None:
         ['network.channels={kind="wavelength", knots=10}'],
         ["loop.accumulate=3"],
         ["loop.precision=bfloat16"],
-        ["simulation.scale=[2.0, 5.0]", "simulation.shift=1.0", "simulation.snr_hsi_db=[20, 40]", "simulation.msi_bands=[1, 6]"],
+        [
+            "simulation.scale=[2.0, 5.0]",
+            "simulation.shift=1.0",
+            "simulation.snr_hsi_db=[20, 40]",
+            "simulation.msi_bands=[1, 6]",
+        ],
     ],
     ids=lambda changes: changes[0].partition("=")[0] + changes[0][-8:],
 )
@@ -220,7 +268,7 @@ def test_every_choice_trains(path: Path, tmp_path: Path, changes: list[str]) -> 
 
 
 def test_several_blocks_of_a_scene_count_each(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from hyperfuse.loading import splits
+    from hyperfuse.data import splits
 
     monkeypatch.setattr(splits, "LARGEST_TEST_SIDE", 16)
     split = path.read_text().replace('use = "train"', 'use = "split"').replace("patch_size = 16", "patch_size = 8")
@@ -315,7 +363,7 @@ def test_the_rate_falls_as_a_cosine_after_the_warm_up(path: Path) -> None:
 
 
 def test_a_batch_that_cannot_be_shared_out_is_refused() -> None:
-    from hyperfuse.loading.pair_batches import process_slots
+    from hyperfuse.data.batches import process_slots
 
     with pytest.raises(OptionError, match="batches of 3 for 2 processes"):
         process_slots(3, 0, 2)

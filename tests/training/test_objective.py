@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from hyperfuse.quality.metrics import ssim
+from hyperfuse.metrics.metrics import ssim
 from hyperfuse.training.objective import fusion_loss, structural_similarity
 
 

@@ -1,4 +1,6 @@
-"""The network of `universal` in the trainer: the same loop and weights; what is believed of an observation; loss in decibels."""
+"""The network of `universal` in the trainer: the same loop and weights; what is believed of an observation; loss in
+decibels.
+"""
 
 from __future__ import annotations
 
@@ -8,20 +10,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tests.training.tiny_experiments import write_experiment
 
 from hyperfuse import fuse
+from hyperfuse.data.pair_settings import BeliefSettings
+from hyperfuse.data.sampler import draw_batch
 from hyperfuse.errors import OptionError, TrainingError
-from hyperfuse.loading.buckets import draw_batch
-from hyperfuse.loading.simulation_settings import BeliefSettings
-from hyperfuse.networks.prior_network import PriorNetwork
-from hyperfuse.prediction.network_fusion import load_network
+from hyperfuse.fusion.network import load_network
+from hyperfuse.models.prior import PriorNetwork
 from hyperfuse.training import gain_fitting
 from hyperfuse.training.experiment import Experiment, read_experiment
 from hyperfuse.training.loop import Trainer
 from hyperfuse.training.objective import decibel_loss
 from hyperfuse.training.scene_sets import gather_scenes
 from hyperfuse.training.train import describe, train
-from training.tiny_experiments import write_experiment
 
 PRIOR = '{kind="prior", width=6, blocks=1, embedding=2, features=2, scene_features=2}'
 CHANGES = [
@@ -136,7 +138,9 @@ def test_stopped_during_the_fit_it_goes_on_to_the_same_bits(
     train(experiment, tmp_path / "whole")
     lessons = gain_fitting._lessons
     with monkeypatch.context() as patched:
-        patched.setattr(gain_fitting, "_lessons", lambda *given: (signal.raise_signal(signal.SIGINT), lessons(*given))[1])
+        patched.setattr(
+            gain_fitting, "_lessons", lambda *given: (signal.raise_signal(signal.SIGINT), lessons(*given))[1]
+        )
         assert not train(experiment, tmp_path / "halves").finished
     assert not (tmp_path / "halves/weights").exists()
     assert train(experiment, tmp_path / "halves", resume=True).finished

@@ -7,19 +7,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tests.training.tiny_experiments import write_experiment
 
 from hyperfuse import fuse, fuse_files, make_cube, open_cube, write_cube
 from hyperfuse.errors import BandError, OptionError
-from hyperfuse.networks.rivals.catalogue import RIVALS, rival_preset
-from hyperfuse.networks.rivals.mimo_sst import MimoSst, MimoSstConfig, ScaleOutputs, loss_over_scales
-from hyperfuse.prediction import memory
-from hyperfuse.prediction.network_fusion import load_network
+from hyperfuse.fusion import memory
+from hyperfuse.fusion.network import load_network
+from hyperfuse.models.baselines.catalogue import RIVALS, rival_preset
+from hyperfuse.models.baselines.mimo_sst import MimoSst, MimoSstConfig, ScaleOutputs, loss_over_scales
 from hyperfuse.training.experiment import Experiment, LoopSettings, read_experiment
 from hyperfuse.training.finetune import freeze_parts
-from hyperfuse.training.objective import fusion_loss, training_loss
+from hyperfuse.training.objective import NetworkOnBatch, fusion_loss, training_loss
 from hyperfuse.training.train import describe, train
-from hyperfuse.training.training_batch import NetworkOnBatch
-from training.tiny_experiments import write_experiment
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 TINY = {
@@ -95,16 +94,24 @@ def test_presets_of_rivals_are_known_and_can_be_changed(path: Path) -> None:
     network = read_experiment(path, ['network={preset="mimo-sst", idle_layers=false, width=8}']).network
     assert network == rival_preset("mimo-sst").model_copy(update={"idle_layers": False, "width": 8})
     for name in ("mimo_sst_small", "dspnet_thin"):
-        ours, theirs = read_experiment(EXPERIMENTS / "small_cpu.toml"), read_experiment(EXPERIMENTS / "rivals" / f"{name}.toml")
+        ours, theirs = (
+            read_experiment(EXPERIMENTS / "small_cpu.toml"),
+            read_experiment(EXPERIMENTS / "rivals" / f"{name}.toml"),
+        )
         same = {"name": ours.name, "network": ours.network, "length": ours.length}
-        assert theirs.model_copy(update=same) == ours, "all but the network and the steps that fit into the same minutes"
+        assert theirs.model_copy(update=same) == ours, (
+            "all but the network and the steps that fit into the same minutes"
+        )
 
 
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
         ('network={kind="telepathy", bands=3}', "kind to be one of .*dspnet, mimo-sst, dcinn, pstun"),
-        ('network={kind="mimo-sst", bands=9, msi_bands=3, widht=4}', 'unknown key "network.widht".*did you mean "width"'),
+        (
+            'network={kind="mimo-sst", bands=9, msi_bands=3, widht=4}',
+            'unknown key "network.widht".*did you mean "width"',
+        ),
         ('network={kind="dspnet", bands=9, msi_bands=3, width=9}', '"network.width".*multiple of 8'),
         ('network={preset="ssa-9"}', 'no network is called "ssa-9".*mimo-sst'),
     ],

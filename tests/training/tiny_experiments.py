@@ -61,7 +61,8 @@ def smooth_scene(bands: int, size: int, seed: int) -> np.ndarray[Any, Any]:
     generator = np.random.default_rng(seed)
     grid = np.linspace(0, 1, size)
     share = np.stack(
-        [np.sin(7 * grid * (k + 1) + generator.random())[:, None] * np.cos(9 * grid)[None, :] for k in range(3)], axis=-1
+        [np.sin(7 * grid * (k + 1) + generator.random())[:, None] * np.cos(9 * grid)[None, :] for k in range(3)],
+        axis=-1,
     )
     spectra = generator.random((3, bands)).cumsum(axis=1)
     return (1000 + 3000 * np.clip(share @ spectra / spectra.max(), -0.3, 1)).astype(np.uint16)

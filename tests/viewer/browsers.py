@@ -20,7 +20,8 @@ FLAGS = (
     "--disable-component-update",
     "--disable-sync",
 )
-# The browser itself logs a failed request (what the page makes of it is for the test to see), and how tests read pixels.
+# The browser itself logs a failed request (what the page makes of it is for the test to see), and how tests read
+# pixels.
 OF_THE_BROWSER = ("the server responded with a status of 4", "net::ERR_FAILED", "willReadFrequently")
 # A busy machine may be slow; only a page that is stuck waits for so long.
 PATIENCE_MS = 180_000
@@ -30,7 +31,9 @@ DESK, PHONE = {"width": 1280, "height": 720}, {"width": 390, "height": 844}
 @contextmanager
 def launched_browser() -> Iterator[Any]:
     """Skips the test, with a word, where there is no browser."""
-    playwright = pytest.importorskip("playwright.sync_api", reason="the browser tests need playwright: pip install playwright")
+    playwright = pytest.importorskip(
+        "playwright.sync_api", reason="the browser tests need playwright: pip install playwright"
+    )
     path = next((found for name in NAMES if (found := shutil.which(name))), None)
     if path is None:
         pytest.skip("the browser tests need chromium: apt-get install chromium")
@@ -49,10 +52,13 @@ def opened_page(browser: Any, url: str, name: str, **settings: Any) -> Iterator[
     context.set_default_timeout(PATIENCE_MS)
     page = context.new_page()
     complaints: list[str] = []
-    page.on("console", lambda message: complaints.append(message.text) if message.type in ("error", "warning") else None)
+    page.on(
+        "console", lambda message: complaints.append(message.text) if message.type in ("error", "warning") else None
+    )
     page.on("pageerror", lambda error: complaints.append(str(error)))
     page.on(
-        "request", lambda request: complaints.append(request.url) if not request.url.startswith((url, "blob:", "data:")) else None
+        "request",
+        lambda request: complaints.append(request.url) if not request.url.startswith((url, "blob:", "data:")) else None,
     )
     try:
         page.goto(url)

@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 
-from hyperfuse.viewer.serving import PageServer
+from hyperfuse.viewer.server import PageServer
 
 # A busy machine may be slow; only what is stuck waits for so long.
 PATIENCE_SECONDS = 180

@@ -13,11 +13,12 @@ import h5py
 import httpx
 import numpy as np
 import pytest
+from tests.viewer.served_page import served
+from tests.viewer.viewer_scenes import write_pair
 
-from hyperfuse.viewer import connections, gate
-from hyperfuse.viewer.gate import SMALL_BODY
-from viewer.served_page import served
-from viewer.viewer_scenes import write_pair
+from hyperfuse.viewer import app as gate
+from hyperfuse.viewer import server as connections
+from hyperfuse.viewer.app import SMALL_BODY
 
 SECRET = "nobody may see this"
 VRT = (
@@ -117,7 +118,9 @@ def test_without_the_token_there_is_nothing(client: httpx.Client, url: str) -> N
     refused(client.post(root + "/api/scores"), 403)
 
 
-@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1", "127.0.0.1:1", "localhost", "127.0.0.1.evil.example:80", ""])
+@pytest.mark.parametrize(
+    "host", ["evil.example", "127.0.0.1", "127.0.0.1:1", "localhost", "127.0.0.1.evil.example:80", ""]
+)
 def test_another_host_is_refused(client: httpx.Client, host: str) -> None:
     """A name that an attacker points at this machine (DNS rebinding) does not reach the page."""
     refused(client.get("", headers={"host": host}), 403)
@@ -170,7 +173,16 @@ def test_no_path_leads_outside(client: httpx.Client, path: str) -> None:
     refused(client.post("api/uncertainty", json=PAIR | {"output": path, "uncertainty": "out.tif"}))
 
 
-REACHING_OUT = ["outside.hdr", "guess.vrt", "disguised.tif", "plain.txt", "raw.h5", "linked.h5", "virtual.h5", "linked.zarr"]
+REACHING_OUT = [
+    "outside.hdr",
+    "guess.vrt",
+    "disguised.tif",
+    "plain.txt",
+    "raw.h5",
+    "linked.h5",
+    "virtual.h5",
+    "linked.zarr",
+]
 
 
 @pytest.mark.parametrize("path", REACHING_OUT)
@@ -276,7 +288,9 @@ def asking(url: str, method: str, path: str, headers: str) -> Iterator[socket.so
     """A request whose body has not come yet."""
     parts = urlsplit(url)
     with socket.create_connection((parts.hostname, parts.port), timeout=60) as connection:
-        connection.sendall(f"{method} {parts.path}{path} HTTP/1.1\r\nHost: {parts.netloc}\r\n{headers}\r\n\r\n".encode())
+        connection.sendall(
+            f"{method} {parts.path}{path} HTTP/1.1\r\nHost: {parts.netloc}\r\n{headers}\r\n\r\n".encode()
+        )
         yield connection
 
 

@@ -7,21 +7,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 import xarray as xr
+from tests.viewer.viewer_scenes import write_pair
 
-from hyperfuse.cubes.files import open_cube, write_cube
-from hyperfuse.cubes.grid import grid_of
 from hyperfuse.errors import OptionError
-from hyperfuse.quality.spectral_angle import spectral_angles_degrees
-from hyperfuse.reporting.error_map import error_map
-from hyperfuse.viewer.consistency_maps import degraded_and_hsi, nearest_values
+from hyperfuse.io.files import open_cube, write_cube
+from hyperfuse.io.grid import grid_of
+from hyperfuse.metrics.sums import spectral_angles_degrees
+from hyperfuse.reporting.colour import error_map
+from hyperfuse.viewer.colours import Look
 from hyperfuse.viewer.folder import Folder
-from hyperfuse.viewer.looks import Look
-from hyperfuse.viewer.map_layers import MAPS, why_not
-from hyperfuse.viewer.observed_pair import observe_scene
+from hyperfuse.viewer.maps import MAPS, degraded_and_hsi, nearest_values, observe_scene, why_not
 from hyperfuse.viewer.scene import open_scene
-from hyperfuse.viewer.scores import consistency_scores, reference_scores
 from hyperfuse.viewer.session import Session
-from viewer.viewer_scenes import write_pair
+from hyperfuse.viewer.work import consistency_scores, reference_scores
 
 EVERYTHING = slice(0, 96), slice(0, 96)
 
@@ -81,11 +79,13 @@ def test_the_true_image_is_consistent_with_both(folder: Path) -> None:
 @pytest.mark.parametrize("turn", ["rows", "columns"])
 def test_consistency_with_a_flipped_hsi(folder: Path, tmp_path: Path, turn: str) -> None:
     hsi = open_cube(folder / "hsi.tif")
-    flipped: xr.DataArray = hsi.load().isel(y=slice(None, None, -1)) if turn == "rows" else hsi.load().isel(x=slice(None, None, -1))
+    flipped: xr.DataArray = (
+        hsi.load().isel(y=slice(None, None, -1)) if turn == "rows" else hsi.load().isel(x=slice(None, None, -1))
+    )
     transform = grid_of(flipped).transform
     assert transform is not None
     assert (transform.e > 0) == (turn == "rows")
-    from hyperfuse.cubes.cube import place_cube
+    from hyperfuse.io.cube import place_cube
 
     write_cube(place_cube(flipped, None, transform, None), tmp_path / "flipped.tif")
     scene = open_scene({"fused": folder / "reference.tif", "hsi": tmp_path / "flipped.tif"})

@@ -11,13 +11,13 @@ import pytest
 from affine import Affine
 from numpy.typing import NDArray
 
-from hyperfuse.cubes.cube import make_cube
-from hyperfuse.cubes.files import write_cube
 from hyperfuse.errors import HyperfuseError
+from hyperfuse.io.cube import make_cube
+from hyperfuse.io.files import write_cube
+from hyperfuse.viewer.colours import Look
 from hyperfuse.viewer.folder import Folder
-from hyperfuse.viewer.looks import Look
-from hyperfuse.viewer.pixel_spectra import region_spectra, spectra_at
 from hyperfuse.viewer.session import Session
+from hyperfuse.viewer.spectra import region_spectra, spectra_at
 from hyperfuse.viewer.tiles import TilePlace
 
 TRANSFORM = Affine(10, 0, 400_000, 0, -10, 5_800_000)
@@ -51,7 +51,11 @@ CUBES: dict[str, dict[str, Any]] = {
     "holes": {"values": with_holes(), "wavelength_nm": NM},
     "an empty band": {"values": without_a_band(), "wavelength_nm": NM},
     "only bad bands": {"values": GROUND, "wavelength_nm": NM, "good": np.zeros(12, dtype=bool)},
-    "nodata": {"values": np.where(GROUND < 0.2, -9999, 10000 * GROUND).astype(np.int16), "wavelength_nm": NM, "nodata": -9999},
+    "nodata": {
+        "values": np.where(GROUND < 0.2, -9999, 10000 * GROUND).astype(np.int16),
+        "wavelength_nm": NM,
+        "nodata": -9999,
+    },
     "constant": {"values": np.full_like(GROUND, 0.5), "wavelength_nm": NM},
     "south up": {"values": GROUND, "wavelength_nm": NM, "transform": Affine(10, 0, 400_000, 0, 10, 5_799_800)},
 }

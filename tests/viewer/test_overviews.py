@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import rasterio
 from affine import Affine
+from tests.viewer.served_page import finished, served
 
-from hyperfuse.cubes.cube import make_cube
-from hyperfuse.cubes.files import write_cube
 from hyperfuse.errors import Cancelled, CubeWriteError
-from hyperfuse.viewer import description
-from hyperfuse.viewer.overview_building import build_overviews
-from viewer.served_page import finished, served
+from hyperfuse.io.cube import make_cube
+from hyperfuse.io.files import write_cube
+from hyperfuse.viewer import session as description
+from hyperfuse.viewer.work import build_overviews
 
 
 @pytest.fixture

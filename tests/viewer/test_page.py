@@ -12,11 +12,21 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from tests.viewer.browsers import (
+    PHONE,
+    click_map,
+    colour_at,
+    drag_map,
+    drawn,
+    launched_browser,
+    opened_page,
+    painted,
+    zoomed,
+)
+from tests.viewer.served_page import served
+from tests.viewer.viewer_scenes import BAD, write_pair
 
-from hyperfuse.cubes.files import open_cube, write_cube
-from viewer.browsers import PHONE, click_map, colour_at, drag_map, drawn, launched_browser, opened_page, painted, zoomed
-from viewer.served_page import served
-from viewer.viewer_scenes import BAD, write_pair
+from hyperfuse.io.files import open_cube, write_cube
 
 
 @pytest.fixture(scope="module")
@@ -221,7 +231,9 @@ def test_dark_and_light(browser: Any, url: str) -> None:
 
 
 def test_on_a_phone(browser: Any, url: str) -> None:
-    with opened_page(browser, url, "phone", viewport=PHONE, has_touch=True, is_mobile=True, device_scale_factor=2) as page:
+    with opened_page(
+        browser, url, "phone", viewport=PHONE, has_touch=True, is_mobile=True, device_scale_factor=2
+    ) as page:
         drawn(page)
         assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
         box = page.locator("#canvas").bounding_box()
@@ -244,7 +256,13 @@ def test_on_a_phone(browser: Any, url: str) -> None:
 def test_everything_has_a_name(page: Any) -> None:
     """What a screen reader would call each control, in every panel."""
     clicked(page, 0.5, 0.5)
-    panels = {"colours": "[name=style]", "spectra": "#plot", "scores": "#score", "files": "#open-files", "fuse": "#fuse-start"}
+    panels = {
+        "colours": "[name=style]",
+        "spectra": "#plot",
+        "scores": "#score",
+        "files": "#open-files",
+        "fuse": "#fuse-start",
+    }
     for tab, content in panels.items():
         page.locator(f"#tab-{tab}").click()
         page.locator(f"#panel-{tab} {content}").first.wait_for()

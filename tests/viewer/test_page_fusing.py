@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.viewer.browsers import drawn, launched_browser, opened_page
+from tests.viewer.served_page import served
+from tests.viewer.viewer_scenes import write_pair
 
-from hyperfuse.cubes.files import open_cube
-from hyperfuse.prediction import fuse_scene
+from hyperfuse.fusion import run as fuse_scene
+from hyperfuse.io.files import open_cube
 from hyperfuse.progress import progress
-from viewer.browsers import drawn, launched_browser, opened_page
-from viewer.served_page import served
-from viewer.viewer_scenes import write_pair
 
 
 @pytest.fixture(scope="module")

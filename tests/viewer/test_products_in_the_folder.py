@@ -6,14 +6,14 @@ import shutil
 from pathlib import Path
 
 import pytest
+from tests.io.products.hyperspectral_writers import write_enmap
+from tests.io.products.multispectral_writers import write_sentinel2
 
-from cubes.products.hyperspectral_writers import write_enmap
-from cubes.products.multispectral_writers import write_sentinel2
-from hyperfuse.cubes.files import open_explained
 from hyperfuse.errors import HyperfuseError
-from hyperfuse.viewer.description import describe_file
+from hyperfuse.io.files import open_explained
 from hyperfuse.viewer.folder import Folder
 from hyperfuse.viewer.scene import open_scene
+from hyperfuse.viewer.session import describe_file
 
 
 @pytest.fixture

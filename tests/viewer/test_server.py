@@ -11,11 +11,11 @@ import httpx
 import numpy as np
 import pytest
 from PIL import Image
+from tests.viewer.served_page import finished, served
+from tests.viewer.viewer_scenes import write_pair
 
-from hyperfuse.cubes.files import open_cube
-from hyperfuse.viewer import page_files
-from viewer.served_page import finished, served
-from viewer.viewer_scenes import write_pair
+from hyperfuse.io.files import open_cube
+from hyperfuse.viewer import app as page_files
 
 IMAGES = ("hsi", "msi", "reference")
 
@@ -127,7 +127,9 @@ def test_estimate_fuse_view_download(client: httpx.Client, folder: Path) -> None
 def test_uncertainty_of_what_was_fused(client: httpx.Client) -> None:
     choices = {"hsi": "hsi.tif", "msi": "msi.tif", "output": "sure.tif", "estimate": False}
     assert finished(client, client.post("api/fuse", json=choices).json())["state"] == "done"
-    job = finished(client, client.post("api/uncertainty", json=choices | {"uncertainty": "sure_uncertainty.tif"}).json())
+    job = finished(
+        client, client.post("api/uncertainty", json=choices | {"uncertainty": "sure_uncertainty.tif"}).json()
+    )
     assert job["state"] == "done", job
     scene = client.post("api/scene", json={"fused": "sure.tif", "uncertainty": job["result"]["uncertainty"]}).json()
     assert [map_["name"] for map_ in scene["maps"] if not map_["why_not"]] == ["uncertainty_map"]

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.viewer.viewer_scenes import write_pair
 
-from hyperfuse.cubes.files import open_cube
 from hyperfuse.errors import OptionError
-from hyperfuse.viewer import pixel_spectra
-from hyperfuse.viewer.pixel_spectra import region_spectra, spectra_at
+from hyperfuse.io.files import open_cube
+from hyperfuse.viewer import spectra as pixel_spectra
 from hyperfuse.viewer.scene import Scene, open_scene
-from viewer.viewer_scenes import write_pair
+from hyperfuse.viewer.spectra import region_spectra, spectra_at
 
 
 @pytest.fixture(scope="module")

@@ -12,24 +12,19 @@ from affine import Affine
 from numpy.typing import NDArray
 from PIL import Image
 from rasterio.enums import Resampling
+from tests.viewer.viewer_scenes import PIXEL, write_pair
 
-from hyperfuse.cubes.cube import make_cube
-from hyperfuse.cubes.files import write_cube
-from hyperfuse.cubes.grid import grid_of
 from hyperfuse.errors import BandError, HyperfuseError, OptionError
+from hyperfuse.io.cube import make_cube
+from hyperfuse.io.files import write_cube
+from hyperfuse.io.grid import grid_of
 from hyperfuse.viewer import tiles
+from hyperfuse.viewer.colours import Look, Recipe
 from hyperfuse.viewer.folder import Folder
-from hyperfuse.viewer.layers import Layer, image_layer
-from hyperfuse.viewer.looks import Look
-from hyperfuse.viewer.painting import as_png, colour_table, paint
-from hyperfuse.viewer.pooling import pooled
-from hyperfuse.viewer.previews import Preview
-from hyperfuse.viewer.recipes import Recipe
-from hyperfuse.viewer.sampling import sampled, stretch_limits
+from hyperfuse.viewer.layers import Layer, as_png, colour_table, image_layer, paint, sampled, stretch_limits
 from hyperfuse.viewer.scene import Scene, open_scene
 from hyperfuse.viewer.session import Session
-from hyperfuse.viewer.tiles import SIDE, TilePlace, highest_level, tile_planes
-from viewer.viewer_scenes import PIXEL, write_pair
+from hyperfuse.viewer.tiles import SIDE, Preview, TilePlace, highest_level, pooled, tile_planes
 
 CORNER = Affine(PIXEL, 0, 400_000, 0, -PIXEL, 5_800_000)
 
@@ -57,7 +52,9 @@ def written(path: Path, values: NDArray[np.float32], transform: Affine = CORNER,
 
 
 def layer_of(scene: Scene, role: str, bands: list[int]) -> Layer:
-    return image_layer(scene.images[role], Recipe("test", np.array(bands), len(bands), lambda planes: planes, ""), scene.number)
+    return image_layer(
+        scene.images[role], Recipe("test", np.array(bands), len(bands), lambda planes: planes, ""), scene.number
+    )
 
 
 def no_preview() -> Preview:
@@ -214,7 +211,9 @@ def test_linked_stretch_unless_the_units_differ(tmp_path: Path) -> None:
     written(tmp_path / "like.tif", 0.8 * values)
     written(tmp_path / "counts.tif", 1000 * values)
     session = Session(Folder.at(tmp_path))
-    scene = session.open({"fused": tmp_path / "fused.tif", "reference": tmp_path / "like.tif", "msi": tmp_path / "counts.tif"})
+    scene = session.open(
+        {"fused": tmp_path / "fused.tif", "reference": tmp_path / "like.tif", "msi": tmp_path / "counts.tif"}
+    )
     look = Look(style="bands", bands=(0, 1, 2))
     lead, _ = session.limits(scene, "fused", look)
     linked, is_linked = session.limits(scene, "reference", look)

@@ -15,13 +15,13 @@ from typing import Any
 
 import httpx
 import pytest
+from tests.viewer.served_page import PATIENCE_SECONDS, served
+from tests.viewer.viewer_scenes import write_pair
 
 from hyperfuse.cli.app import run
-from hyperfuse.cubes.publishing import published
-from hyperfuse.prediction import fuse_scene
+from hyperfuse.fusion import run as fuse_scene
+from hyperfuse.io.atomic import published
 from hyperfuse.progress import progress
-from viewer.served_page import PATIENCE_SECONDS, served
-from viewer.viewer_scenes import write_pair
 
 COMMAND = [sys.executable, "-c", "from hyperfuse.cli.app import main; main()", "view"]
 
@@ -75,12 +75,16 @@ def test_ending_the_server_stops_a_job_and_leaves_nothing(tmp_path: Path, monkey
     ],
 )
 def test_wrong_arguments(
-    arguments: list[str], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    arguments: list[str],
+    words: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     from affine import Affine
 
-    from hyperfuse.cubes.cube import make_cube
-    from hyperfuse.cubes.files import write_cube
+    from hyperfuse.io.cube import make_cube
+    from hyperfuse.io.files import write_cube
 
     monkeypatch.chdir(tmp_path)
     reference = write_pair(tmp_path, side=32)

@@ -8,11 +8,13 @@ import numpy as np
 import xarray as xr
 from affine import Affine
 
-from hyperfuse.cubes.cube import make_cube
-from hyperfuse.cubes.files import write_cube
-from hyperfuse.degradation.simulation import simulate_pair
+from hyperfuse.io.cube import make_cube
+from hyperfuse.io.files import write_cube
+from hyperfuse.physics.simulate import simulate_pair
 
-WAVELENGTH_NM = np.concatenate([np.arange(430, 1330, 50), np.arange(1480, 1800, 50), np.arange(2020, 2400, 50)]).astype(float)
+WAVELENGTH_NM = np.concatenate([np.arange(430, 1330, 50), np.arange(1480, 1800, 50), np.arange(2020, 2400, 50)]).astype(
+    float
+)
 BAD = (18, 25)
 PIXEL = 10.0
 

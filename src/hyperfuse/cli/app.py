@@ -13,22 +13,18 @@ from typing import Annotated, TextIO
 import typer
 from rich.console import Console
 
-from hyperfuse.cli import (
-    batch,
-    benchmark,
-    cubes,
-    efficiency,
-    evaluation,
-    fusing,
-    methods,
-    networks,
-    pairs,
-    registration,
-    report,
-    scenes,
-    training,
-    viewing,
-)
+from hyperfuse.cli import assess as evaluation
+from hyperfuse.cli import assess as report
+from hyperfuse.cli import assess as viewing
+from hyperfuse.cli import benchmark, cubes, pairs
+from hyperfuse.cli import benchmark as efficiency
+from hyperfuse.cli import fuse as batch
+from hyperfuse.cli import fuse as fusing
+from hyperfuse.cli import pairs as methods
+from hyperfuse.cli import pairs as registration
+from hyperfuse.cli import train as networks
+from hyperfuse.cli import train as scenes
+from hyperfuse.cli import train as training
 from hyperfuse.errors import HyperfuseError
 from hyperfuse.progress import show_progress
 
@@ -116,7 +112,12 @@ def _complain(message: str, code: int = 2) -> int:
 
 
 def _show_warning(
-    message: Warning | str, category: type[Warning], filename: str, lineno: int, file: TextIO | None = None, line: str | None = None
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
 ) -> None:
     """Our own warnings are for the user, one line each; those of libraries are for developers."""
     if category is UserWarning and "hyperfuse" in filename:
@@ -131,6 +132,7 @@ def _explain_os_error(error: OSError) -> str:
 
 
 def _stdout_is_gone() -> int:
-    # `hyperfuse info FILE | head` is not an error; point stdout at nothing so that the interpreter's own flush stays quiet.
+    # `hyperfuse info FILE | head` is not an error; point stdout at nothing so that the interpreter's own flush stays
+    # quiet.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0

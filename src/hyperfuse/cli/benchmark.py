@@ -1,4 +1,7 @@
-"""`hyperfuse benchmark`."""
+"""`hyperfuse efficiency`: what every network and method costs on this machine.
+
+`hyperfuse benchmark`.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +18,14 @@ REPORT = "What is made of the results"
 def benchmark(
     more_scenes: Annotated[
         list[str] | None,
-        typer.Argument(metavar="SOURCE", help="More scenes, where the shell has expanded a pattern.", show_default=False),
+        typer.Argument(
+            metavar="SOURCE", help="More scenes, where the shell has expanded a pattern.", show_default=False
+        ),
     ] = None,
     *,
-    output: Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="Folder for results, tables and figures.")],
+    output: Annotated[
+        Path, typer.Option("-o", "--output", metavar="DIR", help="Folder for results, tables and figures.")
+    ],
     scenes: Annotated[
         list[str] | None,
         typer.Option(
@@ -35,16 +42,24 @@ def benchmark(
             show_default=False,
         ),
     ] = None,
-    methods: Annotated[str, typer.Option(metavar="NAME,NAME", help="Names of `hyperfuse methods`, all or none.")] = "all",
+    methods: Annotated[
+        str, typer.Option(metavar="NAME,NAME", help="Names of `hyperfuse methods`, all or none.")
+    ] = "all",
     weights: Annotated[
         list[str] | None,
-        typer.Option(metavar="[NAME=]FOLDER", help="A trained network, ours or a rival; repeat for more.", show_default=False),
+        typer.Option(
+            metavar="[NAME=]FOLDER", help="A trained network, ours or a rival; repeat for more.", show_default=False
+        ),
     ] = None,
     knowledge: Annotated[
         str,
-        typer.Option(help="blind: nothing but the pair; oracle: point spread, shift, response and noise are told; or both."),
+        typer.Option(
+            help="blind: nothing but the pair; oracle: point spread, shift, response and noise are told; or both."
+        ),
     ] = "blind",
-    scales: Annotated[str, typer.Option(metavar="S,S", help="Fine over coarse, also fractions.", rich_help_panel=SIMULATION)] = "4",
+    scales: Annotated[
+        str, typer.Option(metavar="S,S", help="Fine over coarse, also fractions.", rich_help_panel=SIMULATION)
+    ] = "4",
     responses: Annotated[
         str,
         typer.Option(
@@ -73,7 +88,10 @@ def benchmark(
     ] = None,
     clean: Annotated[bool, typer.Option(help="The pairs without noise and shift.", rich_help_panel=SIMULATION)] = True,
     split: Annotated[
-        str, typer.Option(metavar="disjoint|paper", help="Which blocks of a data set are tested.", rich_help_panel=SIMULATION)
+        str,
+        typer.Option(
+            metavar="disjoint|paper", help="Which blocks of a data set are tested.", rich_help_panel=SIMULATION
+        ),
     ] = "disjoint",
     scenes_folder: Annotated[
         Path | None,
@@ -81,11 +99,18 @@ def benchmark(
     ] = None,
     seed: Annotated[int, typer.Option(help="Of the noise.", rich_help_panel=SIMULATION)] = 0,
     pictures: Annotated[
-        bool, typer.Option(help="Error maps, close-ups and spectra of the first scene of each data set.", rich_help_panel=REPORT)
+        bool,
+        typer.Option(
+            help="Error maps, close-ups and spectra of the first scene of each data set.", rich_help_panel=REPORT
+        ),
     ] = True,
     beside_paper: Annotated[
         bool,
-        typer.Option("--beside-paper", help="Show the paper's printed numbers beside ours, with warnings.", rich_help_panel=REPORT),
+        typer.Option(
+            "--beside-paper",
+            help="Show the paper's printed numbers beside ours, with warnings.",
+            rich_help_panel=REPORT,
+        ),
     ] = False,
     into: Annotated[
         Path | None,
@@ -102,10 +127,10 @@ def benchmark(
     [dim]hyperfuse benchmark --scenes 'test/*.npz' --scales 4,8 --responses rgb,rgb+nir --noise 30,40 -o scores[/dim]
     [dim]hyperfuse benchmark -o scores[/dim]         makes tables and figures of what is there again
     """
-    from hyperfuse.scoring.report import around_the_place, results_in, write_into, write_report
-    from hyperfuse.scoring.results import FAILED
-    from hyperfuse.scoring.scene_choice import listed_responses
-    from hyperfuse.scoring.summary import failures_in_words
+    from hyperfuse.benchmarking.cases import listed_responses
+    from hyperfuse.benchmarking.report import around_the_place, results_in, write_into, write_report
+    from hyperfuse.benchmarking.results import FAILED
+    from hyperfuse.benchmarking.summary import failures_in_words
 
     scenes = [*(scenes or []), *(more_scenes or [])]
     if into is not None:
@@ -142,11 +167,13 @@ def benchmark(
 def _run(output: Path, *, scales: list[str], **arguments: Any) -> None:
     import sys
 
-    from hyperfuse.degradation.exact_scale import exact_scale
-    from hyperfuse.scoring.benchmark import benchmark as run_benchmark
+    from hyperfuse.benchmarking.run import benchmark as run_benchmark
+    from hyperfuse.physics.psf import exact_scale
 
     try:
-        run_benchmark(output, scales=[float(exact_scale(scale)) for scale in scales], command=_as_typed(sys.argv), **arguments)
+        run_benchmark(
+            output, scales=[float(exact_scale(scale)) for scale in scales], command=_as_typed(sys.argv), **arguments
+        )
     except KeyboardInterrupt as stop:
         typer.echo("hyperfuse: stopped; the same command goes on from here", err=True)
         raise typer.Exit(INTERRUPTED) from stop
@@ -178,3 +205,76 @@ def _as_typed(arguments: list[str]) -> str:
     import shlex
 
     return shlex.join(["hyperfuse", *arguments[1:]])
+
+
+def efficiency(
+    output: Annotated[
+        Path,
+        typer.Option(
+            "-o", "--output", metavar="DIR", help="Folder for efficiency.json, efficiency.md and efficiency.png."
+        ),
+    ],
+    networks: Annotated[
+        str | None,
+        typer.Option(metavar="A,B", help="Presets of ours and of rivals, or none.", show_default="all"),
+    ] = None,
+    methods: Annotated[
+        str | None, typer.Option(metavar="A,B", help="Methods that need no weights, or none.", show_default="all")
+    ] = None,
+    weights: Annotated[
+        list[str] | None,
+        typer.Option(metavar="FOLDER", help="Also this trained network; repeatable.", show_default=False),
+    ] = None,
+    size: Annotated[int, typer.Option(help="Fine pixels on a side of the pair.")] = 128,
+    scale: Annotated[float, typer.Option(help="Fine pixels per coarse pixel.")] = 4.0,
+    bands: Annotated[int, typer.Option(help="Bands of the HSI.")] = 31,
+    msi_bands: Annotated[int, typer.Option(help="Bands of the MSI.")] = 3,
+    warm_up: Annotated[int, typer.Option(min=1, help="Runs that do not count, at most.")] = 20,
+    repeats: Annotated[int, typer.Option(min=3, help="Runs that count, at most.")] = 50,
+    seconds: Annotated[
+        float,
+        typer.Option(min=0.0, help="About how long to measure each; at least one run does not count and three do."),
+    ] = 5.0,
+    device: Annotated[
+        str, typer.Option(metavar="auto|cpu|cuda", help="Where networks run; methods use the processor.")
+    ] = "auto",
+    threads: Annotated[
+        int | None, typer.Option(min=1, max=256, help="Of the processor.", show_default="all cores")
+    ] = None,
+    growth: Annotated[bool, typer.Option(help="Also measure how time and memory grow with pixels and bands.")] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of the table.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier measurement in DIR.")] = False,
+) -> None:
+    """Measure parameters, multiply-adds, time, memory and MPix/s of networks and methods on this machine, and how they
+    grow.
+
+    Warm-up and repeats are the paper's, 20 and 50, as far as the seconds go. Times also stand as multiples of this
+    machine's own matrix product, so that they can be compared with those of other machines. See docs/efficiency.md.
+
+    [dim]hyperfuse efficiency -o efficiency[/dim] [dim]hyperfuse efficiency -o efficiency --networks ssa-small,mimo-sst
+    --methods none --weights runs/joint/weights[/dim]
+    """
+    from hyperfuse.benchmarking.efficiency import Effort, PairSize
+    from hyperfuse.benchmarking.efficiency_report import EfficiencyRequest, run_efficiency
+
+    request = EfficiencyRequest(
+        size=PairSize(bands, msi_bands, size, scale),
+        networks=_names(networks),
+        methods=_names(methods),
+        weights=tuple(weights or ()),
+        effort=Effort(warm_up, repeats, seconds),
+        device=device,
+        threads=threads,
+        growth=growth,
+    )
+    paths = run_efficiency(request, output, overwrite=overwrite)
+    typer.echo(paths[0 if as_json else 1].read_text(encoding="utf-8"), nl=False)
+    if not as_json:
+        typer.echo("\n" + "\n".join(map(str, paths)))
+
+
+def _names(text: str | None) -> tuple[str, ...] | None:
+    if text is None:
+        return None
+    names = tuple(name.strip() for name in text.split(",") if name.strip())
+    return () if names == ("none",) else names

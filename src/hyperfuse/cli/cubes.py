@@ -7,17 +7,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hyperfuse.cli import output
-from hyperfuse.cli.networks import describe_network, print_network
+from hyperfuse.cli import options as output
+from hyperfuse.cli.train import describe_network, print_network
 from hyperfuse.errors import OptionError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from hyperfuse.cubes.summary import CubeSummary
+    from hyperfuse.io.summary import CubeSummary
+
 
 Variable = Annotated[
-    str | None, typer.Option(help="The array to read in a file that holds several, or the part of a product: `info` lists them.")
+    str | None,
+    typer.Option(help="The array to read in a file that holds several, or the part of a product: `info` lists them."),
 ]
 BandAxis = Annotated[int | None, typer.Option(help="Which axis of an unlabelled array holds the bands: 0, 1 or 2.")]
 
@@ -49,15 +51,19 @@ def info(
     [dim]hyperfuse info S2A_MSIL2A_20220724T101601.SAFE.zip --variable 20m[/dim]
     [dim]hyperfuse info --network ssa-6-6 --bands 191[/dim]
     """
-    from hyperfuse.cubes.files import open_explained
-    from hyperfuse.cubes.summary import summarise
+    from hyperfuse.io.files import open_explained
+    from hyperfuse.io.summary import summarise
 
     if (file is None) == (network is None):
         raise OptionError(
-            "a file and a network" if file else "no file", "hyperfuse info FILE, or --network NAME", "see hyperfuse info --help"
+            "a file and a network" if file else "no file",
+            "hyperfuse info FILE, or --network NAME",
+            "see hyperfuse info --help",
         )
     if network is not None:
-        print_network(describe_network(network, bands, msi_bands, size, scale, fixed_bands=fixed_bands), as_json=as_json)
+        print_network(
+            describe_network(network, bands, msi_bands, size, scale, fixed_bands=fixed_bands), as_json=as_json
+        )
         return
     assert file is not None
     cube, notes = open_explained(file, variable, band_axis)
@@ -70,7 +76,9 @@ def info(
 
 def convert(
     source: Annotated[Path, typer.Argument(metavar="IN", help="The cube to read.")],
-    target: Annotated[Path, typer.Argument(metavar="OUT", help="What to write: .tif .hdr .nc .h5 .zarr .mat .npz .npy.")],
+    target: Annotated[
+        Path, typer.Argument(metavar="OUT", help="What to write: .tif .hdr .nc .h5 .zarr .mat .npz .npy.")
+    ],
     variable: Variable = None,
     band_axis: BandAxis = None,
     bands: output.Bands = None,
@@ -86,10 +94,10 @@ def convert(
 ) -> None:
     """Convert a cube to another format; nothing is lost on the way but what is asked for.
 
-    [dim]hyperfuse convert scene.hdr scene.tif[/dim]
-    [dim]hyperfuse convert enmap.zip small.tif --bands 0.4-1.0um,good --dtype int16 --scale-factor 0.0001 --cog --stac[/dim]
+    [dim]hyperfuse convert scene.hdr scene.tif[/dim] [dim]hyperfuse convert enmap.zip small.tif --bands 0.4-1.0um,good
+    --dtype int16 --scale-factor 0.0001 --cog --stac[/dim]
     """
-    from hyperfuse.cubes.files import open_cube, write_cube
+    from hyperfuse.io.files import open_cube, write_cube
 
     written = write_cube(
         open_cube(source, variable, band_axis),
@@ -143,7 +151,9 @@ def _summary_rows(summary: CubeSummary) -> list[tuple[str, str]]:
         ("size", f"{summary.bands} bands x {summary.height} rows x {summary.width} columns, {summary.dtype}"),
         (
             "wavelengths",
-            (f"{min(known):g} to {max(known):g} nm" + (f", {missing} unknown" if missing else "")) if known else "unknown",
+            (f"{min(known):g} to {max(known):g} nm" + (f", {missing} unknown" if missing else ""))
+            if known
+            else "unknown",
         ),
         ("FWHM", f"{min(widths):g} to {max(widths):g} nm" if widths else "unknown"),
         ("bad bands", f"{len(bad)}: " + ", ".join(map(str, bad)) if bad else "none"),

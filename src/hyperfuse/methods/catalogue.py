@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from hyperfuse.errors import OptionError
-from hyperfuse.estimation.observation import Observation
-from hyperfuse.methods.detail_injection import bicubic, detail_reach, detail_reach_twice, glp, gsa, sfim
-from hyperfuse.methods.expected_error import expected_error, expected_error_without_msi
+from hyperfuse.methods.cnmf import cnmf
 from hyperfuse.methods.fuse import fuse, fuse_reach, local_fuse
 from hyperfuse.methods.hysure import hysure, hysure_reach
-from hyperfuse.methods.nonlinear_lift import nonlinear_lift
-from hyperfuse.methods.over_scene import SceneWise, alone
+from hyperfuse.methods.injection import bicubic, detail_reach, detail_reach_twice, glp, gsa, sfim
+from hyperfuse.methods.lift import nonlinear_lift
+from hyperfuse.methods.scene_stats import SceneWise, alone
+from hyperfuse.methods.uncertainty import expected_error, expected_error_without_msi
 from hyperfuse.methods.universal import universal, universal_reach
-from hyperfuse.methods.unmixing import cnmf
 from hyperfuse.methods.window import Window
+from hyperfuse.physics.observation import Observation
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,8 @@ class Footprint:
     """How far a method looks, and what it holds at the same time (as measured; see `prediction/memory.py`)."""
 
     reach: Callable[[Observation], int]
-    """How many coarse pixels around itself a fused pixel depends on; farther ones change it by less than a thousandth."""
+    """How many coarse pixels around itself a fused pixel depends on; farther ones change it by less than a thousandth.
+    """
     core_copies: float = 2.2
     """Images of all bands, as large as the core of a window."""
     window_copies: float = 0.0
@@ -36,7 +37,9 @@ class Footprint:
 
 @dataclass(frozen=True)
 class Method:
-    """Works on images without holes. `over_scene(window)` fuses the core of a window and asks for what belongs to the scene."""
+    """Works on images without holes. `over_scene(window)` fuses the core of a window and asks for what belongs to the
+    scene.
+    """
 
     over_scene: Callable[[Window], SceneWise[Tensor]]
     footprint: Footprint

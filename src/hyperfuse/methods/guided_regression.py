@@ -1,14 +1,20 @@
-"""Regression of hsi detail on msi detail over neighbourhoods that a network guides.
+"""How well a regression does where it has not looked: on coarse pixels that were left out, and one octave finer than it
+learned.
 
-Shapes: p components, B regressors, M of them msi bands, Q numbers that neighbours are compared by, h w coarse, H W fine,
-K neighbours of a coarse pixel (a square), s fine pixels of a coarse cell.
+Shapes: M msi bands, p components, h w coarse.
 
-The same regression as in `local_regression.py`, which see. Here a neighbour's weight also depends on what a network says of it and
-of the pixel, and everything can be differentiated.
+Regression of hsi detail on msi detail over neighbourhoods that a network guides.
+
+Shapes: p components, B regressors, M of them msi bands, Q numbers that neighbours are compared by, h w coarse, H W
+fine, K neighbours of a coarse pixel (a square), s fine pixels of a coarse cell.
+
+The same regression as in `local_regression.py`, which see. Here a neighbour's weight also depends on what a network
+says of it and of the pixel, and everything can be differentiated.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,7 +23,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from hyperfuse.methods.local_regression import REACH, RIDGE_OF_NEIGHBOURHOOD, WIDTH, CellAxis, solve_lower
+from hyperfuse.methods.local_fuse import REACH, RIDGE_OF_NEIGHBOURHOOD, WIDTH, CellAxis, solve_lower
+from hyperfuse.methods.pair_model import covariance, lifted
+from hyperfuse.methods.scene_stats import SceneWise, scene_mean
+from hyperfuse.methods.window import Window, interpolation_matrix
+from hyperfuse.physics.operators import SpatialOperator, separable
+from hyperfuse.physics.psf import sigma_from_fwhm
 
 NOWHERE = -1e4  # logarithm of the weight of a neighbour beyond the border: as good as 0, and it can be differentiated
 NUMBERS_AT_ONCE = 4_000_000
@@ -50,9 +61,15 @@ class GuidedRegression:
             spatial = row_logs[part][:, None, :, None, :, None] + column_logs[None, :, None, :, None, :]
             members = _in_cells(fine, rows, 1, part).reshape(len(fine), -1, rows.most, width, columns.most)
             members = members.permute(1, 3, 2, 4, 0).flatten(2, 3)
-            cells = self._regress(_squares(coarse, everywhere[0][part], everywhere[1]), members, spatial.flatten(4).flatten(2, 3))
-            grid = cells.view(*cells.shape[:2], rows.most, columns.most, -1).permute(4, 0, 2, 1, 3)  # (2 p, a, s_y, b, s_x)
-            parts.append(grid.flatten(1, 2).index_select(1, rows.owned(part)[1]).flatten(2).index_select(2, column_places))
+            cells = self._regress(
+                _squares(coarse, everywhere[0][part], everywhere[1]), members, spatial.flatten(4).flatten(2, 3)
+            )
+            grid = cells.view(*cells.shape[:2], rows.most, columns.most, -1).permute(
+                4, 0, 2, 1, 3
+            )  # (2 p, a, s_y, b, s_x)
+            parts.append(
+                grid.flatten(1, 2).index_select(1, rows.owned(part)[1]).flatten(2).index_select(2, column_places)
+            )
         return torch.cat(parts, dim=1)
 
     def predict_left_out(self, rows: range, columns: range) -> Tensor:
@@ -117,7 +134,9 @@ class GuidedRegression:
         return torch.cat(parts, dim=-1)
 
     def _system(self, moments: Tensor, ridge: Tensor) -> list[list[Tensor]]:
-        """Rows of the lower triangle: second moments (a, b, B (B + 1) / 2 + 1, s) of the neighbours' inputs, with the ridge."""
+        """Rows of the lower triangle: second moments (a, b, B (B + 1) / 2 + 1, s) of the neighbours' inputs, with the
+        ridge.
+        """
         *entries, own = moments.unbind(2)
         lower: list[list[Tensor]] = [[] for _ in self.inputs]
         for entry, row, column in zip(entries, *self._lower, strict=True):
@@ -135,7 +154,9 @@ def _squares(coarse: Tensor, rows: range, columns: range) -> Tensor:
 
 
 def _in_cells(image: Tensor, axis: CellAxis, dim: int, cells: slice = slice(None)) -> Tensor:
-    """The members of these cells, cell after cell, along a dimension. At a whole scale that is the image as it lies there."""
+    """The members of these cells, cell after cell, along a dimension. At a whole scale that is the image as it lies
+    there.
+    """
     members = axis.members[cells].flatten()
     first, last = int(members[0]), int(members[-1])
     in_order = last - first + 1 == len(members) and bool((members.diff() == 1).all())
@@ -149,3 +170,62 @@ def _logarithms(weights: Tensor) -> Tensor:
 def _inside(of: range, offsets: Tensor, length: int) -> Tensor:
     places = torch.tensor(of)[:, None] + offsets
     return (places >= 0) & (places < length)
+
+
+ENOUGH_LEFT_OUT = 1500  # coarse pixels that show how well a prediction does on those that it has not seen
+SMALLEST_RATIO = 1e-6
+
+
+def octave_trend(coefficients: Tensor, msi: Tensor) -> SceneWise[Tensor]:
+    """(p, 2): slopes learned one octave coarser, tried here: the gain that would suit them, and the share they explain."""
+    bands = len(msi)
+
+    def share() -> tuple[Tensor, int]:
+        fine, coarse = _octave_details(torch.cat([msi, coefficients]))
+        return torch.stack([covariance(fine), covariance(coarse)]), msi[0].numel()
+
+    fine, coarse = yield from scene_mean(share)
+    slopes = torch.linalg.solve(lifted(coarse[:bands, :bands], 1e-3), coarse[:bands, bands:]).T
+    predicted = ((slopes @ fine[:bands, :bands]) * slopes).sum(1)
+    agreeing = (slopes * fine[:bands, bands:].T).sum(1)
+    total = fine[bands:, bands:].diagonal()
+    explained = 1 - ratio(total - 2 * agreeing + predicted, total)
+    return torch.stack([ratio(agreeing, predicted).clamp(-1, 3), explained.clamp(-2, 1)], dim=1)
+
+
+def _octave_details(image: Tensor) -> tuple[Tensor, Tensor]:
+    """What an image of half the resolution does not give back of this one, and what one of a quarter not of that."""
+    size = (image.shape[1], image.shape[2])
+    half = (max(2, round(size[0] / 2)), max(2, round(size[1] / 2)))
+    scale = (size[0] / half[0], size[1] / half[1])
+    operator = SpatialOperator.from_point_spread(
+        size, half, scale, (sigma_from_fwhm(scale[0]), sigma_from_fwhm(scale[1]))
+    )
+    rows, columns = (interpolation_matrix(*axis) for axis in zip(half, size, scale, strict=True))
+    coarse = operator.apply(image)
+    interpolated = separable(rows, columns, coarse)
+    return image - interpolated, coarse - operator.apply(interpolated)
+
+
+@torch.no_grad()
+def left_out_moments(regression: GuidedRegression, window: Window, of_scene: int) -> tuple[Tensor, int]:
+    """(3, 2 p): second moments of what is predicted of left-out coarse pixels, of it with the truth, and of the error.
+
+    In a scene of `of_scene` coarse pixels, of which a window leaves out as many as it would in one piece.
+    """
+    core = zip(window.coarse_core, window.coarse_size, strict=True)
+    (top, bottom), (left, right) = (part.indices(size)[:2] for part, size in core)
+    step = max(1, math.isqrt(of_scene // ENOUGH_LEFT_OUT))
+    rows, columns = range(top, bottom, step), range(left, right, step)
+    predicted = regression.predict_left_out(rows, columns).double()
+    truth = regression.outputs[:, top:bottom:step, left:right:step].double()
+    means = torch.stack([predicted.square(), predicted * truth, (truth - predicted).square()]).mean((2, 3))
+    return means, truth[0].numel()
+
+
+def ratio(one: Tensor, other: Tensor) -> Tensor:
+    return one / (other + 1e-20)
+
+
+def logarithm(ratio: Tensor) -> Tensor:
+    return ratio.clamp_min(SMALLEST_RATIO).log10()

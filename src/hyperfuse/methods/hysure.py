@@ -4,10 +4,11 @@ Shapes: M msi bands, p components, h w coarse, H W fine.
 
     min_u  |y - A u|^2 / 2 + |z - F u|^2 / 2 + weight * sum over pixels of |(D_y u, D_x u)|
 
-with both data terms weighted down where noise exceeds `QUIET`; weighed alike whatever their noise, many msi bands would fit
-theirs. Solved by ADMM with the splittings u = v (hsi), u = q (msi), (D_y u, D_x u) = g (prior). Each step is closed: the hsi
-through the singular vectors of A, the msi pixel by pixel, the prior by shrinkage, and their combination in the cosine basis, in
-which differences with a mirrored border are diagonal. It starts from FUSE and ends with the hsi's own noise-weighted correction.
+with both data terms weighted down where noise exceeds `QUIET`; weighed alike whatever their noise, many msi bands would
+fit theirs. Solved by ADMM with the splittings u = v (hsi), u = q (msi), (D_y u, D_x u) = g (prior). Each step is
+closed: the hsi through the singular vectors of A, the msi pixel by pixel, the prior by shrinkage, and their combination
+in the cosine basis, in which differences with a mirrored border are diagonal. It starts from FUSE and ends with the
+hsi's own noise-weighted correction.
 """
 
 from __future__ import annotations
@@ -18,13 +19,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hyperfuse.degradation.operators import mix_bands, separable
-from hyperfuse.estimation.observation import Observation
-from hyperfuse.methods.conditioning import condition_on_hsi, prior_from_error
 from hyperfuse.methods.fuse import fuse_reach, scene_posterior
-from hyperfuse.methods.over_scene import SceneWise
-from hyperfuse.methods.pair_model import PairModel, model_pair, scene_covariance
+from hyperfuse.methods.pair_model import PairModel, condition_on_hsi, model_pair, prior_from_error, scene_covariance
+from hyperfuse.methods.scene_stats import SceneWise
 from hyperfuse.methods.window import Window
+from hyperfuse.physics.observation import Observation
+from hyperfuse.physics.operators import mix_bands, separable
 
 COMPONENTS = 10  # at least, and always some more than there are msi bands
 STEPS = 20
@@ -84,7 +84,9 @@ class _DataStep:
         # The msi's own unit does not matter to FUSE; here it must weigh like the hsi's.
         gain = max(1e-30, float((seen @ seen.T).trace()) / seen.shape[0])
         noise_over_quiet = model.msi_noise / (QUIET * unit**2)
-        weighted = torch.linalg.solve(gain * torch.eye(seen.shape[0], dtype=seen.dtype) + noise_over_quiet, seen).T  # F'W
+        weighted = torch.linalg.solve(
+            gain * torch.eye(seen.shape[0], dtype=seen.dtype) + noise_over_quiet, seen
+        ).T  # F'W
         inverse = torch.linalg.inv(weighted @ seen + PENALTY * torch.eye(seen.shape[1], dtype=seen.dtype))
         hsi_penalty = PENALTY * (1 + model.hsi_noise.diagonal() / (QUIET * unit**2))
         hsi_part = model.operator.adjoint(model.coefficients / unit)
@@ -126,7 +128,8 @@ def _shrunk(gradient: Tensor, threshold: float) -> Tensor:
 def _smoothed(wanted: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     """(2 + D'D)^-1, diagonal in the cosine basis of both axes."""
     eigenvalues = [
-        2 - 2 * torch.cos(math.pi * torch.arange(len(basis), dtype=torch.float64) / len(basis)) for basis in (rows, columns)
+        2 - 2 * torch.cos(math.pi * torch.arange(len(basis), dtype=torch.float64) / len(basis))
+        for basis in (rows, columns)
     ]
     gain = 1 / (2 + eigenvalues[0][:, None] + eigenvalues[1][None, :])
     return separable(rows.T, columns.T, separable(rows, columns, wanted) * gain.to(wanted))

@@ -6,8 +6,18 @@ Shapes: C bands, M msi bands, p components, h w coarse, H W fine.
     hsi coefficients = A u + noise of covariance S
     msi - offset - response mean = F u + noise of covariance L,  F = response basis
 
-The components are the principal axes of the hsi itself, so nothing here depends on the number of bands or their wavelengths.
-Big arrays stay in the precision of the images, small matrices are float64.
+The components are the principal axes of the hsi itself, so nothing here depends on the number of bands or their
+wavelengths. Big arrays stay in the precision of the images, small matrices are float64.
+
+Gaussian conditioning in closed form: what the msi says, what the hsi says, and how much of either is noise.
+
+Shapes: p components, M msi bands, h w coarse, H W fine. A prior is a mean (p, H, W) and one covariance (p, p) for every
+fine pixel.
+
+The exact solution of FUSE's Sylvester equation (Wei et al. 2015) needs no Sylvester solver when it is taken in two
+steps. The msi is observed pixel by pixel, so conditioning on it changes the covariance alike everywhere. The hsi then
+adds  y = A u + noise with prior covariance P x I, and  P x AA' + S x I  is diagonal in the eigenvectors of (P, S) and
+the singular vectors of A.
 """
 
 from __future__ import annotations
@@ -19,14 +29,71 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from hyperfuse.degradation.operators import SpatialOperator, mix_bands
-from hyperfuse.estimation.observation import Observation
-from hyperfuse.methods.bicubic import upsample
-from hyperfuse.methods.over_scene import SceneWise, scene_mean, scene_mean_and_count, scene_moments, together
-from hyperfuse.methods.window import Cut, Window
+from hyperfuse.methods.scene_stats import SceneWise, scene_mean, scene_mean_and_count, scene_moments, together
+from hyperfuse.methods.window import Cut, Window, upsample
+from hyperfuse.physics.observation import Observation
+from hyperfuse.physics.operators import SpatialOperator, mix_bands
+
+BORDER = 3
+BEYOND_REACH = 1e-2
+
+
+def condition_on_msi(mean: Tensor, prior: Tensor, model: PairModel) -> tuple[Tensor, Tensor]:
+    """The posterior mean (p, H, W) and covariance (p, p) once every fine pixel has seen its msi value."""
+    seen = model.msi_from_components
+    # A response in a wrong unit makes the noise vanish beside the rest: even then this can be inverted.
+    gain = torch.linalg.solve(lifted(seen @ prior @ seen.T + model.msi_noise, 1e-13), seen @ prior).T
+    innovation = model.msi - mix_bands(seen, mean)
+    return mean + mix_bands(gain, innovation), positive_part(prior - gain @ seen @ prior)
+
+
+def condition_on_hsi(mean: Tensor, prior: Tensor, model: PairModel) -> Tensor:
+    """The posterior mean once the whole image has seen the coarse hsi; exact."""
+    return mean + hsi_correction(
+        model.coefficients - model.operator.apply(mean), prior, model.hsi_noise, model.operator
+    )
+
+
+def hsi_correction(innovation: Tensor, prior: Tensor, noise: Tensor, operator: SpatialOperator) -> Tensor:
+    """(P x A') (P x AA' + S x I)^-1 r. In coordinates where S = I and P = diag(d): A' (AA' + 1/d)^-1, component by
+    component.
+    """
+    root = torch.linalg.cholesky(noise)
+    half_whitened = torch.linalg.solve_triangular(root, prior, upper=False)
+    whitened = torch.linalg.solve_triangular(root, half_whitened.T, upper=False)
+    signal_to_noise, axes = torch.linalg.eigh((whitened + whitened.T) / 2)
+    to_axes = torch.linalg.solve_triangular(root.T, axes, upper=True).T
+    correction = operator.damped_inverse(mix_bands(to_axes, innovation), 1 / signal_to_noise.clamp_min(1e-12))
+    return mix_bands(root @ axes, correction)
+
+
+def prior_from_error(mean: Tensor, model: PairModel) -> SceneWise[Tensor]:
+    """How far a prediction is off, (p, p) per fine pixel, read from what it leaves of the hsi beyond noise (empirical
+    Bayes).
+    """
+
+    def left() -> Tensor:
+        return model.window.coarse(model.coefficients - model.operator.apply(mean))
+
+    spread, pixels = yield from scene_covariance_and_count(left, costly=True)
+    return lifted(signal_covariance(spread, model.hsi_noise, pixels) / model.noise_gain, 1e-8)
+
+
+def conditioning_reach(observation: Observation) -> int:
+    """Coarse pixels around a pixel beyond which the hsi's correction of it does not look, but for a hundredth of
+    itself.
+
+    Blurs of neighbouring coarse pixels overlap by q = exp(-(scale / 2 sigma)^2), and the inverse of such an overlap
+    falls off by q from pixel to pixel. The border that it must not see is itself a few pixels wide.
+    """
+    widest = max(sigma / scale for sigma, scale in zip(observation.sigma, observation.scale, strict=True))
+    overlap = math.exp(-1 / (4 * max(0.1, widest) ** 2))
+    return BORDER + math.ceil(math.log(BEYOND_REACH) / math.log(overlap))
+
 
 MOST_COMPONENTS = 24
-# No sensor is better than this; it also keeps every small matrix invertible. As a share of the image's root mean square.
+# No sensor is better than this; it also keeps every small matrix invertible. As a share of the image's root mean
+# square.
 NOISE_FLOOR = 1e-4
 BANDS_AT_ONCE = 32
 
@@ -87,12 +154,15 @@ class PairModel:
         )
 
 
-def model_pair(window: Window, most_components: int = MOST_COMPONENTS, find_axes: FindAxes | None = None) -> SceneWise[PairModel]:
+def model_pair(
+    window: Window, most_components: int = MOST_COMPONENTS, find_axes: FindAxes | None = None
+) -> SceneWise[PairModel]:
     """In the subspace of the axes that `find_axes` finds; plain principal axes without it."""
     hsi, msi, observation = window.hsi, window.msi, window.observation
     operator = observation.spatial_operator(window.fine_size, window.coarse_size)
     (mean, basis), (hsi_level, msi_level) = yield from together(
-        (find_axes or principal_axes)(window.coarse(hsi), most_components), scene_levels(window.coarse(hsi), window.fine(msi))
+        (find_axes or principal_axes)(window.coarse(hsi), most_components),
+        scene_levels(window.coarse(hsi), window.fine(msi)),
     )
     centred = hsi - mean[:, None, None].to(hsi)
     coefficients = mix_bands(basis.T, centred)
@@ -100,7 +170,8 @@ def model_pair(window: Window, most_components: int = MOST_COMPONENTS, find_axes
     msi_variance = observation.msi_noise**2 + (NOISE_FLOOR * msi_level) ** 2
     msi_mean = observation.response @ mean + observation.offset
     outside, noise_gain = yield from together(
-        without_noise(centred - mix_bands(basis, coefficients), hsi_variance, window), scene_noise_gain(operator, window)
+        without_noise(centred - mix_bands(basis, coefficients), hsi_variance, window),
+        scene_noise_gain(operator, window),
     )
     seen_outside = yield from seen_outside_subspace(window.coarse(outside), noise_gain, observation.response)
     return PairModel(
@@ -121,8 +192,9 @@ def model_pair(window: Window, most_components: int = MOST_COMPONENTS, find_axes
 def seen_outside_subspace(outside: Tensor, noise_gain: float, response: Tensor) -> SceneWise[Tensor]:
     """(M, M): the msi also sees what the components cannot express, and to them that is noise.
 
-    On the coarse grid it can be read off. On the fine grid it is as strong if it is smooth and 1/gain times as strong if it is
-    white; this is the geometric mean of the two. Narrow msi bands need it: 13 of them, and FUSE gains 2.4 dB on Indian Pines.
+    On the coarse grid it can be read off. On the fine grid it is as strong if it is smooth and 1/gain times as strong
+    if it is white; this is the geometric mean of the two. Narrow msi bands need it: 13 of them, and FUSE gains 2.4 dB
+    on Indian Pines.
     """
     seen = yield from scene_covariance(lambda: mix_bands(response, outside))
     return seen / math.sqrt(noise_gain)
@@ -154,7 +226,9 @@ def scene_covariance(components: Callable[[], Tensor]) -> SceneWise[Tensor]:
     return spread
 
 
-def scene_covariance_and_count(components: Callable[[], Tensor], *, costly: bool = False) -> SceneWise[tuple[Tensor, int]]:
+def scene_covariance_and_count(
+    components: Callable[[], Tensor], *, costly: bool = False
+) -> SceneWise[tuple[Tensor, int]]:
     """The same, and over how many pixels."""
 
     def share() -> tuple[Tensor, int]:
@@ -198,9 +272,9 @@ def positive_part(matrix: Tensor) -> Tensor:
 def signal_covariance(observed: Tensor, noise: Tensor, samples: int) -> Tensor:
     """What of a covariance (p, p) of `samples` pixels is not noise of covariance `noise`.
 
-    In units of the noise, eigenvalues of pure noise spread up to (1 + sqrt(p / samples))^2 by chance alone; those inside are
-    dropped, those beyond are corrected for the same bias (the spiked model: Baik and Silverstein 2006, Donoho, Gavish and
-    Johnstone 2018).
+    In units of the noise, eigenvalues of pure noise spread up to (1 + sqrt(p / samples))^2 by chance alone; those
+    inside are dropped, those beyond are corrected for the same bias (the spiked model: Baik and Silverstein 2006,
+    Donoho, Gavish and Johnstone 2018).
     """
     root = torch.linalg.cholesky(noise)
     half = torch.linalg.solve_triangular(root, observed, upper=False)

@@ -1,13 +1,15 @@
-"""The method that ships with weights: local FUSE whose regression a network guides. For any bands, any scale, any sensor.
+"""The method that ships with weights: local FUSE whose regression a network guides. For any bands, any scale, any
+sensor.
 
 Shapes: M msi bands, p components, B regressors (msi bands and learned features), h w coarse, H W fine.
 
     components = interpolated + gains_c . (slopes of the scene . detail) + gains_c . (slopes of the pixel . detail)
                  + gain_c . what the msi says beyond these
 
-Slopes are solved for, on the pair itself, as in local FUSE. What the network adds was learned on many scenes: features to
-regress on beside the msi's bands, whose likeness makes a good neighbour, and how far a prediction may be trusted, component by
-component, given how well it does on coarse pixels that it has not seen. The hsi then corrects the result, exactly.
+Slopes are solved for, on the pair itself, as in local FUSE. What the network adds was learned on many scenes: features
+to regress on beside the msi's bands, whose likeness makes a good neighbour, and how far a prediction may be trusted,
+component by component, given how well it does on coarse pixels that it has not seen. The hsi then corrects the result,
+exactly.
 """
 
 from __future__ import annotations
@@ -23,29 +25,34 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from hyperfuse.degradation.operators import mix_bands
-from hyperfuse.estimation.observation import Observation
-from hyperfuse.methods.conditioning import condition_on_hsi, conditioning_reach, prior_from_error
+from hyperfuse.methods.details import Details, find_details, quiet_axes, without_own_level
 from hyperfuse.methods.fuse import FEWEST_PIXELS, denoised, fuse, fuse_reach
-from hyperfuse.methods.guided_details import Details, find_details
-from hyperfuse.methods.guided_regression import GuidedRegression
-from hyperfuse.methods.left_out_statistics import left_out_moments, logarithm, ratio
-from hyperfuse.methods.local_regression import LIKENESS
-from hyperfuse.methods.msi_components import without_own_level
-from hyperfuse.methods.over_scene import SceneWise, scene_count, scene_mean_and_count, together
-from hyperfuse.methods.pair_model import PairModel, lifted, model_pair, scene_covariance
-from hyperfuse.methods.quiet_axes import quiet_axes
+from hyperfuse.methods.guided_regression import GuidedRegression, left_out_moments, logarithm, ratio
+from hyperfuse.methods.local_fuse import LIKENESS
+from hyperfuse.methods.pair_model import (
+    PairModel,
+    condition_on_hsi,
+    conditioning_reach,
+    lifted,
+    model_pair,
+    prior_from_error,
+    scene_covariance,
+)
+from hyperfuse.methods.scene_stats import SceneWise, scene_count, scene_mean_and_count, together
 from hyperfuse.methods.window import Window
-from hyperfuse.networks.prior_network import PREDICTIONS, SMOOTHINGS, Gains, Guide, PriorNetwork
+from hyperfuse.models.prior import PREDICTIONS, SMOOTHINGS, Gains, Guide, PriorNetwork
+from hyperfuse.physics.observation import Observation
+from hyperfuse.physics.operators import mix_bands
 
-# Ridges of learned features before training, of the scene's slopes and of a pixel's own, in units of the features' variance.
+# Ridges of learned features before training, of the scene's slopes and of a pixel's own, in units of the features'
+# variance.
 FEATURE_RIDGE = 0.03
 FREEDOM = 16.0  # of features that are let free: their ridge is so many times smaller
 SMOOTHING_REACH = 2
 THINNED = 2  # of fine pixels one in so many, along both axes, is enough for how strong the regressors are
 MOST_COMPONENTS = 16
-# Features say little of pixels that are far brighter (or darker) than their scene: these have gains of their own, which count half
-# at this squared departure from the mean, in units of the variance.
+# Features say little of pixels that are far brighter (or darker) than their scene: these have gains of their own, which
+# count half at this squared departure from the mean, in units of the variance.
 UNFAMILIAR = 30.0
 FARTHEST_FROM_EXPECTED = 10.0  # deviations by which the msi may correct a prediction
 
@@ -92,16 +99,24 @@ class Predictions:
 
     slopes: Tensor  # (3, p, B) of the scene: without features, with them, with features that are let free
     fine: Tensor  # (B, H, W) what these are slopes of
-    images: tuple[Tensor, Tensor, Tensor]  # (p, H, W): by a pixel's own slopes, with features and without; what the msi says beyond
+    images: tuple[
+        Tensor, Tensor, Tensor
+    ]  # (p, H, W): by a pixel's own slopes, with features and without; what the msi says beyond
     statistics: Tensor  # (p, 18), float32
-    familiarity: Tensor | None  # (H, W), 0 to 1: how far a pixel is like most of its scene; None while the network learns
+    familiarity: (
+        Tensor | None
+    )  # (H, W), 0 to 1: how far a pixel is like most of its scene; None while the network learns
 
     def trusted(self, gains: Gains) -> Tensor:
         """(p, H, W)"""
         by_smoothing = gains.familiar.T.reshape(SMOOTHINGS, PREDICTIONS, -1)
         as_it_is, smooth, smoother = (self._weighted(of_all) for of_all in by_smoothing)
         trusted = as_it_is + smoothed(smooth + smoothed(smoother))
-        return trusted if self.familiarity is None else torch.lerp(self._weighted(gains.unfamiliar.T), trusted, self.familiarity)
+        return (
+            trusted
+            if self.familiarity is None
+            else torch.lerp(self._weighted(gains.unfamiliar.T), trusted, self.familiarity)
+        )
 
     def each(self) -> list[Tensor]:
         """(p, H, W), of which `trusted` is the sum with all gains as weights, those of familiar pixels first."""
@@ -109,14 +124,19 @@ class Predictions:
         smooth = [smoothed(image) for image in as_it_is]
         familiar = [*as_it_is, *smooth, *(smoothed(image) for image in smooth)]
         assert self.familiarity is not None
-        return [*(self.familiarity * image for image in familiar), *((1 - self.familiarity) * image for image in as_it_is)]
+        return [
+            *(self.familiarity * image for image in familiar),
+            *((1 - self.familiarity) * image for image in as_it_is),
+        ]
 
     def _weighted(self, gains: Tensor) -> Tensor:
         """(p, H, W), from one gain (6, p) of each."""
         scene_gains, image_gains = gains[: len(self.slopes)], gains[len(self.slopes) :]
         # Gains of predictions that are linear in one image are gains of their slopes: one product instead of three.
         slopes = (scene_gains[:, :, None] * self.slopes).sum(0)
-        first, second, third = (gain[:, None, None] * image for gain, image in zip(image_gains, self.images, strict=True))
+        first, second, third = (
+            gain[:, None, None] * image for gain, image in zip(image_gains, self.images, strict=True)
+        )
         own: Tensor = first + second + third
         return mix_bands(slopes, self.fine) + own
 
@@ -201,7 +221,9 @@ def _predicted(
         ridge=regressors.ridge,
         bands=len(pair.msi_detail),
     )
-    left_out, _ = yield from scene_mean_and_count(lambda: left_out_moments(regression, model.window, pair.pixels), costly=True)
+    left_out, _ = yield from scene_mean_and_count(
+        lambda: left_out_moments(regression, model.window, pair.pixels), costly=True
+    )
     statistics = _statistics(model, pair, regressors, left_out)
     inputs = regressors.fine[:local] * regressors.units[:local, None, None].to(left)
     queries = [closeness * pair.fine_msi, guide.embedding, guide.nearness[None], guide.ridge[None], inputs]
@@ -283,7 +305,9 @@ def _corner(matrix: Tensor, ridge: Tensor, count: int) -> Tensor:
 
 
 def smoothed(image: Tensor) -> Tensor:
-    """(p, H, W) under the filter (1, 2, 1) / 4 along both axes, the edge repeated. Additions are faster here than convolutions."""
+    """(p, H, W) under the filter (1, 2, 1) / 4 along both axes, the edge repeated. Additions are faster here than
+    convolutions.
+    """
     rows = pad(image[None], (1, 1, 1, 1), mode="replicate")[0] / 16
     for axis in (1, 1, 2, 2):
         size = rows.shape[axis] - 1

@@ -1,4 +1,12 @@
-"""A pair, or a window of one with the surroundings that it must see.
+"""Missing pixels (NaN), handled once around all methods: filled smoothly before, masked again after.
+
+Shapes: C bands, M msi bands, h w coarse, H W fine.
+
+Bicubic interpolation (Keys 1981, a = -0.5) at pixel centres, one matrix per axis, for any real scale and shift.
+
+Shapes: C bands, h w coarse, H W fine.
+
+A pair, or a window of one with the surroundings that it must see.
 
 Shapes: C bands, M msi bands, h w coarse, H W fine.
 """
@@ -6,13 +14,46 @@ Shapes: C bands, M msi bands, h w coarse, H W fine.
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
+from torch.nn.functional import avg_pool2d, interpolate
 
-from hyperfuse.degradation.operators import separable
-from hyperfuse.estimation.observation import Observation
-from hyperfuse.methods.bicubic import interpolation_matrix
+from hyperfuse.errors import ValueRangeError
+from hyperfuse.methods.scene_stats import SceneWise, ask
+from hyperfuse.physics.observation import Observation
+from hyperfuse.physics.operators import separable
+
+KEYS_A = -0.5
+
+
+def upsample(coarse: Tensor, fine_size: tuple[int, int], observation: Observation) -> Tensor:
+    """(..., h, w) -> (..., H, W)."""
+    axes = zip(coarse.shape[-2:], fine_size, observation.scale, observation.shift, strict=True)
+    rows, columns = (interpolation_matrix(*axis) for axis in axes)
+    return separable(rows, columns, coarse)
+
+
+def interpolation_matrix(coarse_size: int, fine_size: int, scale: float, shift: float = 0.0) -> Tensor:
+    """(fine_size, coarse_size) float64; rows sum to 1. Beyond its border the coarse image continues with the edge
+    pixel.
+    """
+    positions = (torch.arange(fine_size, dtype=torch.float64) + 0.5 - shift) / scale - 0.5
+    first = positions.floor() - 1
+    neighbours = first[:, None] + torch.arange(4, dtype=torch.float64)
+    weights = keys_kernel(positions[:, None] - neighbours)
+    matrix = torch.zeros(fine_size, coarse_size, dtype=torch.float64)
+    return matrix.scatter_add_(1, neighbours.long().clamp(0, coarse_size - 1), weights)
+
+
+def keys_kernel(distance: Tensor) -> Tensor:
+    d = distance.abs()
+    near = ((KEYS_A + 2) * d - (KEYS_A + 3)) * d**2 + 1
+    far = ((KEYS_A * d - 5 * KEYS_A) * d + 8 * KEYS_A) * d - 4 * KEYS_A
+    return torch.where(d <= 1, near, torch.where(d < 2, far, torch.zeros_like(d)))
+
 
 Place = tuple[slice, slice]
 EVERYWHERE: Place = (slice(None), slice(None))
@@ -22,8 +63,9 @@ EVERYWHERE: Place = (slice(None), slice(None))
 class Window:
     """hsi (C, h, w) and msi (M, H, W), with the observation as it is seen from the window's own corner.
 
-    The cores are what the window is for: fine pixels that are wanted, and the coarse pixels under them. Beyond them lies the
-    margin, at whose far border the images seem to end although the scene does not; no statistics are taken there.
+    The cores are what the window is for: fine pixels that are wanted, and the coarse pixels under them. Beyond them
+    lies the margin, at whose far border the images seem to end although the scene does not; no statistics are taken
+    there.
     """
 
     hsi: Tensor
@@ -51,7 +93,9 @@ class Window:
     @property
     def coarse_pixels(self) -> int:
         """In the core."""
-        rows, columns = (len(range(*part.indices(size))) for part, size in zip(self.coarse_core, self.coarse_size, strict=True))
+        rows, columns = (
+            len(range(*part.indices(size))) for part, size in zip(self.coarse_core, self.coarse_size, strict=True)
+        )
         return rows * columns
 
     def for_everything(self) -> Window:
@@ -60,13 +104,27 @@ class Window:
 
     def upsample_to_core(self, coarse: Tensor) -> Tensor:
         """(..., h, w) interpolated at the fine pixels that are wanted."""
-        axes = zip(self.coarse_size, self.fine_core, self.fine_size, self.observation.scale, self.observation.shift, strict=True)
+        axes = zip(
+            self.coarse_size,
+            self.fine_core,
+            self.fine_size,
+            self.observation.scale,
+            self.observation.shift,
+            strict=True,
+        )
         rows, columns = (_wanted_rows(*axis) for axis in axes)
         return separable(rows, columns, coarse)
 
     def near_core(self, reach: int) -> Cut:
         """The part that lies within `reach` coarse pixels of the fine pixels that are wanted."""
-        axes = zip(self.fine_core, self.coarse_size, self.fine_size, self.observation.scale, self.observation.shift, strict=True)
+        axes = zip(
+            self.fine_core,
+            self.coarse_size,
+            self.fine_size,
+            self.observation.scale,
+            self.observation.shift,
+            strict=True,
+        )
         (rows, fine_rows), (columns, fine_columns) = (_near(*axis, reach) for axis in axes)
         return Cut((rows, columns), (fine_rows, fine_columns))
 
@@ -121,3 +179,75 @@ def _moved(core: Place, part: Place, size: tuple[int, int]) -> Place:
         for own, cut, length in zip(core, part, size, strict=True)
     )
     return rows, columns
+
+
+def fill_missing(image: Tensor) -> Tensor:
+    """(B, H, W) with every hole filled from its surroundings, band by band; a band without any value becomes 0."""
+    known = torch.isfinite(image)
+    if bool(known.all()):
+        return image
+    return _filled(torch.where(known, image, torch.zeros_like(image)), known.to(image))
+
+
+def _filled(values: Tensor, weights: Tensor) -> Tensor:
+    """Push-pull: halve the image with known pixels only until no hole is left, then fill holes from the coarser level."""
+    if min(values.shape[1:]) < 2 or bool((weights > 0).all()):
+        total = weights.sum((1, 2), keepdim=True)
+        mean = (values * weights).sum((1, 2), keepdim=True) / total.clamp_min(1e-30)
+        return torch.where(weights > 0, values, mean)
+    coarse_weights = avg_pool2d(weights[None], 2, ceil_mode=True)[0]
+    coarse_values = avg_pool2d((values * weights)[None], 2, ceil_mode=True)[0] / coarse_weights.clamp_min(1e-30)
+    coarse = _filled(coarse_values, coarse_weights)
+    # By exactly two, whatever is cut off then: pixels must not drift with the size of the image.
+    smooth = interpolate(coarse[None], scale_factor=2, mode="bilinear", align_corners=False)[0]
+    return torch.where(weights > 0, values, smooth[:, : values.shape[1], : values.shape[2]])
+
+
+def mask_missing(fused: Tensor, window: Window) -> Tensor:
+    """NaN back, in the core of a window with holes, where the msi has none of its bands complete, and in each band
+    where the hsi pixel underneath is missing.
+    """
+    missing = ~torch.isfinite(window.hsi)
+    if bool(missing.any()):
+        observation = window.observation
+        axes = zip(
+            window.fine_core, window.fine_size, window.coarse_size, observation.scale, observation.shift, strict=True
+        )
+        rows, columns = (_pixel_underneath(*axis) for axis in axes)
+        fused = fused.masked_fill(missing[:, rows][:, :, columns], torch.nan)
+    msi_missing = ~torch.isfinite(window.fine(window.msi)).all(0)
+    return fused.masked_fill(msi_missing, torch.nan) if bool(msi_missing.any()) else fused
+
+
+def _pixel_underneath(core: slice, fine: int, coarse: int, scale: float, shift: float) -> Tensor:
+    """The coarse index in which each fine pixel of the core lies."""
+    start, stop, _ = core.indices(fine)
+    positions = (torch.arange(start, stop, dtype=torch.float64) + 0.5 - shift) / scale - 0.5
+    return positions.round().long().clamp(0, coarse - 1)
+
+
+def usable_msi_bands(window: Window) -> SceneWise[tuple[Tensor, bool]]:
+    """Indices of the msi bands that hold any value and, if there are such, more than one; and whether there are such."""
+    msi = window.fine(window.msi)
+
+    def share() -> tuple[Tensor, Tensor]:
+        known = torch.isfinite(msi)
+        return msi.masked_fill(~known, torch.inf).amin((1, 2)), msi.masked_fill(~known, -torch.inf).amax((1, 2))
+
+    return ask(share, _varied_bands)
+
+
+def _varied_bands(shares: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, bool]:
+    lowest = torch.stack([low for low, _ in shares]).amin(0)
+    highest = torch.stack([high for _, high in shares]).amax(0)
+    filled, varied = highest >= lowest, highest > lowest
+    if not bool(filled.any()):
+        raise ValueRangeError("an msi without a single valid pixel", "some pixels with data", "check its nodata value")
+    if not bool(varied.any()):
+        warnings.warn("the msi is constant and adds nothing: the hsi is interpolated", stacklevel=2)
+    return (varied if bool(varied.any()) else filled).nonzero()[:, 0], bool(varied.any())
+
+
+def require_values(hsi: Tensor) -> None:
+    if not bool(torch.isfinite(hsi).any()):
+        raise ValueRangeError("an hsi without a single valid pixel", "some pixels with data", "check its nodata value")

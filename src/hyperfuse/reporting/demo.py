@@ -1,4 +1,7 @@
-"""`hyperfuse demo`: a real scene, degraded, fused by every method, scored, drawn, written."""
+"""`hyperfuse demo`: a real scene, degraded, fused by every method, scored, drawn, written.
+
+The scene of `hyperfuse demo`: Indian Pines, a real AVIRIS image that travels inside tensorly's wheel.
+"""
 
 from __future__ import annotations
 
@@ -7,21 +10,52 @@ import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import xarray as xr
+from affine import Affine
 from rich.table import Table
 
-from hyperfuse.cubes.files import write_cube
-from hyperfuse.degradation.simulation import Simulation, simulate_pair
-from hyperfuse.errors import CubeWriteError
+from hyperfuse.errors import CubeFileError, CubeWriteError
+from hyperfuse.fusion.observe import ObservationHints, fuse_pair, observe
+from hyperfuse.fusion.output import fused_cube
+from hyperfuse.fusion.pair import align_pair
+from hyperfuse.io.cube import make_cube
+from hyperfuse.io.files import write_cube
 from hyperfuse.methods.catalogue import METHODS
-from hyperfuse.prediction.aligned_pair import align_pair
-from hyperfuse.prediction.fuse_pair import ObservationHints, fuse_pair, observe
-from hyperfuse.prediction.fused_cube import fused_cube
+from hyperfuse.metrics.evaluation import Evaluation, evaluate
+from hyperfuse.physics.simulate import Simulation, simulate_pair
 from hyperfuse.progress import progress
-from hyperfuse.quality.evaluation import Evaluation, evaluate
-from hyperfuse.reporting.demo_scene import indian_pines
 from hyperfuse.reporting.fusion_figure import fusion_figure
 from hyperfuse.reporting.tables import score_table
+
+BANDS_RECORDED = 220
+# The 20 bands, counted from 1, that the corrected scene leaves out: water vapour, and the last one.
+BANDS_REMOVED = {*range(104, 109), *range(150, 164), 220}
+# The file has no wavelengths. Evenly spaced centres over the sensor's range put the removed bands onto the water bands.
+FIRST_NM, LAST_NM = 400.0, 2500.0
+FWHM_NM = 10.0
+PIXEL_METRES = 20.0
+
+
+def indian_pines() -> xr.DataArray:
+    """145 x 145 pixels of 20 m, 200 bands, sensor counts; wavelengths approximate, position unknown."""
+    try:
+        from tensorly.datasets import load_indian_pines
+    except ImportError as error:
+        raise CubeFileError(
+            "the demo scene is not installed", "tensorly, whose wheel carries it", "pip install 'hyperfuse[demo]'"
+        ) from error
+    counts = np.asarray(load_indian_pines()["tensor"]).transpose(2, 0, 1)
+    centres = np.linspace(FIRST_NM, LAST_NM, BANDS_RECORDED)
+    kept = [band - 1 for band in range(1, BANDS_RECORDED + 1) if band not in BANDS_REMOVED]
+    return make_cube(
+        counts.astype(np.uint16),
+        wavelength_nm=centres[kept],
+        fwhm_nm=FWHM_NM,
+        transform=Affine(PIXEL_METRES, 0, 0, 0, -PIXEL_METRES, 0),
+        attributes={"sensor": "AVIRIS", "scene": "Indian Pines"},
+    )
+
 
 SCALE = 4
 RESPONSE = "Sentinel-2A"
@@ -86,5 +120,7 @@ def _usable_folder(folder: Path) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise CubeWriteError(f"cannot make the folder {folder}: {error.strerror}", remedy="choose another with -o") from error
+        raise CubeWriteError(
+            f"cannot make the folder {folder}: {error.strerror}", remedy="choose another with -o"
+        ) from error
     return folder

@@ -1,6 +1,7 @@
 """One picture of a fusion: what went in, what came out, where it is wrong, and how spectra fare.
 
-Drawn with matplotlib's object interface alone, so that it neither needs nor changes pyplot's global state. Lengths are inches.
+Drawn with matplotlib's object interface alone, so that it neither needs nor changes pyplot's global state. Lengths are
+inches.
 """
 
 from __future__ import annotations
@@ -17,14 +18,21 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
-from hyperfuse.cubes.cube import as_cube, physical_values
-from hyperfuse.cubes.grid import grid_of, place
-from hyperfuse.cubes.publishing import published
 from hyperfuse.errors import OptionError
-from hyperfuse.quality.pairing import Floats, nothing_to_compare
-from hyperfuse.reporting.colour import colour_composite, stretch_limits
-from hyperfuse.reporting.error_map import error_map
-from hyperfuse.reporting.figure_layout import DOTS_PER_INCH, LEGEND_ENTRIES_PER_ROW, WIDTH, FigureLayout, plan_layout
+from hyperfuse.io.atomic import published
+from hyperfuse.io.cube import as_cube, physical_values
+from hyperfuse.io.grid import grid_of, place
+from hyperfuse.metrics.pairing import Floats, nothing_to_compare
+from hyperfuse.reporting.colour import (
+    DOTS_PER_INCH,
+    LEGEND_ENTRIES_PER_ROW,
+    WIDTH,
+    FigureLayout,
+    colour_composite,
+    error_map,
+    plan_layout,
+    stretch_limits,
+)
 from hyperfuse.reporting.spectra import broken_line, distinct_pixels, spectral_axis
 
 # Okabe and Ito's colours, told apart by everyone; black is the reference's, vermilion the best method's.
@@ -147,11 +155,15 @@ def _draw_spectra(
     legend.set_frame_on(False)
 
 
-def _image_axes(figure: Figure, frame: tuple[float, float, float, float], name: str, detail: str, bold: bool = False) -> Any:
+def _image_axes(
+    figure: Figure, frame: tuple[float, float, float, float], name: str, detail: str, bold: bool = False
+) -> Any:
     axes = figure.add_axes(frame, xticks=[], yticks=[])
     axes.spines[:].set_linewidth(0.5)
     room = frame[2] * WIDTH - len(detail) * LETTER_WIDTH * SMALL
-    axes.set_title(shortened(name, room, MEDIUM), fontsize=MEDIUM, loc="left", fontweight="bold" if bold else "normal", pad=4)
+    axes.set_title(
+        shortened(name, room, MEDIUM), fontsize=MEDIUM, loc="left", fontweight="bold" if bold else "normal", pad=4
+    )
     axes.set_title(detail, fontsize=SMALL, loc="right", color="#555555", pad=4)
     return axes
 
@@ -184,7 +196,13 @@ def _mark_pixels(axes: Any, pixels: list[tuple[int, int]]) -> None:
             va="center",
             fontsize=SMALL,
             color="white",
-            bbox={"boxstyle": "circle,pad=0.2", "facecolor": "black", "edgecolor": "white", "linewidth": 0.8, "alpha": 0.85},
+            bbox={
+                "boxstyle": "circle,pad=0.2",
+                "facecolor": "black",
+                "edgecolor": "white",
+                "linewidth": 0.8,
+                "alpha": 0.85,
+            },
         )
 
 

@@ -1,4 +1,6 @@
-"""Spectra worth looking at: a few pixels that differ, and lines that do not pretend to know what lies between distant bands."""
+"""Spectra worth looking at: a few pixels that differ, and lines that do not pretend to know what lies between distant
+bands.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +8,9 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
-from hyperfuse.cubes.cube import as_cube, physical_values, wavelengths_nm
 from hyperfuse.errors import ValueRangeError
-from hyperfuse.quality.pairing import Floats
+from hyperfuse.io.cube import as_cube, physical_values, wavelengths_nm
+from hyperfuse.metrics.pairing import Floats
 
 # Pixels are chosen within the middle of large scenes and off the edges of all, among at most this many per axis.
 LARGEST_SIDE = 512
@@ -21,10 +23,13 @@ TYPICAL = 12
 
 
 def distinct_pixels(cube: xr.DataArray, count: int = 4) -> list[tuple[int, int]]:
-    """Rows and columns of `count` typical pixels of different surfaces (fewer in a cube with fewer), from dark to bright."""
+    """Rows and columns of `count` typical pixels of different surfaces (fewer in a cube with fewer), from dark to
+    bright.
+    """
     positions, spectra = _candidates(as_cube(cube))
     level = np.linalg.norm(spectra, axis=1)
-    # Between Euclid's distance, which sees brightness first, and the angle, which makes much of the noise in dark spectra.
+    # Between Euclid's distance, which sees brightness first, and the angle, which makes much of the noise in dark
+    # spectra.
     features = spectra / np.sqrt(np.where(level > 0, level, 1.0))[:, None]
     chosen = _typical_and_apart(features, positions, _farthest_first(features, count))
     return [(int(row), int(column)) for row, column in positions[sorted(chosen, key=lambda pixel: float(level[pixel]))]]
@@ -40,7 +45,9 @@ def spectral_axis(cube: xr.DataArray) -> tuple[Floats, str]:
 
 
 def broken_line(positions: Floats, values: Floats, good: NDArray[np.bool_]) -> tuple[Floats, Floats]:
-    """Points of a line through the bands in order of position, interrupted by NaN at bad bands and wherever bands are missing."""
+    """Points of a line through the bands in order of position, interrupted by NaN at bad bands and wherever bands are
+    missing.
+    """
     order = np.argsort(positions, kind="stable")
     along, heights = positions[order], np.where(good, values, np.nan)[order]
     if along.size < 3:
@@ -53,7 +60,9 @@ def broken_line(positions: Floats, values: Floats, good: NDArray[np.bool_]) -> t
 
 
 def _candidates(cube: xr.DataArray) -> tuple[NDArray[np.int64], Floats]:
-    """Positions (pixel, 2) and spectra (pixel, band) of a regular sample of the pixels that are valid in all usable bands."""
+    """Positions (pixel, 2) and spectra (pixel, band) of a regular sample of the pixels that are valid in all usable
+    bands.
+    """
     good = np.flatnonzero(cube["good"].values)
     (row0, rows), (column0, columns) = (_middle(cube.sizes[axis]) for axis in ("y", "x"))
     values = physical_values(cube, rows, columns, good, np.float64)
@@ -85,7 +94,8 @@ def _farthest_first(features: Floats, count: int) -> list[int]:
 
 
 def _typical_and_apart(features: Floats, positions: NDArray[np.int64], seeds: list[int]) -> list[int]:
-    """One sample of each cluster (Lloyd's algorithm): among the most typical ones the one farthest from those before it.
+    """One sample of each cluster (Lloyd's algorithm): among the most typical ones the one farthest from those before
+    it.
 
     Typical, because a far point may be an oddity; apart, so that their marks on a picture do not cover each other.
     """

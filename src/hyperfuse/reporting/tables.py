@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from rich.table import Table
 from rich.text import Text
 
-from hyperfuse.quality.scores import Evaluation
+from hyperfuse.metrics.evaluation import Evaluation
 
 ABSENT = "-"
 BEST, SECOND = "bold", "underline"
@@ -51,7 +51,9 @@ class Grid:
     rows: list[list[Cell]]
 
 
-def score_table(scores: Mapping[str, Evaluation], seconds: Mapping[str, float] | None = None, title: str | None = None) -> Table:
+def score_table(
+    scores: Mapping[str, Evaluation], seconds: Mapping[str, float] | None = None, title: str | None = None
+) -> Table:
     """One row per method, for the terminal."""
     grid = _score_grid(scores, seconds)
     caption = "best in bold, second best underlined" if len(scores) > 1 else None

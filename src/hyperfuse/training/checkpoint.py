@@ -41,7 +41,9 @@ def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
         tensors |= {f"optimiser.{index}.{name}": tensor for name, tensor in state.items()}
     contents = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     if not all(bool(torch.isfinite(tensor).all()) for tensor in checkpoint.network.values()):
-        raise TrainingError("weights that are not finite", "numbers", "the checkpoint before them is kept; lower the learning rate")
+        raise TrainingError(
+            "weights that are not finite", "numbers", "the checkpoint before them is kept; lower the learning rate"
+        )
     # A name of its own, so that what a killed run left is overwritten instead of piling up.
     beside = path.with_name(f".{path.name}.partial")
     try:
@@ -71,7 +73,9 @@ def read_checkpoint(path: Path) -> Checkpoint:
                     parts[part][name] = file.get_tensor(full_name)
     except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
         raise WeightsError(
-            f"{path} cannot be read as a checkpoint ({error})", "a file written by this training", "start again without --resume"
+            f"{path} cannot be read as a checkpoint ({error})",
+            "a file written by this training",
+            "start again without --resume",
         ) from error
     return Checkpoint(parts["network"], parts["averaged"], optimiser, progress)
 
@@ -85,7 +89,10 @@ def optimiser_state(optimiser: Optimizer) -> dict[int, dict[str, Tensor]]:
 
 def restore_optimiser(optimiser: Optimizer, state: Mapping[int, Mapping[str, Tensor]]) -> None:
     optimiser.load_state_dict(
-        {"state": {index: dict(each) for index, each in state.items()}, "param_groups": optimiser.state_dict()["param_groups"]}
+        {
+            "state": {index: dict(each) for index, each in state.items()},
+            "param_groups": optimiser.state_dict()["param_groups"],
+        }
     )
 
 

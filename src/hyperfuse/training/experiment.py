@@ -1,8 +1,13 @@
-"""One TOML file makes one experiment. Every table is a frozen model beside what it configures; an unknown key is an error."""
+"""One TOML file makes one experiment. Every table is a frozen model beside what it configures; an unknown key is an
+error.
+
+How long an experiment trains, and how fast it learns at each step.
+"""
 
 from __future__ import annotations
 
 import difflib
+import math
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,13 +15,32 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from hyperfuse.data.observing import SimulationSettings
+from hyperfuse.data.synthetic import SYNTHETIC
 from hyperfuse.errors import OptionError
-from hyperfuse.loading.observing import SimulationSettings
-from hyperfuse.loading.synthetic_source import SYNTHETIC
 from hyperfuse.methods.catalogue import METHODS
-from hyperfuse.networks.network_config import NetworkConfig
-from hyperfuse.networks.prior_network import PriorConfig
-from hyperfuse.networks.rivals.catalogue import OURS, AnyNetworkConfig, any_preset
+from hyperfuse.models.baselines.catalogue import OURS, AnyNetworkConfig, any_preset
+from hyperfuse.models.config import NetworkConfig
+from hyperfuse.models.prior import PriorConfig
+
+
+def total_steps(experiment: Experiment, patches: int) -> int:
+    if experiment.length.steps is not None:
+        return experiment.length.steps
+    assert experiment.length.epochs is not None
+    per_step = experiment.loop.batch_size * experiment.loop.accumulate
+    return experiment.length.epochs * math.ceil(patches / per_step)
+
+
+def learning_rate(experiment: Experiment, step: int, steps: int) -> float:
+    """Cosine from the first rate to the last, after a linear warm-up."""
+    settings = experiment.optimiser
+    if step < settings.warmup_steps:
+        return settings.learning_rate * (step + 1) / settings.warmup_steps
+    share = (step - settings.warmup_steps) / max(1, steps - settings.warmup_steps)
+    fall = settings.learning_rate - settings.final_learning_rate
+    return settings.final_learning_rate + fall * 0.5 * (1 + math.cos(math.pi * min(1.0, share)))
+
 
 Count = Annotated[int, Field(ge=1, strict=True)]
 CountOrNone = Annotated[int, Field(ge=0, strict=True)]
@@ -81,7 +105,8 @@ class Length(_Table):
 
 class LoopSettings(_Table):
     """batch_size  of all processes together; `accumulate` batches make one step
-    loss        "paper": L1 + ssim_weight (1 - SSIM); "decibels": each sample's PSNR and angle_weight times the logarithm of its
+    loss        "paper": L1 + ssim_weight (1 - SSIM); "decibels": each sample's PSNR and angle_weight times the
+                logarithm of its
                 spectral angle, so that dark and bright, easy and hard scenes count alike
     ema         decay of the averaged weights that are validated and saved; 0 for none
     """
@@ -102,8 +127,9 @@ class LoopSettings(_Table):
 
 
 class GainFitting(_Table):
-    """After the training of `universal`'s network, its gains are fitted anew, the rest held still: on so many further `draws`, in
-    steps of `batch_size` of them. A decibel that a pair falls below local FUSE counts `caution` times as much again.
+    """After the training of `universal`'s network, its gains are fitted anew, the rest held still: on so many further
+    `draws`, in steps of `batch_size` of them. A decibel that a pair falls below local FUSE counts `caution` times as
+    much again.
     """
 
     draws: Count = 8000
@@ -115,7 +141,9 @@ class GainFitting(_Table):
 
 
 class ValidationSettings(_Table):
-    """Whole test scenes (at most `largest` pixels on a side, from the middle), simulated at these scales with this response."""
+    """Whole test scenes (at most `largest` pixels on a side, from the middle), simulated at these scales with this
+    response.
+    """
 
     every: Count = 1000
     scales: Annotated[tuple[Annotated[float, Field(gt=1, le=1000)], ...], Field(min_length=1)] = (4.0,)
@@ -198,7 +226,7 @@ def read_experiment(path: str | Path, changes: Sequence[str] = ()) -> Experiment
 
 
 def parse_experiment(tables: dict[str, Any], named: str) -> Experiment:
-    from hyperfuse.networks.network_errors import NetworkError
+    from hyperfuse.errors import NetworkError
 
     try:
         return Experiment.model_validate(tables)
@@ -254,7 +282,9 @@ def _known_keys(location: tuple[int | str, ...]) -> list[str]:
         if not inner and not by_kind:  # an index into a list of tables
             continue
         models = by_kind or inner
-        keys = {key for model in models for key in model.model_fields} | ({"preset"} if "network" in location[:2] else set())
+        keys = {key for model in models for key in model.model_fields} | (
+            {"preset"} if "network" in location[:2] else set()
+        )
     return sorted(keys)
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from hyperfuse.errors import OptionError
-from hyperfuse.networks.fusion_network import FusionNetwork
-from hyperfuse.networks.prior_network import PriorNetwork
-from hyperfuse.networks.rivals.catalogue import AnyNetwork
-from hyperfuse.prediction.network_fusion import load_network
+from hyperfuse.fusion.network import load_network
+from hyperfuse.models.baselines.catalogue import AnyNetwork
+from hyperfuse.models.prior import PriorNetwork
+from hyperfuse.models.ssa import FusionNetwork
 from hyperfuse.training.experiment import parse_experiment
 from hyperfuse.training.run_folder import WEIGHTS
 from hyperfuse.training.scene_sets import gather_scenes
@@ -86,7 +86,9 @@ def finetune(
     gathered = gather_scenes(experiment, scenes_folder)
     if not gathered.cases:
         raise OptionError(
-            "no part of the scenes can be kept back for testing", "scenes to score on", "give --test-scenes, or larger scenes"
+            "no part of the scenes can be kept back for testing",
+            "scenes to score on",
+            "give --test-scenes, or larger scenes",
         )
     before = [validate(network.eval(), case)[0] for case in gathered.cases]
     if isinstance(network, PriorNetwork):

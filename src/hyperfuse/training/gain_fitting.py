@@ -1,10 +1,12 @@
 """The gains of `universal`'s network, fitted on thousands of pairs while the rest of it stays as it is.
 
-How far each prediction is trusted is decided by a few thousand weights from a few statistics. With a handful of pairs in each step
-of the training these weights never settle. But the squared error of the fused image is quadratic in the gains: once the predictions
-of a pair are known, one small matrix for each component tells the error of any gains, and steps of many pairs cost next to nothing.
+How far each prediction is trusted is decided by a few thousand weights from a few statistics. With a handful of pairs
+in each step of the training these weights never settle. But the squared error of the fused image is quadratic in the
+gains: once the predictions of a pair are known, one small matrix for each component tells the error of any gains, and
+steps of many pairs cost next to nothing.
 
-Shapes: N pairs, p components, G gains (of predictions at all their smoothings, and where they are unfamiliar), H W fine.
+Shapes: N pairs, p components, G gains (of predictions at all their smoothings, and where they are unfamiliar), H W
+fine.
 """
 
 from __future__ import annotations
@@ -15,16 +17,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from hyperfuse.data.sampler import Bucket, draw_batch
 from hyperfuse.errors import TrainingError
-from hyperfuse.estimation.observation import Observation
-from hyperfuse.loading.buckets import Bucket, draw_batch
-from hyperfuse.methods.conditioning import prior_from_error
 from hyperfuse.methods.fuse import FEWEST_PIXELS
-from hyperfuse.methods.fuse_arrays import prepared_pair
-from hyperfuse.methods.over_scene import SceneWise, alone
+from hyperfuse.methods.pair_model import prior_from_error
+from hyperfuse.methods.run import prepared_pair
+from hyperfuse.methods.scene_stats import SceneWise, alone
 from hyperfuse.methods.universal import MOST_COMPONENTS, guided_predictions
 from hyperfuse.methods.window import Window
-from hyperfuse.networks.prior_network import (
+from hyperfuse.models.prior import (
     BEYOND,
     COMPONENT_STATISTICS,
     LIKE_LOCAL_FUSE,
@@ -33,9 +34,10 @@ from hyperfuse.networks.prior_network import (
     SMOOTHINGS,
     PriorNetwork,
 )
+from hyperfuse.physics.observation import Observation
 from hyperfuse.progress import progress
 from hyperfuse.training.experiment import Experiment, GainFitting
-from hyperfuse.training.training_batch import believed_observations
+from hyperfuse.training.objective import believed_observations
 
 GAINS = SMOOTHINGS * PREDICTIONS + PREDICTIONS  # of familiar pixels, and of unfamiliar ones
 AS_LOCAL_FUSE = [*LIKE_LOCAL_FUSE, *NO_SMOOTHING, *LIKE_LOCAL_FUSE]
@@ -116,7 +118,9 @@ def lesson_of(
 
 
 def fit_to_lessons(network: PriorNetwork, lessons: Sequence[Lesson], settings: GainFitting) -> None:
-    """Most decibels on the average, as in the training, but for errors outside of the components; few pairs below local FUSE."""
+    """Most decibels on the average, as in the training, but for errors outside of the components; few pairs below local
+    FUSE.
+    """
     statistics = torch.zeros(len(lessons), MOST_COMPONENTS, COMPONENT_STATISTICS)
     products = torch.zeros(len(lessons), MOST_COMPONENTS, GAINS + 1, GAINS + 1, dtype=torch.float64)
     for place, lesson in enumerate(lessons):

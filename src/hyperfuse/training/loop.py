@@ -1,7 +1,11 @@
 """The training loop: one loop for a laptop, one GPU, many GPUs and many machines (Lightning Fabric).
 
-Every batch is a pure function of (seed, draw), so a run can be broken off anywhere and continued to the same weights, bit for bit
-on a CPU, and several processes see together what one would see alone.
+Every batch is a pure function of (seed, draw), so a run can be broken off anywhere and continued to the same weights,
+bit for bit on a CPU, and several processes see together what one would see alone.
+
+How many processes a training has, and where they run: one on a laptop, many on many machines (Lightning Fabric).
+
+Ctrl-C and a scheduler's SIGTERM end a training between two steps, with a checkpoint.
 """
 
 from __future__ import annotations
@@ -9,30 +13,83 @@ from __future__ import annotations
 import json
 import math
 import os
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from hyperfuse.data.batches import batch_loader, process_slots
 from hyperfuse.errors import TrainingError
-from hyperfuse.loading.pair_batches import batch_loader, process_slots
-from hyperfuse.networks.prior_network import PriorNetwork
-from hyperfuse.networks.rivals.catalogue import AnyNetwork, build_any_network
+from hyperfuse.models.baselines.catalogue import AnyNetwork, build_any_network
+from hyperfuse.models.prior import PriorNetwork
 from hyperfuse.progress import progress
-from hyperfuse.training.checkpoint import Checkpoint, optimiser_state, read_checkpoint, restore_optimiser, write_checkpoint
-from hyperfuse.training.experiment import Experiment
+from hyperfuse.training.checkpoint import (
+    Checkpoint,
+    optimiser_state,
+    read_checkpoint,
+    restore_optimiser,
+    write_checkpoint,
+)
+from hyperfuse.training.experiment import Experiment, learning_rate, total_steps
 from hyperfuse.training.gain_fitting import fit_gains
-from hyperfuse.training.interruption import interruption_noticed
-from hyperfuse.training.objective import training_loss
-from hyperfuse.training.processes import make_fabric
+from hyperfuse.training.objective import BaseMaker, NetworkOnBatch, TrainingBatch, run_network, training_loss
 from hyperfuse.training.run_folder import BEST, CHECKPOINT, WEIGHTS, RunFolder
 from hyperfuse.training.scene_sets import GatheredScenes
-from hyperfuse.training.schedule import learning_rate, total_steps
-from hyperfuse.training.training_batch import BaseMaker, NetworkOnBatch, TrainingBatch, run_network
 from hyperfuse.training.validation import Score, validate
+
+
+def expected_processes(experiment: Experiment) -> int:
+    """How many there will be, as far as it is known before they are started."""
+    started = os.environ.get("WORLD_SIZE")
+    return int(started) if started else (experiment.loop.devices or 1) * experiment.loop.nodes
+
+
+def make_fabric(experiment: Experiment) -> Any:
+    from lightning_fabric import Fabric
+
+    loop = experiment.loop
+    if "TORCHELASTIC_RUN_ID" in os.environ:  # started by torchrun, which knows better how many processes there are
+        devices, nodes = int(os.environ["LOCAL_WORLD_SIZE"]), int(os.environ["GROUP_WORLD_SIZE"])
+    else:
+        devices, nodes = loop.devices or 1, loop.nodes
+    # Apple's accelerator has no double precision, which the components are found in: it is left to those who ask for it
+    # by code.
+    accelerator = ("cuda" if torch.cuda.is_available() else "cpu") if loop.accelerator == "auto" else loop.accelerator
+    return Fabric(
+        accelerator=accelerator,
+        devices=devices,
+        num_nodes=nodes,
+        strategy="ddp" if devices * nodes > 1 else "auto",
+    )
+
+
+@contextmanager
+def interruption_noticed() -> Iterator[Callable[[], bool]]:
+    """Within the block, SIGINT and SIGTERM only set a flag, which the yielded function reads."""
+    asked = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield asked.is_set  # only the main thread can hear signals
+        return
+    names = (signal.SIGINT, signal.SIGTERM)
+
+    def note(number: int, frame: object) -> None:
+        asked.set()
+        signal.signal(number, earlier[signal.Signals(number)])  # who asks a second time does not want to wait
+
+    earlier = {number: signal.getsignal(number) for number in names}
+    for number in names:
+        signal.signal(number, note)
+    try:
+        yield asked.is_set
+    finally:
+        for number, handler in earlier.items():
+            signal.signal(number, handler)
 
 
 @dataclass
@@ -66,7 +123,9 @@ class Trainer:
         self.fabric = make_fabric(experiment)
         if os.environ.get("LT_CLI_USED") != "1":  # `fabric run` has started the processes already
             self.fabric.launch()
-        process_slots(experiment.loop.batch_size, 0, self.fabric.world_size)  # refuses a batch that cannot be shared out
+        process_slots(
+            experiment.loop.batch_size, 0, self.fabric.world_size
+        )  # refuses a batch that cannot be shared out
         settings = experiment.optimiser
         parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
         optimiser = torch.optim.AdamW(
@@ -75,7 +134,9 @@ class Trainer:
         self.plain_network = network
         module = NetworkOnBatch(network, bfloat16=experiment.loop.precision == "bfloat16")
         self.module, self.optimiser = self.fabric.setup(module, optimiser)
-        self.averaged = {name: tensor.detach().clone() for name, tensor in network.state_dict().items()} if self._averages else {}
+        self.averaged = (
+            {name: tensor.detach().clone() for name, tensor in network.state_dict().items()} if self._averages else {}
+        )
         self.progress = Progress()
         self.steps = total_steps(experiment, scenes.patches)
 
@@ -114,7 +175,13 @@ class Trainer:
             if state.step % loop.log_every == 0 or last:
                 if log is not None:
                     rate = learning_rate(self.experiment, state.step - 1, self.steps)
-                    log.event("train", state.step, loss=state.loss_sum / state.loss_count, learning_rate=rate, **timer.summary())
+                    log.event(
+                        "train",
+                        state.step,
+                        loss=state.loss_sum / state.loss_count,
+                        learning_rate=rate,
+                        **timer.summary(),
+                    )
                 state.loss_sum, state.loss_count, timer = 0.0, 0, StepTimer()
             if state.step % self.experiment.validation.every == 0 or last:
                 self._validate(log)
@@ -139,7 +206,8 @@ class Trainer:
                 loss = training_loss(run_network(self.module, batch), batch.reference, loop) / loop.accumulate
                 self.fabric.backward(loss)
             total += float(loss.detach())
-        # A rank that sees NaN must not leave the others waiting, nor one that was interrupted: all learn of it together.
+        # A rank that sees NaN must not leave the others waiting, nor one that was interrupted: all learn of it
+        # together.
         signals = torch.tensor([total, float(interrupted)], dtype=torch.float64, device=self.fabric.device)
         mean_loss, stop = (float(each) for each in self._mean_over_processes(signals))
         if not math.isfinite(mean_loss):
@@ -230,7 +298,9 @@ class Trainer:
     def _write_checkpoint(self) -> None:
         if self.fabric.is_global_zero:
             kept = asdict(self.progress) | {"steps": self.steps, "scenes": self.scenes.summary()}
-            checkpoint = Checkpoint(self.plain_network.state_dict(), self.averaged, optimiser_state(self.optimiser), kept)
+            checkpoint = Checkpoint(
+                self.plain_network.state_dict(), self.averaged, optimiser_state(self.optimiser), kept
+            )
             write_checkpoint(self.folder.path / CHECKPOINT, checkpoint)
         self.fabric.barrier()
 
@@ -280,5 +350,7 @@ def _next(batches: Iterator[TrainingBatch]) -> TrainingBatch:
         return next(batches)
     except (RuntimeError, ConnectionError, EOFError) as error:
         raise TrainingError(
-            f"a loader's worker ended ({error})", "workers that live", "free memory or set loop.workers=0, and go on with --resume"
+            f"a loader's worker ended ({error})",
+            "workers that live",
+            "free memory or set loop.workers=0, and go on with --resume",
         ) from error

@@ -9,13 +9,21 @@ from pathlib import Path
 
 import numpy as np
 
+from hyperfuse.data.pair_settings import ScaleChoices
+from hyperfuse.data.reading import load_scenes
+from hyperfuse.data.sampler import Bucket, check_settings, make_buckets
+from hyperfuse.data.scenes import Scene
+from hyperfuse.data.splits import (
+    PatchWindow,
+    Split,
+    TestBlock,
+    guard_width,
+    keep_for_testing,
+    split_scenes,
+    train_on_all,
+)
+from hyperfuse.data.synthetic import SYNTHETIC
 from hyperfuse.errors import OptionError
-from hyperfuse.loading.buckets import Bucket, check_settings, make_buckets
-from hyperfuse.loading.scene import Scene
-from hyperfuse.loading.scene_sources import load_scenes
-from hyperfuse.loading.simulation_settings import ScaleChoices
-from hyperfuse.loading.splits import PatchWindow, Split, TestBlock, guard_width, keep_for_testing, split_scenes, train_on_all
-from hyperfuse.loading.synthetic_source import SYNTHETIC
 from hyperfuse.training.experiment import Experiment, SceneSet
 from hyperfuse.training.validation import ValidationCase, make_cases
 
@@ -75,7 +83,9 @@ def gather_scenes(experiment: Experiment, folder: Path | None = None, *, with_ca
     notes = check_settings(buckets, experiment.simulation)
     checked = experiment.validation
     cases = (
-        make_cases(scenes, blocks, checked.scales, checked.response, checked.largest, experiment.network.base) if with_cases else []
+        make_cases(scenes, blocks, checked.scales, checked.response, checked.largest, experiment.network.base)
+        if with_cases
+        else []
     )
     if both := _trained_and_tested(scenes, patches, blocks):
         labels.append(f"overlapping: {', '.join(both)} both trained and tested on")
@@ -96,17 +106,29 @@ def _repeated(buckets: Sequence[Bucket], scenes: Sequence[Scene], times: Sequenc
     return [bucket for bucket in buckets for _ in range(max(wanted.get(id(scene), 1) for scene in bucket.scenes))]
 
 
-def _trained_and_tested(scenes: Sequence[Scene], patches: Sequence[PatchWindow], blocks: Sequence[TestBlock]) -> list[str]:
+def _trained_and_tested(
+    scenes: Sequence[Scene], patches: Sequence[PatchWindow], blocks: Sequence[TestBlock]
+) -> list[str]:
     """Names of scenes that came in twice, once for each purpose."""
     trained, tested = ({each.scene for each in group} for group in (patches, blocks))
-    pixels = {place: (scenes[place].stored.shape, scenes[place].stored[:, :4, :64].tobytes()) for place in trained | tested}
-    return sorted({scenes[one].name for one in tested - trained if any(pixels[one] == pixels[other] for other in trained - tested)})
+    pixels = {
+        place: (scenes[place].stored.shape, scenes[place].stored[:, :4, :64].tobytes()) for place in trained | tested
+    }
+    return sorted(
+        {
+            scenes[one].name
+            for one in tested - trained
+            if any(pixels[one] == pixels[other] for other in trained - tested)
+        }
+    )
 
 
 def _selected(scenes: Sequence[Scene], scene_set: SceneSet) -> list[Scene]:
     kept = [scene for scene in scenes if not any(fnmatch(scene.name, pattern) for pattern in scene_set.exclude)]
     if not kept:
-        raise OptionError(f"scenes {scene_set.source!r} without {', '.join(scene_set.exclude)}", "at least one that remains")
+        raise OptionError(
+            f"scenes {scene_set.source!r} without {', '.join(scene_set.exclude)}", "at least one that remains"
+        )
     return [_with_assumed_wavelengths(scene, scene_set.assumed_nm) for scene in kept]
 
 
@@ -134,6 +156,6 @@ def largest_scale(experiment: Experiment) -> float:
 
 
 def _synthetic_buckets(experiment: Experiment, scene_set: SceneSet) -> list[Bucket]:
-    from hyperfuse.loading.synthetic_source import synthetic_buckets
+    from hyperfuse.data.synthetic import synthetic_buckets
 
     return synthetic_buckets(scene_set.bands, scene_set.patch_size or experiment.split.patch_size)

@@ -10,24 +10,22 @@ from pathlib import Path
 
 import torch
 
-from hyperfuse.cubes.target_lock import only_run_on
+from hyperfuse.data.batches import process_slots
+from hyperfuse.data.observing import named_response
+from hyperfuse.data.pair_settings import RANDOM_RESPONSE
+from hyperfuse.data.sampler import Bucket
 from hyperfuse.errors import BandError, OptionError
-from hyperfuse.loading.buckets import Bucket
-from hyperfuse.loading.observing import named_response
-from hyperfuse.loading.pair_batches import process_slots
-from hyperfuse.loading.simulation_settings import RANDOM_RESPONSE
-from hyperfuse.networks.complexity import count_parameters
-from hyperfuse.networks.network_config import FixedBands, NetworkConfig, WavelengthBands
-from hyperfuse.networks.prior_network import PriorConfig
-from hyperfuse.networks.rivals.catalogue import AnyNetwork, build_any_network
-from hyperfuse.networks.rivals.rival_config import RivalConfig
-from hyperfuse.prediction.network_fusion import require_fitting_bands
-from hyperfuse.training.experiment import Experiment
-from hyperfuse.training.loop import Trainer
-from hyperfuse.training.processes import expected_processes
+from hyperfuse.fusion.network import require_fitting_bands
+from hyperfuse.io.atomic import only_run_on
+from hyperfuse.models.analysis import count_parameters
+from hyperfuse.models.baselines.base import RivalConfig
+from hyperfuse.models.baselines.catalogue import AnyNetwork, build_any_network
+from hyperfuse.models.config import FixedBands, NetworkConfig, WavelengthBands
+from hyperfuse.models.prior import PriorConfig
+from hyperfuse.training.experiment import Experiment, total_steps
+from hyperfuse.training.loop import Trainer, expected_processes
 from hyperfuse.training.run_folder import WEIGHTS, RunFolder
 from hyperfuse.training.scene_sets import GatheredScenes, gather_scenes
-from hyperfuse.training.schedule import total_steps
 
 
 @dataclass(frozen=True)
@@ -88,8 +86,12 @@ def require_trainable(experiment: Experiment, scenes: GatheredScenes) -> None:
         network = build_any_network(experiment.network)
     config = experiment.network
     channels = config.channels if isinstance(config, NetworkConfig) else None
-    if (isinstance(config, RivalConfig) or isinstance(channels, FixedBands)) and experiment.simulation.keep_bands is not None:
-        raise OptionError("a network of fixed channels and simulation.keep_bands", "one of the two", "leave keep_bands out")
+    if (
+        isinstance(config, RivalConfig) or isinstance(channels, FixedBands)
+    ) and experiment.simulation.keep_bands is not None:
+        raise OptionError(
+            "a network of fixed channels and simulation.keep_bands", "one of the two", "leave keep_bands out"
+        )
     for bucket in scenes.buckets:
         for msi_bands in _msi_band_counts(experiment, bucket):
             require_fitting_bands(network, bucket.bands.count, msi_bands)
@@ -155,4 +157,6 @@ def require_extra() -> None:
 
     missing = [name for name in ("lightning_fabric", "tensorboard") if find_spec(name) is None]
     if missing:
-        raise OptionError(f"training needs {' and '.join(missing)}", remedy="install it with: pip install 'hyperfuse[train]'")
+        raise OptionError(
+            f"training needs {' and '.join(missing)}", remedy="install it with: pip install 'hyperfuse[train]'"
+        )

@@ -1,4 +1,5 @@
-"""Whole test scenes, simulated once, fused by the network as it stands: PSNR and spectral angle, against the base's own.
+"""Whole test scenes, simulated once, fused by the network as it stands: PSNR and spectral angle, against the base's
+own.
 
 C bands, M msi bands, h w coarse, H W fine.
 """
@@ -15,17 +16,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hyperfuse.cubes.cube import make_cube
-from hyperfuse.degradation.simulation import simulate_pair
-from hyperfuse.estimation.observation import Observation, known_observation
-from hyperfuse.loading.band_selection import BandTable
-from hyperfuse.loading.observing import named_response
-from hyperfuse.loading.scene import Scene
-from hyperfuse.loading.splits import TestBlock
-from hyperfuse.methods.fuse_arrays import fuse_arrays
-from hyperfuse.networks.rivals.catalogue import AnyNetwork
-from hyperfuse.prediction.network_fusion import fuse_with_network
-from hyperfuse.quality.metrics import psnr_db, spectral_angle_degrees
+from hyperfuse.data.observing import named_response
+from hyperfuse.data.pair_settings import BandTable
+from hyperfuse.data.scenes import Scene
+from hyperfuse.data.splits import TestBlock
+from hyperfuse.fusion.network import fuse_with_network
+from hyperfuse.io.cube import make_cube
+from hyperfuse.methods.run import fuse_arrays
+from hyperfuse.metrics.metrics import psnr_db, spectral_angle_degrees
+from hyperfuse.models.baselines.catalogue import AnyNetwork
+from hyperfuse.physics.observation import Observation, known_observation
+from hyperfuse.physics.simulate import simulate_pair
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +48,12 @@ class Score:
 
 
 def make_cases(
-    scenes: Sequence[Scene], blocks: Sequence[TestBlock], scales: Sequence[float], response: str, largest: int, base: str
+    scenes: Sequence[Scene],
+    blocks: Sequence[TestBlock],
+    scales: Sequence[float],
+    response: str,
+    largest: int,
+    base: str,
 ) -> list[ValidationCase]:
     """One case for each block and scale. A response that a scene's wavelengths do not allow is replaced by even thirds."""
     cases = []
@@ -87,7 +93,9 @@ def validate(network: AnyNetwork, case: ValidationCase) -> tuple[Score, Tensor]:
     return _score(fused, case.reference), fused
 
 
-def _make_case(name: str, scene: Scene, reference: Tensor, weights: NDArray[np.float64], scale: float, base: str) -> ValidationCase:
+def _make_case(
+    name: str, scene: Scene, reference: Tensor, weights: NDArray[np.float64], scale: float, base: str
+) -> ValidationCase:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # test scenes are cut to whole coarse pixels; that need not be said each time
         simulation = simulate_pair(make_cube(reference.numpy()), scale, weights)
@@ -100,7 +108,9 @@ def _make_case(name: str, scene: Scene, reference: Tensor, weights: NDArray[np.f
 
 
 def _score(fused: Tensor, reference: Tensor) -> Score:
-    return Score(psnr_db(fused.numpy(), reference.numpy(), 1.0), spectral_angle_degrees(fused.numpy(), reference.numpy()))
+    return Score(
+        psnr_db(fused.numpy(), reference.numpy(), 1.0), spectral_angle_degrees(fused.numpy(), reference.numpy())
+    )
 
 
 def _middle(span: slice, largest: int) -> slice:

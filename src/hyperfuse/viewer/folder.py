@@ -1,4 +1,9 @@
-"""The folder that the page may see: what lies in it, and never anything outside, whatever the name or link says."""
+"""The folder that the page may see: what lies in it, and never anything outside, whatever the name or link says.
+
+HDF5 files may take their values from other files; a file that came through the page must not reach for those.
+
+Folders that mean something: agencies' products and networks, told by the names of their files, without opening any.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +11,72 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import Any
 
-from hyperfuse.cubes.envi import DATA_SUFFIXES, find_data
-from hyperfuse.cubes.files import CONTAINERS, CREATORS
-from hyperfuse.cubes.publishing import refuse_unwritable
 from hyperfuse.errors import CubeFileError, CubeWriteError, HyperfuseError, OptionError
-from hyperfuse.viewer.foreign_storage import refuse_foreign_storage
-from hyperfuse.viewer.known_folders import is_network, is_product
+from hyperfuse.io.atomic import refuse_unwritable
+from hyperfuse.io.envi import DATA_SUFFIXES, find_data
+from hyperfuse.io.files import CONTAINERS, CREATORS
+from hyperfuse.io.products.catalogue import KINDS
+from hyperfuse.io.products.delivery import DeliveredFile, Delivery, deliver, is_zip
 
-# Suffixes that name their format. GDAL would guess others by their content, and some formats point at other files or hosts.
+HDF5_SUFFIXES = (".h5", ".hdf5", ".he5", ".nc", ".nc4", ".mat")
+
+
+def refuse_foreign_storage(path: Path) -> None:
+    if path.suffix.lower() not in HDF5_SUFFIXES or not path.is_file():
+        return
+    import h5py
+
+    try:
+        if not h5py.is_hdf5(path):
+            return
+        with h5py.File(path, "r") as file:
+            foreign = _reaches_out(file)
+    except (OSError, RuntimeError, KeyError) as error:
+        raise CubeFileError(f"{path.name} cannot be read", "a whole HDF5 file", "fetch it again") from error
+    if foreign:
+        raise CubeFileError(
+            f"{path.name} takes values from other files", "a file that holds its own", "repack it (h5repack)"
+        )
+
+
+def _reaches_out(file: Any) -> bool:
+    """External links, virtual datasets and raw storage in other files, anywhere in the tree."""
+    import h5py
+
+    def is_external(name: str, link: object) -> bool | None:
+        return isinstance(link, h5py.ExternalLink) or None
+
+    def is_stored_elsewhere(name: str, item: Any) -> bool | None:
+        return (isinstance(item, h5py.Dataset) and bool(item.is_virtual or item.external)) or None
+
+    return bool(file.visititems_links(is_external) or file.visititems(is_stored_elsewhere))
+
+
+ARCHIVE = ".zip"
+
+
+def is_product(path: Path) -> bool:
+    """A folder whose own files are those of a product, or a .zip that holds one."""
+    try:
+        if path.is_dir():
+            delivery = Delivery(path, {file.name: DeliveredFile(file.name, str(file), 0) for file in path.iterdir()})
+        elif path.suffix.lower() == ARCHIVE and is_zip(path):
+            delivery = deliver(path)
+        else:
+            return False
+    except (OSError, HyperfuseError):
+        return False
+    return any(kind.keys(delivery) for kind in KINDS)
+
+
+def is_network(path: Path) -> bool:
+    return (path / "config.json").is_file() and any(path.glob("weights-*.safetensors"))
+
+
+# Suffixes that name their format. GDAL would guess others by their content, and some formats point at other files or
+# hosts.
 CUBE_SUFFIXES = (".tif", ".tiff", ".hdr", *CONTAINERS)
 UPLOAD_SUFFIXES = tuple(sorted({*CUBE_SUFFIXES, *DATA_SUFFIXES} - {"", ".zarr"}))
 MOST_FILES = 1000
@@ -88,7 +150,9 @@ class Folder:
 
     def networks(self) -> list[str]:
         """Folders in it that hold the weights of a network."""
-        return sorted(path.relative_to(self.root).as_posix() for path in self._folders(self.root, DEEPEST) if is_network(path))
+        return sorted(
+            path.relative_to(self.root).as_posix() for path in self._folders(self.root, DEEPEST) if is_network(path)
+        )
 
     def _folders(self, folder: Path, depth: int) -> Iterator[Path]:
         try:
@@ -115,14 +179,18 @@ class Folder:
     def existing(self, name: str) -> Path:
         path = self._below(name)
         if not path.exists():
-            raise CubeFileError(f"{PurePosixPath(name).name} is not in the folder", "one of its files", "look at the list again")
+            raise CubeFileError(
+                f"{PurePosixPath(name).name} is not in the folder", "one of its files", "look at the list again"
+            )
         return path
 
     def download(self, name: str) -> Path:
         """A cube that is a single file: what else lies in the folder is not the page's business."""
         path = self.existing(name)
         if path.is_dir():
-            raise OptionError(f"{path.name} is a folder", "a single file", "find it in the folder that the page was started in")
+            raise OptionError(
+                f"{path.name} is a folder", "a single file", "find it in the folder that the page was started in"
+            )
         if not path.is_file() or path.suffix.lower() not in UPLOAD_SUFFIXES or self._is_hidden(path):
             raise OptionError(f"{path.name!r}", f"a file of {', '.join(UPLOAD_SUFFIXES)}", "choose one of the list")
         return path
@@ -131,21 +199,33 @@ class Folder:
         """Where a result may be written."""
         path = self._below(name)
         if path.suffix.lower() not in CREATORS or path.name.startswith(".") or not path.name.isprintable():
-            raise CubeWriteError(f"{path.name!r}", f"a plain name ending with {', '.join(CREATORS)}", "for example fused.tif")
+            raise CubeWriteError(
+                f"{path.name!r}", f"a plain name ending with {', '.join(CREATORS)}", "for example fused.tif"
+            )
         refuse_unwritable(path, overwrite=overwrite)
         return path
 
     def upload(self, name: str) -> Path:
         """Where a file that was dropped onto the page is stored: straight in the folder, never in place of another."""
-        if name != PurePosixPath(name).name or "\\" in name or name.startswith(".") or not name.isprintable() or len(name) > 200:
+        if (
+            name != PurePosixPath(name).name
+            or "\\" in name
+            or name.startswith(".")
+            or not name.isprintable()
+            or len(name) > 200
+        ):
             raise OptionError(f"file name {name[:80]!r}", "a plain name", "rename the file")
         if PurePosixPath(name).suffix.lower() not in UPLOAD_SUFFIXES:
             raise OptionError(f"{name}", f"a file of {', '.join(UPLOAD_SUFFIXES)}", "convert it first")
         path = self._below(name)
         if path.exists():
-            raise CubeWriteError(f"{name} is in the folder already", remedy="choose it from the list, or rename the file")
+            raise CubeWriteError(
+                f"{name} is in the folder already", remedy="choose it from the list, or rename the file"
+            )
         if not os.access(self.root, os.W_OK):
-            raise CubeWriteError("no permission to write into the folder", remedy="start hyperfuse view with another --folder")
+            raise CubeWriteError(
+                "no permission to write into the folder", remedy="start hyperfuse view with another --folder"
+            )
         return path
 
     def name_of(self, path: Path) -> str | None:
@@ -172,4 +252,6 @@ class Folder:
 
 
 def _outside() -> OutsideFolderError:
-    return OutsideFolderError("a path outside of the folder", "a file below it", "start hyperfuse view with another --folder")
+    return OutsideFolderError(
+        "a path outside of the folder", "a file below it", "start hyperfuse view with another --folder"
+    )

@@ -1,19 +1,47 @@
-"""Long work in the background, with progress, time left and a way to stop it: fusing, estimating, scoring, building overviews."""
+"""Long work in the background, with progress, time left and a way to stop it: fusing, estimating, scoring, building
+overviews.
+
+Errors as the page gets them: what was got, what was expected, what to do about it; never a traceback.
+"""
 
 from __future__ import annotations
 
 import contextvars
+import logging
 import secrets
 import threading
 import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, TextIO
+from typing import Any, TextIO, TypedDict
 
 from hyperfuse.errors import Cancelled, HyperfuseError
 from hyperfuse.progress import ProgressReport, listening
-from hyperfuse.viewer.complaints import Complaint, complaint_of
+
+log = logging.getLogger(__name__)
+
+
+class Complaint(TypedDict):
+    got: str
+    expected: str
+    remedy: str
+
+
+def complaint_of(error: BaseException) -> Complaint:
+    if isinstance(error, HyperfuseError):
+        return Complaint(got=error.got, expected=error.expected, remedy=error.remedy)
+    if isinstance(error, OSError):
+        return Complaint(
+            got=error.strerror or type(error).__name__,
+            expected="a readable file and space to write",
+            remedy="check both",
+        )
+    if isinstance(error, MemoryError):
+        return Complaint(got="not enough memory", expected="", remedy="close other programs, or fuse a smaller scene")
+    log.error("internal error", exc_info=error)
+    return Complaint(got="internal error", expected="", remedy="this is a bug in hyperfuse, please report what you did")
+
 
 MOST_AT_ONCE = 2
 MOST_REMEMBERED = 50
@@ -127,7 +155,12 @@ def keep_warnings_as_notes() -> None:
 
 
 def _note_warning(
-    message: Warning | str, category: type[Warning], filename: str, lineno: int, file: TextIO | None = None, line: str | None = None
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
 ) -> None:
     notes = _notes.get()
     if notes is not None and category is UserWarning and "hyperfuse" in filename and str(message) not in notes:

@@ -1,19 +1,69 @@
-"""The images that are open together, and where each of them lies on the one grid that the page shows."""
+"""The images that are open together, and where each of them lies on the one grid that the page shows.
+
+Rasters that GDAL reads: how their pixels lie in the file, and coarse pictures of them from their overviews.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import xarray as xr
+from numpy.typing import NDArray
+from rasterio.windows import Window
 
-from hyperfuse.cubes.cube import wavelengths_nm
-from hyperfuse.cubes.files import open_explained
-from hyperfuse.cubes.grid import Grid, Placement, Positions, grid_of, parallel_placement, positions_in
 from hyperfuse.errors import GridError, OptionError
-from hyperfuse.viewer.raster_source import RasterSource, raster_behind
+from hyperfuse.io.cube import wavelengths_nm
+from hyperfuse.io.envi import find_data, find_header
+from hyperfuse.io.files import open_explained
+from hyperfuse.io.grid import Grid, Placement, Positions, grid_of, parallel_placement, positions_in
+from hyperfuse.io.raster import opened_raster
+
+
+@dataclass(frozen=True)
+class RasterSource:
+    path: Path
+    driver: str | None
+    overviews: tuple[int, ...]
+    """How many pixels of the image, along a side, make one of each overview; empty where there are none."""
+    bands_together: bool
+    """Stored pixel by pixel: one band cannot be had without decoding all of them."""
+
+
+def raster_behind(path: Path, cube: xr.DataArray) -> RasterSource | None:
+    """The raster that a cube was read from, or None where it does not lie in a single one, pixel for pixel."""
+    suffix = path.suffix.lower()
+    if suffix in (".tif", ".tiff"):
+        data, driver = path, "GTiff"
+    elif suffix == ".hdr" or (path.is_file() and find_header(path)):
+        data, driver = find_data(path) if suffix == ".hdr" else path, "ENVI"
+    else:
+        return None
+    with opened_raster(data, driver) as source:
+        if (source.count, source.height, source.width) != cube.shape:
+            return None
+        together = str(source.profile.get("interleave")) == "pixel" and source.count > 1
+        return RasterSource(data, driver, tuple(source.overviews(1)), together and bool(source.profile.get("compress")))
+
+
+def read_decimated(
+    raster: RasterSource, bands: NDArray[np.int64], rows: slice, columns: slice, factor: int, dtype: np.dtype[Any]
+) -> NDArray[Any]:
+    """Stored values of every `factor`-th pixel, from the overview that suits."""
+    height, width = rows.stop - rows.start, columns.stop - columns.start
+    shape = (bands.size, -(-height // factor), -(-width // factor))
+    with opened_raster(raster.path, raster.driver) as source:
+        values: NDArray[Any] = source.read(
+            [int(band) + 1 for band in bands],
+            window=Window(columns.start, rows.start, width, height),
+            out_shape=shape,
+            out_dtype=dtype,
+        )
+    return values
+
 
 # What a file may be opened as, and under which name a person sees it.
 ROLES = {"fused": "Fused", "hsi": "HSI", "msi": "MSI", "reference": "Reference", "uncertainty": "Uncertainty"}
@@ -36,11 +86,15 @@ class OpenImage:
     """What an agency's product is made of: label -> sentence."""
 
     def positions(self, rows: Positions, columns: Positions) -> tuple[Positions, Positions]:
-        """Rows (n, 1) and columns (1, m) of pixels of the page as rows and columns of this image, that broadcast to (n, m)."""
+        """Rows (n, 1) and columns (1, m) of pixels of the page as rows and columns of this image, that broadcast to (n,
+        m).
+        """
         if self.placement is not None:
             return self.placement.coarse_rows(rows), self.placement.coarse_columns(columns)
         shape = np.broadcast_shapes(rows.shape, columns.shape)
-        return positions_in(grid_of(self.cube), self.page, np.broadcast_to(rows, shape), np.broadcast_to(columns, shape))
+        return positions_in(
+            grid_of(self.cube), self.page, np.broadcast_to(rows, shape), np.broadcast_to(columns, shape)
+        )
 
     @property
     def height(self) -> int:
@@ -84,7 +138,9 @@ def open_scene(paths: Mapping[str, Path], number: int = 0) -> Scene:
         placement, complaints = (
             (ON_ITSELF, []) if role == leading else _lying(grid_of(cube), grid, f"{ROLES[role]} and {ROLES[leading]}")
         )
-        images[role] = OpenImage(role, paths[role], cube, raster_behind(paths[role], cube), grid, placement, explained[role][1])
+        images[role] = OpenImage(
+            role, paths[role], cube, raster_behind(paths[role], cube), grid, placement, explained[role][1]
+        )
         notes += [f"{ROLES[role]}: {complaint}" for complaint in complaints]
         if wavelengths_nm(cube) is None and role != "uncertainty":
             notes.append(f"{ROLES[role]}: wavelengths unknown, bands are matched by their number")

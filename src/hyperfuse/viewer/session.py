@@ -1,32 +1,218 @@
-"""What one running page knows: the open scene, the folder, the jobs, and pictures made before."""
+"""Work for one request, in a thread: only a few at a time, and not for ever.
+
+What the page is told about the open images.
+
+Answers kept for the next time, within a bound; whoever asks for one that is being made waits for it.
+
+What one running page knows: the open scene, the folder, the jobs, and pictures made before.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import math
 import threading
-from collections.abc import Hashable, Mapping
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Generic, TypeVar
 
+import anyio
+import anyio.to_thread
 import numpy as np
+import xarray as xr
+from fastapi import Depends, Request
+from numpy.typing import NDArray
 
-from hyperfuse.errors import HyperfuseError, OptionError
-from hyperfuse.viewer.description import describe_scene
+from hyperfuse.errors import BandError, HyperfuseError, OptionError
+from hyperfuse.io.summary import summarise
+from hyperfuse.reporting.colour import composite_bands
+from hyperfuse.viewer.colours import (
+    INDICES,
+    Look,
+    PrincipalAxes,
+    Recipe,
+    available_indices,
+    infrared_bands,
+    principal_axes,
+    recipe_for,
+)
 from hyperfuse.viewer.folder import Folder
 from hyperfuse.viewer.jobs import Jobs
-from hyperfuse.viewer.layers import Layer, Planes, image_layer
-from hyperfuse.viewer.looks import Look
-from hyperfuse.viewer.map_layers import MAPS, map_layer
-from hyperfuse.viewer.observed_pair import ObservedPair, observe_scene
-from hyperfuse.viewer.painting import Limits, as_png, colour_table, paint
-from hyperfuse.viewer.previews import Preview
-from hyperfuse.viewer.principal_colours import PrincipalAxes, principal_axes
-from hyperfuse.viewer.recipes import Recipe, recipe_for
-from hyperfuse.viewer.remembered import Remembered
-from hyperfuse.viewer.sampling import sampled, stretch_limits
-from hyperfuse.viewer.scene import OpenImage, Scene, open_scene
-from hyperfuse.viewer.tiles import TilePlace, highest_level, tile_planes
+from hyperfuse.viewer.layers import (
+    COLOUR_MAPS,
+    Layer,
+    Limits,
+    Planes,
+    as_png,
+    colour_table,
+    image_layer,
+    paint,
+    sampled,
+    stretch_limits,
+)
+from hyperfuse.viewer.maps import MAPS, ObservedPair, map_layer, observe_scene, why_not
+from hyperfuse.viewer.scene import ROLES, OpenImage, Scene, open_scene
+from hyperfuse.viewer.tiles import SIDE, Preview, TilePlace, highest_level, tile_planes
+
+# An image with more pixels than this is slow to look at from afar without overviews.
+LARGE_PIXELS = 4096 * 4096
+# Reflectances may exceed 1 on glints; counts and scaled integers exceed it everywhere.
+LARGEST_REFLECTANCE = 5.0
+
+
+def describe_scene(scene: Scene, folder: Folder) -> dict[str, Any]:
+    return {
+        "number": scene.number,
+        "lead": scene.lead.role,
+        "height": scene.grid.height,
+        "width": scene.grid.width,
+        "crs": _crs(scene),
+        "transform": list(scene.grid.transform)[:6] if scene.grid.transform else None,
+        "tile": SIDE,
+        "levels": highest_level(scene.longer_side),
+        "images": [describe_image(image, folder) for image in scene.images.values()],
+        "maps": [{"name": name, "title": kind.title, "why_not": why_not(scene, name)} for name, kind in MAPS.items()],
+        "styles": _styles(scene.lead),
+        "indices": [
+            {"name": name, "meaning": INDICES[name].meaning, "reference": INDICES[name].reference}
+            for name in available_indices(scene.lead.cube, is_reflectance=_is_reflectance(scene.lead.cube))
+        ],
+        "colour_maps": list(COLOUR_MAPS),
+        "notes": list(scene.notes),
+    }
+
+
+def describe_image(image: OpenImage, folder: Folder) -> dict[str, Any]:
+    cube = image.cube
+    return {
+        "role": image.role,
+        "title": ROLES[image.role],
+        "file": image.path.name,
+        "path": folder.name_of(image.path),
+        "height": image.height,
+        "width": image.width,
+        "bands": image.bands,
+        "wavelength_nm": finite(cube["wavelength"].values),
+        "fwhm_nm": finite(cube["fwhm"].values),
+        "good": cube["good"].values.tolist(),
+        "band_name": [str(name) for name in cube["band_name"].values],
+        "scale": None if image.placement is None else list(image.placement.scale),
+        "has_overviews": bool(image.raster and image.raster.overviews),
+        "offers_overviews": offers_overviews(image),
+    }
+
+
+def describe_file(cube: xr.DataArray, found: Mapping[str, str]) -> dict[str, Any]:
+    """What `hyperfuse info` says."""
+    return summarise(cube).as_dict() | {"found": dict(found)}
+
+
+def offers_overviews(image: OpenImage) -> bool:
+    is_geotiff = image.raster is not None and image.raster.driver == "GTiff"
+    return is_geotiff and not (image.raster and image.raster.overviews) and image.height * image.width >= LARGE_PIXELS
+
+
+def finite(values: NDArray[np.float64]) -> list[float | None]:
+    return [float(value) if math.isfinite(value) else None for value in values]
+
+
+def _styles(lead: OpenImage) -> dict[str, Any]:
+    """The bands that the named styles use, counted from 0; None where the image has none for a style."""
+    try:
+        infrared: list[int] | None = infrared_bands(lead.cube)
+    except BandError:
+        infrared = None
+    return {"true": list(composite_bands(lead.cube)), "infrared": infrared}
+
+
+def _is_reflectance(cube: xr.DataArray) -> bool:
+    highest = summarise(cube).sampled_maximum
+    return highest is not None and highest <= LARGEST_REFLECTANCE
+
+
+def _crs(scene: Scene) -> str | None:
+    crs = scene.grid.crs
+    if crs is None:
+        return None
+    code = crs.to_epsg()
+    return f"EPSG:{code}" if code else crs.to_wkt()[:60]
+
+
+Value = TypeVar("Value")
+
+
+def _counted(value: object) -> int:
+    return 1
+
+
+class Remembered(Generic[Value]):
+    """The most recently used values, as many as weigh `most` together; each is made once, in the thread that asks
+    first.
+    """
+
+    def __init__(
+        self, most: int, weight: Callable[[Value], int] = _counted, forget: Callable[[Value], None] | None = None
+    ) -> None:
+        self._most = most
+        self._weight = weight
+        self._forget = forget
+        self._futures: OrderedDict[Hashable, Future[Value]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, key: Hashable, make: Callable[[], Value]) -> Value:
+        with self._lock:
+            future = self._futures.get(key)
+            is_ours = future is None
+            if future is None:
+                future = self._futures[key] = Future()
+            self._futures.move_to_end(key)
+        if not is_ours:
+            return future.result()
+        try:
+            value = make()
+        except BaseException as error:
+            with self._lock:
+                self._futures.pop(key, None)
+            future.set_exception(error)
+            raise
+        future.set_result(value)
+        self._shrink()
+        return value
+
+    def drop(self, key: Hashable) -> None:
+        with self._lock:
+            self._futures.pop(key, None)
+
+    def clear(self) -> None:
+        with self._lock:
+            gone = [future for future in self._futures.values() if future.done()]
+            self._futures.clear()
+        self._say_goodbye(gone)
+
+    def _shrink(self) -> None:
+        gone = []
+        with self._lock:
+            made = [
+                (key, future) for key, future in self._futures.items() if future.done() and future.exception() is None
+            ]
+            weight = sum(self._weight(future.result()) for _, future in made)
+            # The newest stays, however heavy it is.
+            for key, future in made[:-1]:
+                if weight <= self._most:
+                    break
+                weight -= self._weight(future.result())
+                gone.append(self._futures.pop(key))
+        self._say_goodbye(gone)
+
+    def _say_goodbye(self, gone: list[Future[Value]]) -> None:
+        for future in gone:
+            if self._forget is not None and future.exception() is None:
+                self._forget(future.result())
+
 
 TILE_CACHE_BYTES = 128 * 2**20
 PREVIEW_CACHE_BYTES = 256 * 2**20
@@ -68,7 +254,15 @@ class Session:
             scene = open_scene(paths, self._opened + 1)
             self._opened += 1
             self.scene = scene
-            for cache in (self._layers, self._axes, self._pairs, self._limits, self._samples, self._previews, self._tiles):
+            for cache in (
+                self._layers,
+                self._axes,
+                self._pairs,
+                self._limits,
+                self._samples,
+                self._previews,
+                self._tiles,
+            ):
                 cache.clear()
         return scene
 
@@ -114,7 +308,11 @@ class Session:
         """What becomes dark and bright, and whether that is the leading image's stretch."""
         own = self._own_limits(scene, name, look)
         lead = scene.lead.role
-        if not look.linked or name in (*MAPS, lead) or (look.style == "pca" and scene.images[name].bands != scene.lead.bands):
+        if (
+            not look.linked
+            or name in (*MAPS, lead)
+            or (look.style == "pca" and scene.images[name].bands != scene.lead.bands)
+        ):
             return own, name == lead
         try:
             leading = self._own_limits(scene, lead, look)
@@ -124,10 +322,17 @@ class Session:
 
     def layer(self, scene: Scene, name: str, look: Look) -> Layer:
         if name in MAPS:
-            return self._layers.get((scene.number, name), lambda: map_layer(scene, name, lambda: self.observed_pair(scene)))
+            return self._layers.get(
+                (scene.number, name), lambda: map_layer(scene, name, lambda: self.observed_pair(scene))
+            )
         if name not in scene.images:
-            raise OptionError(f"layer {name[:40]!r}", f"one of {', '.join([*scene.images, *MAPS])}", "open such an image first")
-        image, key = scene.images[name], look.model_copy(update={"low": 0.0, "high": 100.0, "linked": True, "colours": "viridis"})
+            raise OptionError(
+                f"layer {name[:40]!r}", f"one of {', '.join([*scene.images, *MAPS])}", "open such an image first"
+            )
+        image, key = (
+            scene.images[name],
+            look.model_copy(update={"low": 0.0, "high": 100.0, "linked": True, "colours": "viridis"}),
+        )
         return self._layers.get((scene.number, name, key), lambda: self._image_layer(scene, image, look))
 
     def quick_look(self, path: Path) -> bytes:
@@ -156,7 +361,9 @@ class Session:
     def _make_tile(self, scene: Scene, name: str, place: TilePlace, look: Look) -> Tile:
         layer = self.layer(scene, name, look)
         limits, _ = self.limits(scene, name, look)
-        planes, complete = tile_planes(layer, place, scene.grid, lambda: self._previews.get(layer.key, lambda: Preview(layer)))
+        planes, complete = tile_planes(
+            layer, place, scene.grid, lambda: self._previews.get(layer.key, lambda: Preview(layer))
+        )
         return Tile(as_png(paint(planes, limits, look.colours)), complete)
 
     def _own_limits(self, scene: Scene, name: str, look: Look) -> Limits:
@@ -188,3 +395,44 @@ def _comparable(own: Limits, leading: Limits) -> bool:
     if first.shape != second.shape:
         return False
     return bool((first <= OTHER_UNITS * second).all() and (second <= OTHER_UNITS * first).all())
+
+
+Answer = TypeVar("Answer")
+AT_ONCE = 4
+# A request that gave up leaves its thread at work; no more than these in all.
+MOST_THREADS = 12
+SECONDS = 30.0
+
+
+class BusyError(HyperfuseError):
+    """It took too long; asking again may find it done."""
+
+
+class Workers:
+    def __init__(self, seconds: float = SECONDS) -> None:
+        self._seconds = seconds
+        self._turns = asyncio.Semaphore(AT_ONCE)
+        self._threads = anyio.CapacityLimiter(MOST_THREADS)
+
+    async def run(self, work: Callable[[], Answer]) -> Answer:
+        try:
+            async with asyncio.timeout(self._seconds), self._turns:
+                return await anyio.to_thread.run_sync(work, limiter=self._threads, abandon_on_cancel=True)
+        except TimeoutError as error:
+            raise BusyError(
+                f"no answer within {self._seconds:g} s", "a shorter piece of work", "ask again in a moment"
+            ) from error
+
+
+def _session(request: Request) -> Session:
+    session: Session = request.app.state.session
+    return session
+
+
+def _workers(request: Request) -> Workers:
+    workers: Workers = request.app.state.workers
+    return workers
+
+
+SessionHere = Annotated[Session, Depends(_session)]
+WorkersHere = Annotated[Workers, Depends(_workers)]

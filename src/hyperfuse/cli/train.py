@@ -1,0 +1,333 @@
+"""`hyperfuse scenes`.
+
+`hyperfuse train` and `hyperfuse finetune`.
+
+`hyperfuse export`, `hyperfuse kernels` and the network part of `hyperfuse info`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+INTERRUPTED = 130
+ScenesFolder = Annotated[
+    Path | None,
+    typer.Option(
+        "--folder", metavar="DIR", help="Where data sets of `hyperfuse scenes` and relative paths are looked for."
+    ),
+]
+
+
+def train(
+    experiment: Annotated[Path, typer.Argument(metavar="EXPERIMENT.toml", help="What to train, on what, how long.")],
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="DIR", help="Folder of the run.", show_default="runs/NAME")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on from the checkpoint in the folder, if there is one.")
+    ] = False,
+    changes: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="A.B=C", help="Change a value of the experiment, e.g. loop.batch_size=8."),
+    ] = None,
+    scenes_folder: ScenesFolder = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Only read the experiment and its scenes, and say what would be done.")
+    ] = False,
+) -> None:
+    """Train a network as an experiment file says.
+
+    The folder of the run gets log.jsonl, TensorBoard curves, pictures, a checkpoint, the best and the final weights.
+    Ctrl-C saves a checkpoint and stops (exit code 130); --resume goes on from it to the same weights as an unbroken
+    run. Several processes: set loop.devices, or start it with torchrun or fabric run. What an experiment file can say:
+    docs/training.md.
+
+    [dim]hyperfuse train experiments/small_cpu.toml --set length.steps=1000[/dim]
+    """
+    from hyperfuse.training.experiment import read_experiment
+    from hyperfuse.training.train import describe
+    from hyperfuse.training.train import train as run_training
+
+    settings = read_experiment(experiment, changes or [])
+    if check:
+        typer.echo(describe(settings, scenes_folder))
+        return
+    outcome = run_training(settings, output or Path("runs") / settings.name, resume=resume, scenes_folder=scenes_folder)
+    if not outcome.finished:
+        if outcome.first_process:
+            typer.echo(f"stopped after step {outcome.step} of {outcome.steps}; go on with --resume", err=True)
+        raise typer.Exit(INTERRUPTED)
+    if outcome.first_process:
+        best = "" if outcome.best_psnr_db is None else f"  best validation {outcome.best_psnr_db:.2f} dB"
+        typer.echo(f"{outcome.folder}  {outcome.steps} steps{best}  ({outcome.split})")
+
+
+def finetune(
+    weights: Annotated[
+        str, typer.Argument(metavar="WEIGHTS", help="Folder of the weights to start from, or hf://owner/name.")
+    ],
+    scenes: Annotated[
+        list[str],
+        typer.Option(
+            "--scenes", metavar="S", help="Scenes to adapt to: data set, file, folder or pattern; repeatable."
+        ),
+    ],
+    output: Annotated[
+        Path, typer.Option("-o", "--output", metavar="DIR", help="Folder of the run; weights lie in DIR/weights.")
+    ],
+    test_scenes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--test-scenes",
+            metavar="S",
+            help="Scenes to score on.",
+            show_default="a part of --scenes that is kept back",
+        ),
+    ] = None,
+    iterations: Annotated[int, typer.Option(min=1, help="Steps of the optimiser.")] = 500,
+    freeze: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PART", help="kernels, spectral_encoder, spatial_encoder or decoder; repeatable."),
+    ] = None,
+    learning_rate: Annotated[float, typer.Option(help="At the start; falls to a tenth.")] = 1e-4,
+    patch_size: Annotated[int, typer.Option(min=8, help="Fine pixels on a side of a training patch.")] = 64,
+    scale: Annotated[float, typer.Option(help="Fine pixels per coarse pixel, in training and test.")] = 4.0,
+    response: Annotated[
+        str, typer.Option(metavar="R", help="Response of the simulated MSI, as in `hyperfuse simulate`.")
+    ] = "rgb",
+    batch_size: Annotated[int, typer.Option(min=1)] = 4,
+    seed: Annotated[int, typer.Option(min=0)] = 0,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on from the checkpoint in the folder, if there is one.")
+    ] = False,
+    scenes_folder: ScenesFolder = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the comparison as JSON.")] = False,
+) -> None:
+    """Adapt trained weights to a sensor they have not seen, and show what that brought.
+
+    [dim]hyperfuse finetune runs/joint/weights --scenes my_sensor/*.tif --iterations 500 -o runs/my_sensor[/dim]
+    """
+    import json
+
+    from hyperfuse.training.finetune import comparison_rows
+    from hyperfuse.training.finetune import finetune as run_finetuning
+
+    outcome = run_finetuning(
+        weights,
+        scenes,
+        output,
+        test_scenes=test_scenes or (),
+        iterations=iterations,
+        freeze=freeze or (),
+        learning_rate=learning_rate,
+        patch_size=patch_size,
+        scale=scale,
+        response=response,
+        batch_size=batch_size,
+        seed=seed,
+        resume=resume,
+        scenes_folder=scenes_folder,
+    )
+    if not outcome.finished:
+        typer.echo("stopped; go on with --resume", err=True)
+        raise typer.Exit(INTERRUPTED)
+    rows = comparison_rows(outcome.comparisons)
+    if as_json:
+        typer.echo(
+            json.dumps({"weights": str(outcome.folder / "weights"), "split": outcome.split, "cases": rows}, indent=2)
+        )
+        return
+    _print_comparison(rows, outcome.split)
+    typer.echo(str(outcome.folder / "weights"))
+
+
+def _print_comparison(rows: list[dict[str, float | str]], split: str) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("case", title=f"PSNR dB / SAM degrees ({split})")
+    for heading in ("base alone", "before", "after", "gain dB"):
+        table.add_column(heading, justify="right")
+    for row in rows:
+        table.add_row(
+            str(row["case"]),
+            f"{row['base_psnr_db']:.2f}",
+            f"{row['before_psnr_db']:.2f} / {row['before_angle_degrees']:.2f}",
+            f"{row['after_psnr_db']:.2f} / {row['after_angle_degrees']:.2f}",
+            f"{float(row['after_psnr_db']) - float(row['before_psnr_db']):+.2f}",
+        )
+    Console(highlight=False).print(table)
+
+
+def curves(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of runs to draw together.")],
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="FIG", help="Figure to write (.png, .svg, .pdf).")],
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the figure if it exists.")] = False,
+) -> None:
+    """Draw the loss and the validation scores of one or several trainings.
+
+    [dim]hyperfuse curves runs/joint_bands runs/joint_components -o curves.png[/dim]
+    """
+    from hyperfuse.reporting.figures import refuse_unwritable_figure
+    from hyperfuse.training.run_folder import draw_curves
+
+    refuse_unwritable_figure(output, overwrite=overwrite)
+    draw_curves(runs, output)
+    typer.echo(str(output))
+
+
+Weights = Annotated[str, typer.Argument(metavar="WEIGHTS", help="Folder of weights, or hf://owner/name.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the target if it exists.")]
+
+
+def export(
+    weights: Weights,
+    output: Annotated[Path, typer.Argument(metavar="OUT.onnx", help="File to write.")],
+    overwrite: Overwrite = False,
+) -> None:
+    """Write a network as one ONNX file that takes any band count, any msi and any scale."""
+    from hyperfuse.fusion.network import network_errors
+    from hyperfuse.io.atomic import refuse_unwritable
+    from hyperfuse.models.export import export_onnx
+    from hyperfuse.models.ssa import FusionNetwork
+
+    refuse_unwritable(output, overwrite=overwrite)
+    with network_errors():
+        export_onnx(FusionNetwork.from_pretrained(weights), output)
+    typer.echo(f"{output}  {output.stat().st_size / 1e6:.1f} MB")
+
+
+def kernels(
+    weights: Weights,
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="FIG", help="Figure to write (.png, .svg, .pdf).")],
+    channels: Annotated[int | None, typer.Option(help="Draw the first so many channels only (default: all).")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the numbers as JSON.")] = False,
+    overwrite: Overwrite = False,
+) -> None:
+    """Draw what the Matryoshka kernels have learned: each channel a point, coloured by its index."""
+    import json
+
+    from hyperfuse.fusion.network import network_errors
+    from hyperfuse.models.analysis import map_kernels, umap_is_installed
+    from hyperfuse.models.ssa import FusionNetwork
+    from hyperfuse.reporting.figures import draw_kernel_maps, refuse_unwritable_figure
+
+    refuse_unwritable_figure(output, overwrite=overwrite)
+    with network_errors():
+        maps = map_kernels(FusionNetwork.from_pretrained(weights), channels)
+    projection = "UMAP" if umap_is_installed() else "PCA"
+    draw_kernel_maps(maps, output, projection)
+    if as_json:
+        numbers = {kernel.title: round(kernel.smoothness, 6) for kernel in maps}
+        typer.echo(json.dumps({"figure": str(output), "projection": projection, "smoothness": numbers}, indent=2))
+        return
+    for kernel in maps:
+        typer.echo(f"{kernel.title:<20} smoothness {kernel.smoothness:+.3f}")
+    typer.echo(f"{output}  ({projection})")
+
+
+def describe_network(
+    name: str,
+    bands: int = 31,
+    msi_bands: int = 3,
+    size: int = 128,
+    scale: float = 4.0,
+    *,
+    fixed_bands: bool = False,
+) -> dict[str, object]:
+    """Parameters and multiply-adds of a preset for one pair: `size` fine pixels on a side, `size / scale` coarse ones."""
+    import torch
+
+    from hyperfuse.fusion.network import network_errors
+    from hyperfuse.models.analysis import count_multiply_adds, count_parameters
+    from hyperfuse.models.config import preset
+    from hyperfuse.models.ssa import FusionNetwork
+
+    _refuse_impossible_pair(bands, msi_bands, size, scale)
+    with network_errors():
+        config = preset(name)
+        if fixed_bands:
+            config = config.with_fixed_bands(bands, msi_bands)
+        coarse = round(size / scale)
+        counts = count_multiply_adds(config, bands, msi_bands, (size, size), (coarse, coarse))
+        with torch.device("meta"):
+            network = FusionNetwork(config)
+    return {
+        "network": name,
+        "matryoshka_kernels": not fixed_bands,
+        "parameters": count_parameters(network),
+        "bands": bands,
+        "msi_bands": msi_bands,
+        "fine_size": size,
+        "coarse_size": coarse,
+        "multiply_adds": {
+            "equation": counts.equation,
+            "output_kernel_per_candidate": counts.per_candidate,
+            "performed": counts.performed,
+        },
+        "margin": network.margin._asdict(),
+    }
+
+
+def _refuse_impossible_pair(bands: int, msi_bands: int, size: int, scale: float) -> None:
+    from hyperfuse.errors import OptionError
+
+    if size < 1 or bands < 1 or msi_bands < 1 or not 1.0 <= scale <= size:
+        raise OptionError(
+            f"size {size}, bands {bands}, msi bands {msi_bands}, scale {scale:g}",
+            "whole numbers from 1 up and a scale between 1 and the size",
+        )
+
+
+def print_network(description: dict[str, object], *, as_json: bool) -> None:
+    """Print what `describe_network` found, for people or as JSON."""
+    import json
+
+    if as_json:
+        typer.echo(json.dumps(description, indent=2))
+        return
+    for key, value in description.items():
+        if isinstance(value, dict):
+            for part, number in value.items():
+                typer.echo(f"{key.replace('_', ' ')}, {part.replace('_', ' ')}: {number:,}")
+        else:
+            typer.echo(
+                f"{key.replace('_', ' ')}: {value:,}" if type(value) is int else f"{key.replace('_', ' ')}: {value}"
+            )
+
+
+def scenes(
+    name: Annotated[str | None, typer.Argument(help="One data set in detail: CAVE, Harvard, PaviaC, ...")] = None,
+    folder: Annotated[
+        Path | None,
+        typer.Option(help="Where the data sets are looked for: HYPERFUSE_SCENES, else ./scenes, unless given."),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print everything as JSON, all wavelengths included.")
+    ] = False,
+) -> None:
+    """List the public data sets that experiments can name: files, where to get them, bands, licence, and whether they
+    are here.
+
+    [dim]hyperfuse scenes --folder ~/hyperspectral[/dim]
+    [dim]hyperfuse scenes WDC[/dim]
+    """
+    import json
+
+    from hyperfuse.data.reading import details, list_datasets, overview
+    from hyperfuse.data.scenes import DATASETS, require_dataset, scenes_folder
+
+    where = scenes_folder(folder)
+    wanted = [require_dataset(name)] if name else list(DATASETS.values())
+    listed = list_datasets(wanted, where)
+    if as_json:
+        typer.echo(json.dumps([entry.as_dict() for entry in listed], indent=2))
+        return
+    typer.echo(details(listed[0]) if name else overview(listed))
+    if not where.is_dir():
+        typer.echo(f"\nlooked for in {where}, which is no folder: name another with --folder or HYPERFUSE_SCENES")
+    else:
+        typer.echo(f"\nlooked for in {where} and below; `hyperfuse scenes NAME` tells more")

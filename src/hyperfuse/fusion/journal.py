@@ -1,0 +1,170 @@
+"""A run that can be continued: finished tiles and what was found out about the scene, in a hidden folder beside the
+target.
+
+.NAME.tiles/journal.json     inputs, options and the plan: what a run must agree with to continue this one
+            scene.pt         observation and statistics
+            00012.tile       values of a finished tile, compressed, with a checksum
+            target/          the target as far as it is written; always begun anew
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numcodecs import Blosc
+from numpy.typing import NDArray
+
+from hyperfuse.errors import CubeWriteError, OptionError
+from hyperfuse.fusion.request import FusionRequest
+from hyperfuse.fusion.tiles import Tile
+from hyperfuse.io.atomic import FULL
+from hyperfuse.io.provenance import provenance_of
+
+JOURNAL, SCENE, TARGET = "journal.json", "scene.pt", "target"
+CODEC = Blosc(cname="lz4", clevel=1, shuffle=Blosc.SHUFFLE)
+CHECKSUM_BYTES = 4
+# A product is a folder of files; beyond so many their names and sizes are not looked at.
+MOST_FILES = 10_000
+
+
+@dataclass(frozen=True)
+class Journal:
+    """What a run must agree with to continue another one."""
+
+    version: str
+    inputs: dict[str, list[list[Any]]]
+    """By role: name, size and time of change of every file."""
+    options: dict[str, str]
+    tile_size: list[int]
+    record: dict[str, str]
+    """The provenance of the output, whose date is that of the first run."""
+
+    @classmethod
+    def of(cls, request: FusionRequest, tile_size: tuple[int, int], record: Mapping[str, str]) -> Journal:
+        inputs = {role: _files_of(path) for role, path in request.inputs.items()}
+        if request.weights is not None:
+            inputs["weights"] = _files_of(Path(request.weights))
+        wanted = {name: value for name, value in request.options_of_result().items() if name != "stored"}
+        options = {name: str(value) for name, value in (wanted | request.stored.asked_for()).items()}
+        return cls(version("hyperfuse"), inputs, options, list(tile_size), dict(record))
+
+    @property
+    def method(self) -> str | None:
+        """By which the first run fused; None where that was a network."""
+        return provenance_of(self.record).get("method")
+
+    def difference(self, other: Journal) -> str | None:
+        """The first thing that would make another result, in words."""
+        if self.version != other.version:
+            return f"hyperfuse {self.version} instead of {other.version}"
+        changed = [role for role in {*self.inputs, *other.inputs} if self.inputs.get(role) != other.inputs.get(role)]
+        if changed:
+            return f"another {sorted(changed)[0]}"
+        names = [name for name in {*self.options, *other.options} if self.options.get(name) != other.options.get(name)]
+        return f"another {sorted(names)[0]}" if names else None
+
+
+class WorkFolder:
+    def __init__(self, target: Path) -> None:
+        self.target = target
+        self.path = target.with_name(f".{target.name}.tiles")
+
+    @property
+    def workplace(self) -> Path:
+        """Where the target is written; what an earlier run left of it is removed."""
+        place = self.path / TARGET
+        shutil.rmtree(place, ignore_errors=True)
+        return place
+
+    def journal(self) -> Journal | None:
+        """None where there is no run to continue; half a journal was never the beginning of one."""
+        try:
+            return Journal(**json.loads((self.path / JOURNAL).read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError):
+            return None
+
+    def scene(self) -> dict[str, Any]:
+        try:
+            found: dict[str, Any] = torch.load(self.path / SCENE, weights_only=True)
+        except Exception as error:
+            raise OptionError(f"damaged notes in {self.path}", remedy="leave out --resume to begin anew") from error
+        return found
+
+    def begin(self, journal: Journal, scene: Mapping[str, Any]) -> None:
+        """Throw away what is there and begin anew."""
+        self.remove()
+        with self._errors():
+            self.path.mkdir()
+            torch.save(dict(scene), self.path / SCENE)
+            self._write(JOURNAL, json.dumps(asdict(journal), indent=1).encode())
+
+    def store(self, tile: Tile, block: NDArray[Any]) -> None:
+        with self._errors():
+            packed = CODEC.encode(np.ascontiguousarray(block))
+            self._write(_name(tile), zlib.crc32(packed).to_bytes(CHECKSUM_BYTES, "big") + packed)
+
+    def finished(self) -> set[int]:
+        """Indices of the tiles that are there."""
+        return {int(path.stem) for path in self.path.glob("*.tile")}
+
+    def load(self, tile: Tile, bands: int, dtype: np.dtype[Any]) -> NDArray[Any] | None:
+        """A finished tile; None where it is not there, or not whole."""
+        try:
+            content = (self.path / _name(tile)).read_bytes()
+        except OSError:
+            return None
+        checksum, packed = content[:CHECKSUM_BYTES], content[CHECKSUM_BYTES:]
+        if zlib.crc32(packed).to_bytes(CHECKSUM_BYTES, "big") != checksum:
+            return None
+        values = np.frombuffer(CODEC.decode(packed), dtype)
+        shape = (bands, *tile.shape)
+        return values.reshape(shape) if values.size == np.prod(shape) else None
+
+    def remove(self) -> None:
+        shutil.rmtree(self.path, ignore_errors=True)
+
+    def _write(self, name: str, content: bytes) -> None:
+        """Whole or not at all."""
+        temporary = self.path / f"{name}.partial"
+        try:
+            temporary.write_bytes(content)
+            temporary.replace(self.path / name)
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            raise
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            what = "no space left" if error.errno in FULL else (error.strerror or str(error))
+            raise CubeWriteError(
+                f"{what} while keeping a tile of {self.target}", remedy="choose another disk"
+            ) from error
+
+
+def _name(tile: Tile) -> str:
+    return f"{tile.index:05d}.tile"
+
+
+def _files_of(path: Path) -> list[list[Any]]:
+    """Name, size and time of change of a file and its companions (a header's data), or of everything in a folder."""
+    path = path.absolute()
+    found = path.rglob("*") if path.is_dir() else path.parent.glob(f"{_escaped(path.stem)}.*")
+    files = sorted(each for _, each in zip(range(MOST_FILES), found, strict=False) if each.is_file())
+    return [[str(each), each.stat().st_size, each.stat().st_mtime_ns] for each in files]
+
+
+def _escaped(stem: str) -> str:
+    return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in stem)

@@ -1,0 +1,213 @@
+"""An HSI whose grid is turned or bent against the MSI's, resampled once onto a coarse grid parallel to the MSI's axes.
+
+Lazy: a window is computed when it is read, by cubic splines, from the part of the HSI that it needs. The slight blur
+that this adds becomes part of the point spread that the estimation finds.
+
+Cubes computed from other cubes window by window, when they are read: physical values with NaN where there are none.
+
+An image between its pixels: cubic splines, window by window, that nothing of a missing pixel's neighbourhood can upset.
+
+Shapes: n planes; positions are pairs (rows, columns) of any one shape, in pixels, 0 is the centre of the first.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import xarray as xr
+from affine import Affine
+from numpy.typing import NDArray
+from scipy.ndimage import distance_transform_edt, map_coordinates, spline_filter
+
+from hyperfuse.errors import GridError
+from hyperfuse.io.cube import make_cube, physical_values, window_of
+from hyperfuse.io.grid import Grid, Positions, crs_name, grid_nodes, grid_of, positions_in
+from hyperfuse.io.lazy import WindowReader, lazy_variable
+
+DERIVED_TYPE: np.dtype[Any] = np.dtype(np.float32)
+
+
+def derived_cube(reader: WindowReader, like: xr.DataArray, grid: Grid) -> xr.DataArray:
+    """What `reader` gives, on this grid, with the bands of `like`."""
+    return make_cube(
+        lazy_variable(reader),
+        wavelength_nm=like["wavelength"].values,
+        fwhm_nm=like["fwhm"].values,
+        good=like["good"].values,
+        band_names=[str(name) for name in like["band_name"].values],
+        nodata=float("nan"),
+        crs=grid.crs,
+        transform=grid.transform,
+    )
+
+
+PixelPositions = tuple[NDArray[np.float64], NDArray[np.float64]]
+Window = tuple[slice, slice]
+# The splines' coefficients depend on all pixels around, fading by 0.27 per pixel: from here on by less than float32
+# shows.
+SURROUNDINGS = 12
+PADDING = 6
+
+
+def needed_window(positions: PixelPositions, size: tuple[int, int]) -> Window | None:
+    """Which part of an image of this size must be read to interpolate at positions inside it; None where none are."""
+    inside = _inside(positions, size)
+    if not inside.any():
+        return None
+    parts = []
+    for axis, length in zip(positions, size, strict=True):
+        first, last = math.floor(axis[inside].min()) - SURROUNDINGS, math.ceil(axis[inside].max()) + SURROUNDINGS
+        parts.append(slice(max(0, first), min(length, last + 1)))
+    return parts[0], parts[1]
+
+
+def within(positions: PixelPositions, window: Window) -> PixelPositions:
+    """The same positions, counted from the window's first pixel."""
+    return positions[0] - window[0].start, positions[1] - window[1].start
+
+
+def interpolated(planes: NDArray[np.float32], positions: PixelPositions) -> NDArray[np.float32]:
+    """(n, ...) of (n, h, w); NaN beyond the image, and where the nearest pixel is missing."""
+    values = np.full((len(planes), *positions[0].shape), np.nan, dtype=np.float32)
+    inside = _inside(positions, (planes.shape[1], planes.shape[2]))
+    at = [axis[inside] for axis in positions]
+    known = np.isfinite(planes)
+    nearest = tuple(
+        np.rint(axis).astype(np.int64).clip(0, size - 1) for axis, size in zip(at, planes.shape[1:], strict=True)
+    )
+    for plane, mask, result in zip(filled_from_nearest(planes), known, values, strict=True):
+        # Odd reflection: half a pixel beyond the outermost centres, a slope goes on.
+        padding = min(PADDING, *(size - 1 for size in plane.shape))
+        coefficients = spline_filter(
+            np.pad(plane, padding, mode="reflect", reflect_type="odd"), 3, np.float64, mode="mirror"
+        )
+        smooth = map_coordinates(coefficients, [axis + padding for axis in at], order=3, mode="mirror", prefilter=False)
+        result[inside] = np.where(mask[nearest], smooth, np.nan)
+    return values
+
+
+def filled_from_nearest(planes: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Nothing of a nodata value reaches its neighbours; and what does depends on them alone, not on the window that is
+    read.
+
+    A plane without any value becomes 0.
+    """
+    known = np.isfinite(planes)
+    if known.all():
+        return planes
+    filled = planes.copy()
+    previous, nearest = known[0], _nearest_known(known[0])
+    for plane, mask in zip(filled, known, strict=True):
+        if mask.all():
+            continue
+        if not mask.any():
+            plane[:] = 0
+            continue
+        # Bands mostly miss the same pixels.
+        if not np.array_equal(mask, previous):
+            previous, nearest = mask, _nearest_known(mask)
+        plane[:] = plane[nearest[0], nearest[1]]
+    return filled
+
+
+def _inside(positions: PixelPositions, size: tuple[int, int]) -> NDArray[np.bool_]:
+    rows, columns = positions
+    inside: NDArray[np.bool_] = (rows > -0.5) & (rows < size[0] - 0.5) & (columns > -0.5) & (columns < size[1] - 0.5)
+    return inside
+
+
+def _nearest_known(known: NDArray[np.bool_]) -> NDArray[Any]:
+    """(2, rows, columns) Row and column of the known pixel that is nearest to each."""
+    indices: NDArray[Any] = distance_transform_edt(~known, return_distances=False, return_indices=True)
+    return indices
+
+
+# HSI pixels around the MSI that are worth keeping.
+MARGIN = 4
+
+
+def parallel_to(msi: Grid, hsi: xr.DataArray, *, keep_all: bool) -> xr.DataArray:
+    """The HSI on a grid parallel to the MSI's, of about its own pixel size; around the MSI, or with `keep_all` all of
+    it.
+    """
+    source = grid_of(hsi)
+    if not keep_all:
+        hsi = window_of(hsi, *_window_around(source, msi))
+        source = grid_of(hsi)
+    target = coarse_grid_along(msi, source)
+    height, width = target.pixel_size
+    warnings.warn(
+        f"the HSI's grid ({crs_name(source.crs)}) is not parallel to the MSI's ({crs_name(msi.crs)}): the HSI is resampled by "
+        f"cubic splines onto pixels of {width:.6g} x {height:.6g} along the MSI's axes",
+        stacklevel=2,
+    )
+    return derived_cube(ResampledReader(hsi, source, target), hsi, target)
+
+
+def coarse_grid_along(msi: Grid, hsi: Grid) -> Grid:
+    """Parallel to the MSI's grid, around all of the HSI, with pixels like those of the HSI, one of them exactly in its
+    middle.
+    """
+    assert msi.transform is not None
+    middle = np.array([[(hsi.height - 1) // 2], [(hsi.width - 1) // 2]], dtype=np.float64)
+    steps = np.array([[0, 0.5, -0.5, 0, 0], [0, 0, 0, 0.5, -0.5]])
+    rows, columns = positions_in(msi, hsi, *(middle + steps))
+    if not (np.isfinite(rows).all() and np.isfinite(columns).all()):
+        raise GridError(f"HSI outside of the MSI's {crs_name(msi.crs)}", "two images of the same place")
+    # How far one HSI pixel reaches in fine pixels: the stretching part of the local map between the grids, without its
+    # turn.
+    jacobian = np.array([[rows[1] - rows[2], rows[3] - rows[4]], [columns[1] - columns[2], columns[3] - columns[4]]])
+    values, axes = np.linalg.eigh(jacobian @ jacobian.T)
+    scale_y, scale_x = (axes @ np.diag(np.sqrt(values)) @ axes.T).diagonal()
+    edge_rows, edge_columns = (axis[np.isfinite(axis)] for axis in positions_in(msi, hsi, *grid_nodes(hsi)))
+    top, height = _span(edge_rows, float(rows[0]), float(scale_y))
+    left, width = _span(edge_columns, float(columns[0]), float(scale_x))
+    return Grid(height, width, msi.transform @ Affine.translation(left, top) @ Affine.scale(scale_x, scale_y), msi.crs)
+
+
+def _span(covered: Positions, centre: float, size: float) -> tuple[float, int]:
+    """Where pixels of this size, one centred at `centre`, must begin to cover these fine positions, and how many are
+    needed.
+    """
+    first = math.floor((covered.min() - centre) / size + 0.5 + 1e-6)
+    stop = math.ceil((covered.max() - centre) / size + 0.5 - 1e-6)
+    return centre + 0.5 + (first - 0.5) * size, stop - first
+
+
+def _window_around(hsi: Grid, msi: Grid) -> tuple[slice, slice]:
+    windows = []
+    for positions, size in zip(positions_in(hsi, msi, *grid_nodes(msi)), (hsi.height, hsi.width), strict=True):
+        finite = positions[np.isfinite(positions)]
+        windows.append(
+            slice(max(0, math.floor(finite.min()) - MARGIN), min(size, math.ceil(finite.max()) + MARGIN + 1))
+        )
+    return windows[0], windows[1]
+
+
+@dataclass(frozen=True)
+class ResampledReader:
+    """A cube at the pixel centres of another georeferenced grid; missing where its own pixel underneath is missing."""
+
+    cube: xr.DataArray
+    source: Grid
+    target: Grid
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        return self.cube.sizes["band"], self.target.height, self.target.width
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return DERIVED_TYPE
+
+    def read(self, bands: NDArray[np.int64], rows: slice, columns: slice) -> NDArray[np.float32]:
+        nodes = np.meshgrid(np.arange(rows.start, rows.stop), np.arange(columns.start, columns.stop), indexing="ij")
+        positions = positions_in(self.source, self.target, nodes[0], nodes[1])
+        needed = needed_window(positions, (self.source.height, self.source.width))
+        if needed is None:
+            return np.full((len(bands), *nodes[0].shape), np.nan, dtype=np.float32)
+        return interpolated(physical_values(self.cube, *needed, bands), within(positions, needed))

@@ -1,0 +1,262 @@
+"""Parts of a pair that stand for all of it, read window by window: for the estimation, for the choice of a method, for
+statistics.
+
+Shapes: C bands, M msi bands, h w coarse, H W fine.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hyperfuse.fusion.pair import AlignedPair
+from hyperfuse.fusion.tiles import WindowPlace, place_for
+from hyperfuse.methods.window import EVERYWHERE, Place, Window
+from hyperfuse.physics.noise import estimate_noise
+from hyperfuse.physics.observation import Observation, default_sigma
+from hyperfuse.physics.register import Block
+from hyperfuse.physics.sampling import (
+    MARGINS,
+    MOST_BLOCKS,
+    PairSamples,
+    block_places,
+    block_surroundings,
+    inside_fine_image,
+)
+
+# Where a window is judged by whether it holds data and texture, a few bands say enough.
+BANDS_LOOKED_AT = 12
+ENOUGH_KNOWN = 0.3
+# Windows for the statistics: sides of their cores in coarse pixels, and how many fine pixels all cores have together.
+CORE_SIDES = (32, 24, 16, 12, 8)
+SAMPLED_FINE_PIXELS = 1_200_000
+FEWEST_WINDOWS = 9
+# Shares of height and width around which to look for data.
+MIDDLE_FIRST = (
+    (0.5, 0.5),
+    (0.25, 0.25),
+    (0.75, 0.75),
+    (0.25, 0.75),
+    (0.75, 0.25),
+    (0.5, 0.1),
+    (0.5, 0.9),
+    (0.1, 0.5),
+    (0.9, 0.5),
+)
+SMALLEST_NOISE_SIDE, LARGEST_NOISE_SIDE = 64, 512
+NOISE_COPIES = 7  # second differences in double precision and what is left of them
+
+
+def read_window(pair: AlignedPair, observation: Observation, place: WindowPlace) -> Window:
+    """A window of the pair with the usable bands of the HSI, NaN where there is no data."""
+    hsi = pair.hsi_values(*place.coarse)[pair.usable_bands]
+    return Window(
+        _tensor(hsi),
+        _tensor(pair.msi_values(*place.fine)),
+        place.observation(observation),
+        place.coarse_core,
+        place.fine_core,
+    )
+
+
+def sample_places(
+    pair: AlignedPair, observation: Observation, reach: int, fits: Callable[[WindowPlace], bool]
+) -> list[WindowPlace]:
+    """Windows whose cores stand for the scene: all of it where that is little, else evenly spread parts that hold data."""
+    for side in CORE_SIDES:
+        cores = _cores(pair, side)
+        places = [place_for(pair, observation, *_fine_part(core, pair, observation), reach) for core in cores]
+        if all(fits(place) for place in places) or side == CORE_SIDES[-1]:
+            break
+    count = max(FEWEST_WINDOWS, round(SAMPLED_FINE_PIXELS / (side * side * pair.scale[0] * pair.scale[1])))
+    if count >= len(places):
+        return places
+    order = _scattered(cores)
+    chosen = [index for index in order[: 4 * count] if _known_share(pair, cores[index]) >= ENOUGH_KNOWN][:count]
+    return [places[index] for index in sorted(chosen or order[:count])]
+
+
+def representative_window(pair: AlignedPair, observation: Observation, side: int, reach: int) -> Window:
+    """The middle of the scene, so many coarse pixels wide, as a scene of its own; another part where that holds too
+    little data.
+    """
+    best, most_known = None, -1.0
+    for core in _spread_windows((pair.coarse_shape[1], pair.coarse_shape[2]), side):
+        share = _known_share(pair, core)
+        if share > most_known:
+            best, most_known = core, share
+        if share > 1 - ENOUGH_KNOWN:
+            break
+    assert best is not None
+    place = place_for(pair, observation, *_fine_part(best, pair, observation), reach)
+    return replace(read_window(pair, observation, place), coarse_core=EVERYWHERE, fine_core=EVERYWHERE)
+
+
+@dataclass(frozen=True)
+class StreamedSamples:
+    """The blocks that the estimation would choose of the whole pair, read one by one; noise from a window of limited
+    size.
+    """
+
+    pair: AlignedPair
+    shift: tuple[float, float]
+    most_bytes: int
+    places: tuple[Place, ...] = ()
+
+    @classmethod
+    def of(cls, pair: AlignedPair, most_bytes: int) -> StreamedSamples:
+        """`most_bytes` is what the work on one image's noise may need."""
+        found = cls(pair, pair.grid_shift, most_bytes)
+        return replace(found, places=found._textured_places())
+
+    @property
+    def scale(self) -> tuple[float, float]:
+        return self.pair.scale
+
+    def at_shift(self, shift: tuple[float, float]) -> StreamedSamples:
+        return replace(self, shift=shift)
+
+    def blocks(self, sigma: tuple[float, float]) -> list[Block]:
+        return [self._block(place, sigma) for place in self.places]
+
+    def hsi_noise(self) -> Tensor:
+        coarse = self.pair.coarse_shape
+        return self._noise(coarse, lambda rows, columns: self.pair.hsi_values(rows, columns)[self.pair.usable_bands])
+
+    def msi_noise(self) -> Tensor:
+        return self._noise(self.pair.fine_shape, self.pair.msi_values)
+
+    def _noise(self, shape: tuple[int, int, int], read: Callable[[slice, slice], NDArray[np.float32]]) -> Tensor:
+        """From the middle of the image, or, where that holds too little data, from the best of some other places."""
+        side = int(math.sqrt(self.most_bytes / (NOISE_COPIES * 8 * shape[0])))
+        side = min(max(SMALLEST_NOISE_SIDE, side), LARGEST_NOISE_SIDE)
+        best, most_known = None, -1.0
+        for rows, columns in _spread_windows((shape[1], shape[2]), side):
+            values = _tensor(read(rows, columns))
+            known = _known(values)
+            share = float(known.float().mean())
+            if share > most_known:
+                best, most_known = (torch.nan_to_num(values), known), share
+            if share > 1 - ENOUGH_KNOWN:
+                break
+        assert best is not None
+        return estimate_noise(best[0], None if bool(best[1].all()) else best[1])
+
+    def _textured_places(self) -> tuple[Place, ...]:
+        """The most textured blocks of a grid that hold enough data in both images."""
+        places = block_places(self._coarse_size, self.scale)
+        texture = [self._texture(place) for place in places]
+        order = sorted(range(len(places)), key=lambda index: -texture[index])
+        chosen: list[Place] = []
+        for index in order:
+            block = self._block(places[index], default_sigma(self.scale))
+            if int(block.usable.sum()) >= ENOUGH_KNOWN * block.usable.numel():
+                chosen.append(places[index])
+            if len(chosen) == MOST_BLOCKS or texture[index] < 0:
+                break
+        return tuple(chosen or [places[order[0]]])
+
+    def _texture(self, place: Place) -> float:
+        """Variance of the hsi's mean over some bands; negative for blocks that hold hardly any data."""
+        values = _few_bands(self.pair, place)
+        known = np.isfinite(values).all(axis=0)
+        if known.sum() < ENOUGH_KNOWN * known.size:
+            return -1.0
+        return float(values.mean(axis=0)[known].var(ddof=1))
+
+    def _block(self, place: Place, sigma: tuple[float, float]) -> Block:
+        fine, origin_shift = block_surroundings(place, self._fine_size, self.scale, self.shift)
+        hsi = _tensor(self.pair.hsi_values(*place)[self.pair.usable_bands])
+        msi = _tensor(self.pair.msi_values(*fine))
+        hsi_known, msi_known = _known(hsi), _known(msi)
+        samples = PairSamples(
+            torch.nan_to_num(hsi), torch.nan_to_num(msi), hsi_known, msi_known, self.scale, origin_shift
+        )
+        rows, columns = (
+            inside_fine_image(coarse, size, scale, shift, MARGINS[0])[span]
+            for coarse, size, scale, shift, span in zip(
+                self._coarse_size, self._fine_size, self.scale, self.shift, place, strict=True
+            )
+        )
+        usable = samples.far_from_holes(sigma) & rows[:, None] & columns[None, :]
+        return Block(samples.hsi, samples.msi, origin_shift, usable)
+
+    @cached_property
+    def _coarse_size(self) -> tuple[int, int]:
+        return self.pair.coarse_shape[1], self.pair.coarse_shape[2]
+
+    @cached_property
+    def _fine_size(self) -> tuple[int, int]:
+        return self.pair.fine_shape[1], self.pair.fine_shape[2]
+
+
+def _cores(pair: AlignedPair, side: int) -> list[Place]:
+    """The coarse image in squares of about this side, none much smaller."""
+    spans = []
+    for size in pair.coarse_shape[1:]:
+        count = max(1, round(size / side))
+        edges = [round(index * size / count) for index in range(count + 1)]
+        spans.append([slice(start, stop) for start, stop in pairwise(edges)])
+    return [(rows, columns) for rows in spans[0] for columns in spans[1]]
+
+
+def _fine_part(core: Place, pair: AlignedPair, observation: Observation) -> tuple[slice, slice]:
+    """The fine pixels over some coarse ones; those beyond the coarse image belong to its edge."""
+    parts = []
+    for span, coarse, fine, scale, shift in zip(
+        core, pair.coarse_shape[1:], pair.fine_shape[1:], pair.scale, observation.shift, strict=True
+    ):
+        start = 0 if span.start == 0 else min(fine - 1, max(0, round(span.start * scale + shift)))
+        stop = fine if span.stop == coarse else min(fine, max(start + 1, round(span.stop * scale + shift)))
+        parts.append(slice(start, stop))
+    return parts[0], parts[1]
+
+
+def _known_share(pair: AlignedPair, core: Place) -> float:
+    return float(np.isfinite(_few_bands(pair, core)).all(axis=0).mean())
+
+
+def _few_bands(pair: AlignedPair, place: Place) -> NDArray[np.float32]:
+    usable = np.flatnonzero(pair.usable_bands)
+    chosen = usable[np.unique(np.linspace(0, usable.size - 1, BANDS_LOOKED_AT).round().astype(int))]
+    return pair.hsi_source.values(*place, chosen)
+
+
+def _known(image: Tensor) -> Tensor:
+    """(H, W) Where every band that holds anything at all holds a value."""
+    finite = torch.isfinite(image)
+    live = finite.flatten(1).any(1)
+    return finite[live].all(0) if bool(live.any()) else torch.zeros(image.shape[1:], dtype=torch.bool)
+
+
+def _spread_windows(size: tuple[int, int], side: int) -> Iterator[Place]:
+    """The middle of an image, then other parts of it."""
+    for y, x in MIDDLE_FIRST:
+        yield _part_around(y, size[0], side), _part_around(x, size[1], side)
+
+
+def _part_around(share: float, size: int, side: int) -> slice:
+    start = max(0, min(size - side, round(share * size - side / 2)))
+    return slice(start, min(size, start + side))
+
+
+def _scattered(cores: list[Place]) -> list[int]:
+    """Their indices in an order of which any beginning is spread evenly over the scene (additive recurrence, Roberts
+    2018).
+    """
+    rows, columns = (sorted({core[axis].start for core in cores}) for axis in (0, 1))
+    step_y, step_x = 0.7548776662466927, 0.5698402909980532
+    keys = [(rows.index(y.start) * step_y + columns.index(x.start) * step_x) % 1.0 for y, x in cores]
+    return sorted(range(len(cores)), key=lambda index: keys[index])
+
+
+def _tensor(values: NDArray[np.float32]) -> Tensor:
+    return torch.from_numpy(np.ascontiguousarray(values))

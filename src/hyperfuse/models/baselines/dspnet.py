@@ -1,0 +1,193 @@
+"""DSPNet (Sun et al., TGRS 2023): a U-Net over both images that is told, at each of its levels, of the hsi in groups of
+bands (the spectral pyramid) and of the msi at several scales (the spatial pyramid).
+
+B batch, C bands, M msi bands, D features, H W fine.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from pydantic import model_validator
+from torch import Tensor, nn
+
+from hyperfuse.models.baselines.base import (
+    FeedForward,
+    PositionCode,
+    RivalConfig,
+    RivalNetwork,
+    WidthOfEights,
+    apply_map,
+    attention_map,
+    conv3,
+    pointwise,
+)
+from hyperfuse.models.config import Positive
+from hyperfuse.models.pixel_centres import Placement, upsample_bicubic
+
+BAND_GROUPS = (2, 4, 8)
+_SLOPE = 0.2
+
+
+class DspNetConfig(RivalConfig):
+    """width       features of the finest level; the two below have twice and four times as many
+    head_width  features that share one map of attention
+    """
+
+    kind: Literal["dspnet"] = "dspnet"
+    width: WidthOfEights = 64
+    head_width: Positive = 64
+
+    @model_validator(mode="after")
+    def _whole_heads(self) -> DspNetConfig:
+        if self.width % self.head_width:
+            raise ValueError(f"got head_width {self.head_width}, expected a divisor of the width {self.width}")
+        return self
+
+
+class DspNet(RivalNetwork):
+    config: DspNetConfig
+    config_class = DspNetConfig
+
+    def __init__(self, config: DspNetConfig) -> None:
+        super().__init__(config)
+        width, heads = config.width, config.width // config.head_width
+        half, twice, four = width // 2, width * 2, width * 4
+        self.spectral_pyramid = nn.ModuleList(
+            SpectralLevel(*widths) for widths in ((_whole_groups(config.bands), width), (width, twice), (twice, four))
+        )
+        self.spatial_pyramid = nn.ModuleList(
+            SpatialLevel(*widths) for widths in ((config.msi_bands, half), (half, width), (width, twice))
+        )
+        self.encoder = nn.ModuleList(
+            DoubleConv(*widths)
+            for widths in ((config.bands + config.msi_bands, width), (width + half, twice), (twice + width, four))
+        )
+        self.fusers = nn.ModuleList(StreamFuser(width * 2**level, heads * 2**level) for level in range(3))
+        self.middle_decoder = DoubleConv(four + twice, twice, between=(four + twice) // 2)
+        self.fine_decoder = DoubleConv(twice + twice + width, width, between=(twice + twice + width) // 2)
+        joined = width + width + half
+        self.output = nn.Sequential(
+            conv3(joined, joined), nn.LeakyReLU(_SLOPE), pointwise(joined, config.bands, bias=True)
+        )
+
+    def fuse(self, hsi: Tensor, msi: Tensor, placement: Placement) -> Tensor:
+        base = upsample_bicubic(hsi, (msi.shape[2], msi.shape[3]), placement)
+        spatial = self._spatial_features(msi)
+        codes: list[Tensor] = []
+        entering, streams = torch.cat([base, msi], dim=1), [self._in_whole_groups(base)] * len(BAND_GROUPS)
+        for level, (spectral_level, encode, fuser) in enumerate(
+            zip(self.spectral_pyramid, self.encoder, self.fusers, strict=True)
+        ):
+            streams = spectral_level(streams)
+            codes.append(fuser(encode(entering), streams))
+            entering = _resized(torch.cat([codes[-1], spatial[level]], dim=1), _half_size(entering))
+            streams = [_resized(stream, _half_size(stream)) for stream in streams]
+        fine, middle, coarse = codes
+        decoded = self.middle_decoder(_resized(torch.cat([coarse, spatial[2]], dim=1), middle.shape[2:]))
+        decoded = self.fine_decoder(_resized(torch.cat([decoded, middle, spatial[1]], dim=1), fine.shape[2:]))
+        change: Tensor = self.output(torch.cat([decoded, fine, spatial[0]], dim=1))
+        return base + change
+
+    def _spatial_features(self, msi: Tensor) -> list[Tensor]:
+        first, second, third = self.spatial_pyramid
+        features = [first(msi)]
+        for level in (second, third):
+            features.append(level(_resized(features[-1], _half_size(features[-1]))))
+        return features
+
+    def _in_whole_groups(self, image: Tensor) -> Tensor:
+        """Repeat the last band until the bands can be shared out among the groups."""
+        missing = _whole_groups(image.shape[1]) - image.shape[1]
+        return torch.cat([image, image[:, -1:].expand(-1, missing, -1, -1)], dim=1) if missing else image
+
+
+class DoubleConv(nn.Sequential):
+    def __init__(self, inputs: int, outputs: int, between: int | None = None, groups: int = 1) -> None:
+        between = between or outputs
+        super().__init__(
+            conv3(inputs, between, groups=groups),
+            nn.LeakyReLU(_SLOPE),
+            conv3(between, outputs, groups=groups),
+            nn.LeakyReLU(_SLOPE),
+        )
+
+
+class SpectralLevel(nn.Module):
+    """Three streams of the hsi, each convolved within its own groups of bands."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.streams = nn.ModuleList(DoubleConv(inputs, outputs, groups=groups) for groups in BAND_GROUPS)
+
+    def forward(self, streams: list[Tensor]) -> list[Tensor]:
+        return [convolve(stream) for convolve, stream in zip(self.streams, streams, strict=True)]
+
+
+class SpatialLevel(nn.Module):
+    """The msi's features seen at full, half and quarter scale, weighed against each other and joined."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        joined = 3 * inputs
+        self.scales = nn.ModuleList(conv3(inputs, inputs) for _ in range(3))
+        self.weigh = nn.Sequential(
+            pointwise(joined, max(1, joined // 4)), nn.ReLU(), pointwise(max(1, joined // 4), joined)
+        )
+        self.join = nn.Sequential(conv3(joined, outputs), nn.LeakyReLU(_SLOPE))
+
+    def forward(self, features: Tensor) -> Tensor:
+        rows, columns = features.shape[2:]
+        seen = [
+            _resized(
+                convolve(_resized(features, (max(1, rows // shrink), max(1, columns // shrink)))), features.shape[2:]
+            )
+            for convolve, shrink in zip(self.scales, (1, 2, 4), strict=True)
+        ]
+        joined = torch.cat(seen, dim=1)
+        weights = torch.sigmoid(
+            self.weigh(joined.mean(dim=(2, 3), keepdim=True)) + self.weigh(joined.amax(dim=(2, 3), keepdim=True))
+        )
+        answer: Tensor = self.join(joined * weights)
+        return answer
+
+
+class StreamFuser(nn.Module):
+    """Attention over features: the main path asks, itself and the three spectral streams answer."""
+
+    def __init__(self, features: int, heads: int) -> None:
+        super().__init__()
+        sources = 1 + len(BAND_GROUPS)
+        self.queries = pointwise(features, features)
+        self.keys = nn.ModuleList(pointwise(features, features) for _ in range(sources))
+        self.values = nn.ModuleList(pointwise(features, features) for _ in range(sources))
+        self.temperatures = nn.Parameter(torch.ones(sources, heads, 1, 1))
+        self.projection = pointwise(features, features, bias=True)
+        self.position_code = PositionCode(features)
+        self.feed_forward = FeedForward(features)
+
+    def forward(self, main: Tensor, streams: list[Tensor]) -> Tensor:
+        queries, sources = self.queries(main), [main, *streams]
+        values = [value(source) for value, source in zip(self.values, sources, strict=True)]
+        answers = [
+            apply_map(attention_map(queries, key(source), temperature), value)
+            for key, source, temperature, value in zip(self.keys, sources, self.temperatures, values, strict=True)
+        ]
+        main = main + self.projection(torch.stack(answers).sum(dim=0)) + self.position_code(values[0])
+        fused: Tensor = main + self.feed_forward(main)
+        return fused
+
+
+def _whole_groups(bands: int) -> int:
+    return bands + -bands % max(BAND_GROUPS)
+
+
+def _half_size(image: Tensor) -> tuple[int, int]:
+    return (image.shape[2] + 1) // 2, (image.shape[3] + 1) // 2
+
+
+def _resized(image: Tensor, size: tuple[int, ...]) -> Tensor:
+    """Bilinear, outer edges together. Of an even size to its half, these are the means of 2x2 pixels."""
+    return image if image.shape[2:] == size else F.interpolate(image, size=size, mode="bilinear", align_corners=False)

@@ -1,0 +1,99 @@
+"""One ONNX file for every band count, every msi and every scale.
+
+`torch.onnx.export` traces the network once with its sizes left open; `forward` depends on a size only through slices,
+`arange` and products, so the file serves any pair that the network takes.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+import tempfile
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+
+import torch
+from torch.export import Dim
+
+from hyperfuse.errors import MissingExtraError, NetworkError
+from hyperfuse.models.config import BICUBIC, FixedBands, MatryoshkaBands, NetworkConfig
+from hyperfuse.models.ssa import FusionNetwork
+
+# Sizes of the example pair. All differ and none is 0 or 1, so that no two dimensions are taken for one and the same.
+_BATCH, _BANDS, _MSI_BANDS, _COARSE, _FINE = 2, 7, 3, (5, 6), (16, 31)
+_NOISY_LOGGERS = ("torch.onnx", "onnxscript", "onnx_ir")
+
+
+def export_onnx(network: FusionNetwork, path: str | Path) -> None:
+    """Write the network, weights included, as one file with inputs `hsi` and `msi` and output `fused`, of any size."""
+    _require_packages()
+    _require_plain_channels(network.config)
+    path = Path(path)
+    channels = network.config.channels
+    fixed = isinstance(channels, FixedBands)
+    bands, msi_bands = (
+        (channels.bands, channels.msi_bands) if isinstance(channels, FixedBands) else (_BANDS, _MSI_BANDS)
+    )
+    example = (torch.zeros(_BATCH, bands, *_COARSE), torch.zeros(_BATCH, msi_bands, *_FINE))
+    batch = Dim("batch")
+    hsi_sizes = {0: batch, 2: Dim("coarse_rows"), 3: Dim("coarse_columns")}
+    msi_sizes = {0: batch, 2: Dim("fine_rows"), 3: Dim("fine_columns")}
+    if not fixed:
+        hsi_sizes[1], msi_sizes[1] = Dim("bands"), Dim("msi_bands")
+    exported = copy.deepcopy(network).cpu().float().eval()
+    exported.implicit_decoder.queries_per_chunk = (
+        None  # a number of chunks would tie the file to the size of the example
+    )
+    with _quiet():
+        program = torch.onnx.export(
+            exported,
+            example,
+            dynamo=True,
+            dynamic_shapes={"hsi": hsi_sizes, "msi": msi_sizes},
+            input_names=["hsi", "msi"],
+            output_names=["fused"],
+            verbose=False,
+        )
+    assert program is not None
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
+        whole = Path(folder) / path.name
+        program.save(whole, external_data=False)
+        whole.replace(path)
+
+
+def _require_packages() -> None:
+    missing = [name for name in ("onnx", "onnxscript") if find_spec(name) is None]
+    if missing:
+        raise MissingExtraError(
+            f"writing ONNX needs {' and '.join(missing)}", remedy="install it with: pip install 'hyperfuse[onnx]'"
+        )
+
+
+def _require_plain_channels(config: NetworkConfig) -> None:
+    """Components and closed forms are computed around the network, from a whole scene; a file of the network alone has
+    neither.
+    """
+    if not isinstance(config.channels, MatryoshkaBands | FixedBands) or config.base != BICUBIC:
+        raise NetworkError(
+            f'channels of kind "{config.channels.kind}" on the base {config.base}',
+            "channels that are bands, and a bicubic base",
+            "run this network with `hyperfuse fuse --weights`",
+        )
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """The exporter warns about its own deprecations and about packages that we do not use; none of it is for our users."""
+    levels = {name: logging.getLogger(name).level for name in _NOISY_LOGGERS}
+    try:
+        for name in _NOISY_LOGGERS:
+            logging.getLogger(name).setLevel(logging.ERROR)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for name, level in levels.items():
+            logging.getLogger(name).setLevel(level)

@@ -1,0 +1,137 @@
+"""The loader: the same batches with and without workers, from any start, and scenes that are not copied for each
+worker.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from functools import partial
+from multiprocessing.reduction import ForkingPickler
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+import torch
+from tests.data.tiny_buckets import EVERYTHING, require_same, settings_of, tiny_buckets, tiny_scene
+
+from hyperfuse.data.batches import PairBatches, SharedBuckets, batch_loader, process_slots
+from hyperfuse.data.sampler import Bucket, draw_batch, make_buckets
+from hyperfuse.data.scenes import Scene
+from hyperfuse.data.splits import PatchWindow
+from hyperfuse.errors import OptionError
+
+SETTINGS = settings_of(**EVERYTHING)
+
+
+def test_workers_draw_the_same_batches_in_the_same_order() -> None:
+    buckets = tiny_buckets()
+    loader = batch_loader(
+        buckets, SETTINGS, seed=7, batch_size=3, start=5, end=14, workers=2, finish=partial(replace, bucket="done")
+    )
+    state = torch.get_rng_state()
+    # Two passes: workers stay alive between them.
+    for _ in range(2):
+        drawn = list(loader)
+        assert len(drawn) == len(loader) == 9
+        for draw, batch in enumerate(drawn, start=5):
+            expected = draw_batch(buckets, SETTINGS, seed=7, draw=draw, batch_size=3)
+            require_same(batch, replace(expected, bucket="done"))
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
+def test_workers_outlive_an_interrupt_and_end_with_a_killed_training() -> None:
+    script = Path(__file__).with_name("killed_loader.py")
+    environment = os.environ | {"PYTHONPATH": str(script.parents[2])}
+    ended = subprocess.run(
+        [sys.executable, script], env=environment, start_new_session=True, capture_output=True, text=True
+    )
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    interrupts, *workers = map(int, ended.stdout.split())
+    assert interrupts == 1 and len(workers) == 1
+    waited_until = time.monotonic() + 20
+    while any(is_running(worker) for worker in workers):
+        assert time.monotonic() < waited_until, "workers still run"
+        time.sleep(0.05)
+
+
+def is_running(process: int) -> bool:
+    try:
+        return psutil.Process(process).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def test_a_resumed_run_goes_on_where_it_was() -> None:
+    buckets = tiny_buckets()
+    whole = list(batch_loader(buckets, SETTINGS, seed=1, batch_size=2, start=0, end=7))
+    resumed = list(batch_loader(buckets, SETTINGS, seed=1, batch_size=2, start=4, end=7))
+    assert len(whole) == 7 and len(resumed) == 3
+    for one, other in zip(whole[4:], resumed, strict=True):
+        require_same(one, other)
+
+
+def test_loader_leaves_torch_its_random_numbers() -> None:
+    state = torch.get_rng_state()
+    list(batch_loader(tiny_buckets(), SETTINGS, seed=1, batch_size=2, start=0, end=2))
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_processes_share_a_batch() -> None:
+    buckets = tiny_buckets()
+    parts = [
+        list(batch_loader(buckets, SETTINGS, seed=1, batch_size=4, start=0, end=3, slots=process_slots(4, process, 2)))
+        for process in range(2)
+    ]
+    for draw, (one, other) in enumerate(zip(*parts, strict=True)):
+        whole = draw_batch(buckets, SETTINGS, seed=1, draw=draw, batch_size=4)
+        assert torch.equal(torch.cat([one.hsi, other.hsi]), whole.hsi)
+        assert torch.equal(torch.cat([one.msi, other.msi]), whole.msi)
+
+
+def test_slots_of_processes() -> None:
+    assert [process_slots(6, process, 3) for process in range(3)] == [range(2), range(2, 4), range(4, 6)]
+    with pytest.raises(OptionError, match="batches of 4 for 3 processes"):
+        process_slots(4, 0, 3)
+
+
+def test_scenes_are_not_copied_for_workers() -> None:
+    scene = tiny_scene("large", 20, size=160)
+    buckets = make_buckets([scene], [PatchWindow(0, 0, 0, 16), PatchWindow(0, 3, 4, 8)])
+    shared = SharedBuckets(buckets)
+    sent = bytes(ForkingPickler.dumps(PairBatches(shared, SETTINGS, seed=0, batch_size=1)))
+    assert len(sent) < 10_000 < scene.stored.nbytes
+    assert np.shares_memory(shared.buckets[0].scenes[0].stored, shared.buckets[1].scenes[0].stored)
+    for one, other in zip(buckets, shared.buckets, strict=True):
+        assert torch.equal(one.patch((), 0.0), other.patch((), 0.0))
+
+
+@pytest.mark.parametrize("dtype", ["uint16", ">i2", "float32", "uint8"])
+def test_shared_scenes_of_all_data_types(dtype: str) -> None:
+    stored = np.random.default_rng(0).integers(0, 100, (3, 9, 9)).astype(dtype)
+    (bucket,) = make_buckets([Scene("a", "a", stored, 100.0)], [PatchWindow(0, 0, 0, 8)])
+    (found,) = SharedBuckets([bucket]).buckets
+    assert torch.equal(found.patch((), 0.0), bucket.patch((), 0.0))
+
+
+def mapped_bucket(path: Path) -> Bucket:
+    """Bands last on disk, as many files have them, so that the scene is a transposed view of a part of the file."""
+    np.save(path, np.random.default_rng(0).integers(0, 1000, (30, 40, 6)).astype(np.int16))
+    stored = np.load(path, mmap_mode="r")[2:].transpose(2, 0, 1)
+    return make_buckets([Scene("mapped", "mapped", stored, 1000.0)], [PatchWindow(0, 3, 5, 16)])[0]
+
+
+def test_scenes_mapped_from_files_are_opened_again(tmp_path: Path) -> None:
+    bucket = mapped_bucket(tmp_path / "scene.npy")
+    sent = pickle.dumps(SharedBuckets([bucket]))
+    assert len(sent) < 5000
+    (found,) = pickle.loads(sent).buckets
+    np.testing.assert_array_equal(found.scenes[0].stored, bucket.scenes[0].stored)
+    assert torch.equal(found.patch((), 0.0), bucket.patch((), 0.0))

@@ -1,0 +1,114 @@
+"""The same tiles on several processes; one of them dies; nobody answers."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+from tests.fusion.large_scenes import KNOWN, small_tiles, written_pair
+
+from hyperfuse import fuse_files, open_cube
+from hyperfuse.cli.app import run
+from hyperfuse.errors import OptionError
+from hyperfuse.fusion.journal import WorkFolder
+
+pytest.importorskip("distributed")
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    return written_pair(tmp_path_factory.mktemp("pair"), (48, 48), bands=6)
+
+
+def workers() -> list[int]:
+    """Processes of a cluster that this one has started."""
+    children = psutil.Process().children(recursive=True)
+    return [child.pid for child in children if any("spawn_main" in word for word in child.cmdline())]
+
+
+def test_two_workers_write_what_one_process_does_though_one_is_killed(
+    pair: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
+    small_tiles(monkeypatch)
+    alone = fuse_files(*pair, tmp_path / "alone.tif", **KNOWN)
+    target, killed = tmp_path / "fused.tif", []
+
+    def kill_one_half_way() -> None:
+        while not WorkFolder(target).finished():
+            time.sleep(0.02)
+        killed.append(workers()[0])
+        os.kill(killed[0], signal.SIGKILL)
+
+    killer = threading.Thread(target=kill_one_half_way, daemon=True)
+    killer.start()
+    fuse_files(*pair, target, workers=2, **KNOWN)
+    killer.join(timeout=60)
+    assert killed
+    assert target.read_bytes() == alone.read_bytes()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["alone.tif", "fused.tif"]
+
+
+def test_a_killed_run_is_continued_to_the_same_bytes_and_its_workers_end(
+    pair: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
+    target, script = tmp_path / "fused.tif", Path(__file__).with_name("slow_tiles.py")
+    options = ["-o", str(target), "--no-estimate", "--method", "glp", "--workers", "2"]
+    first = subprocess.Popen([sys.executable, str(script), "60", "0", "fuse", *map(str, pair), *options])
+    end = time.monotonic() + 300
+    while not WorkFolder(target).finished():
+        assert first.poll() is None
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    helpers = psutil.Process(first.pid).children(recursive=True)
+    first.kill()
+    first.wait()
+    assert not target.exists()
+    assert 0 < len(WorkFolder(target).finished()) < 9
+    small_tiles(monkeypatch)
+    alone = fuse_files(*pair, tmp_path / "alone.tif", method="glp", **KNOWN)
+    fuse_files(*pair, target, method="glp", resume=True, **KNOWN)
+    assert target.read_bytes() == alone.read_bytes()
+    assert psutil.wait_procs(helpers, timeout=60)[1] == []
+
+
+def test_a_running_cluster(pair: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from distributed import LocalCluster
+
+    small_tiles(monkeypatch, (64, 128))
+    alone = open_cube(fuse_files(*pair, tmp_path / "alone.zarr", method="glp", **KNOWN))
+    # Workers in threads of this process: what travels to them is still packed and unpacked.
+    with LocalCluster(
+        n_workers=1, threads_per_worker=1, processes=False, protocol="tcp://", host="127.0.0.1", dashboard_address=None
+    ) as cluster:
+        command = ["fuse", *map(str, pair), "-o", str(tmp_path / "fused.zarr"), "--no-estimate", "--method", "glp"]
+        assert run([*command, "--cluster", cluster.scheduler_address]) == 0
+    np.testing.assert_array_equal(open_cube(tmp_path / "fused.zarr").values, alone.values)
+
+
+def test_no_cluster_there(
+    pair: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from hyperfuse.fusion import engine as cluster
+
+    small_tiles(monkeypatch)
+    monkeypatch.setattr(cluster, "SECONDS_TO_CONNECT", 0.5)
+    for address in ("tcp://127.0.0.1:9", "nonsense"):
+        with pytest.raises(OptionError, match=f"no Dask scheduler at {address}"):
+            fuse_files(*pair, tmp_path / "fused.tif", method="glp", cluster=address, **KNOWN)
+    assert list(tmp_path.iterdir()) == []
+    for options, words in (
+        (["--workers", "0"], "at least 1"),
+        (["--workers", "2", "--cluster", "tcp://a:1"], "one of the two"),
+    ):
+        assert run(["fuse", *map(str, pair), "-o", str(tmp_path / "fused.tif"), *options]) == 2
+        assert words in capsys.readouterr().err

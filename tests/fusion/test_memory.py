@@ -1,0 +1,100 @@
+"""The knob holds: peak resident memory of a process, whatever the scene; and what the plan says of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tests.fusion.large_scenes import written_pair
+from tests.peak_memory import STATUS, peak_bytes
+
+from hyperfuse import fuse, open_cube
+from hyperfuse.cli.app import run
+from hyperfuse.fusion import memory
+from hyperfuse.fusion.memory import MOST_THREADS, MemoryPlan, bounded_pools
+from hyperfuse.methods.catalogue import DEFAULT
+
+GIGABYTE = 1e9
+RAM = 0.75
+
+measurable = pytest.mark.skipif(not STATUS.exists(), reason="the system does not say how much memory a process had")
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """In one piece it would not fit."""
+    return written_pair(tmp_path_factory.mktemp("pair"), (96, 96), bands=80)
+
+
+@measurable
+def test_peak_memory_stays_below_the_limit(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    """On a machine that seems to have many cores: more tiles at once, more threads."""
+    target = tmp_path / "fused.hdr"
+    command = ["fuse", *map(str, pair), "-o", str(target), "--no-estimate", "--method", DEFAULT, "--ram", str(RAM)]
+    assert peak_bytes(tmp_path / "peak.txt", *command, cores=32) < RAM * GIGABYTE
+    whole = fuse(*pair, method=DEFAULT, estimate=False)
+    differences = np.abs(open_cube(target).values.astype(int) - whole.values)
+    assert differences.max() <= 1e-3 * np.ptp(whole.values) + 1
+
+
+def test_what_libraries_take_does_not_grow_with_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = torch.get_num_threads()
+    asked: list[int] = []
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 64)
+    monkeypatch.setattr(torch, "set_num_threads", asked.append)
+    with bounded_pools():
+        assert asked == [MOST_THREADS]
+    assert asked == [MOST_THREADS, 64]
+    monkeypatch.undo()
+    assert torch.get_num_threads() == threads
+
+
+def test_as_many_tiles_at_once_as_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = MemoryPlan((64, 64), tile_bytes=100, budget=350)
+    for cores, at_once in ((1, 1), (2, 2), (32, 3)):
+        monkeypatch.setattr(memory, "_processors", lambda cores=cores: cores)
+        assert plan.tiles_at_once == at_once
+
+
+def test_the_plan_of_a_dry_run(pair: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = [
+        "fuse",
+        *map(str, pair),
+        "-o",
+        str(tmp_path / "fused.tif"),
+        "--no-estimate",
+        "--method",
+        "glp",
+        "--dry-run",
+    ]
+    assert run([*command, "--ram", str(RAM)]) == 0
+    lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.replace("fused by", "method").splitlines())
+    assert lines["HSI"].startswith("96 x 96 pixels")
+    assert lines["MSI"].startswith("384 x 384 pixels")
+    assert lines["scale"] == "4"
+    assert lines["method"] == "glp"
+    assert " pixels, which look 5 HSI pixels around them; " in lines["tiles"]
+    assert f" of {RAM} GB at the peak" in lines["memory"]
+    assert "MPix/s" in lines["time"]
+    assert lines["output"].startswith(
+        "384 x 384 pixels, 80 bands of int16: 23.6 MB before compression, and as much for tiles"
+    )
+    assert lines["disk"].endswith(" free")
+    assert run([*command, "--ram", "20"]) == 0
+    assert "1, the whole scene" in capsys.readouterr().out
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("ram", "words"), [("0", "a number above 0"), ("nan", "a number above 0"), ("0.4", "the program itself needs")]
+)
+def test_too_little_memory(
+    pair: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], ram: str, words: str
+) -> None:
+    assert run(["fuse", *map(str, pair), "-o", str(tmp_path / "fused.tif"), "--ram", ram]) == 2
+    error = capsys.readouterr().err
+    assert words in error
+    assert error.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []

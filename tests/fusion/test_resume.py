@@ -1,0 +1,207 @@
+"""Runs that end early: killed, interrupted, cancelled, out of disk; and runs that find another one at work."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.fusion.large_scenes import KNOWN, small_tiles, written_pair
+
+from hyperfuse import fuse_files, open_cube, write_cube
+from hyperfuse.errors import Cancelled, CubeWriteError, OptionError
+from hyperfuse.fusion.journal import WorkFolder
+from hyperfuse.io.atomic import lock_file
+from hyperfuse.io.output import OutputOptions
+from hyperfuse.progress import ProgressReport, listening
+
+OLD = b"an older result"
+OPTIONS = ("--no-estimate", "--method", "glp", "--overwrite")
+
+
+@pytest.fixture(autouse=True)
+def fixed_date(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two runs of the same request then write the same bytes."""
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    return written_pair(tmp_path_factory.mktemp("pair"), (36, 36), bands=4)
+
+
+def started(
+    pair: tuple[Path, Path], target: Path, *options: str, seconds: float = 1.0, limit: int = 0
+) -> subprocess.Popen[str]:
+    script = Path(__file__).with_name("slow_tiles.py")
+    command = [
+        sys.executable,
+        str(script),
+        str(seconds),
+        str(limit),
+        "fuse",
+        *map(str, pair),
+        "-o",
+        str(target),
+        *OPTIONS,
+        *options,
+    ]
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=_hear_interrupts
+    )
+
+
+def _hear_interrupts() -> None:
+    # Processes in the background of a shell inherit that they are deaf to Ctrl-C.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def wait_for_tiles(target: Path, count: int, process: subprocess.Popen[str]) -> None:
+    folder, end = WorkFolder(target), time.monotonic() + 300
+    while len(folder.finished()) < count:
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def expected(pair: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str = ".tif") -> Path:
+    small_tiles(monkeypatch)
+    return fuse_files(*pair, tmp_path / f"expected{suffix}", method="glp", **KNOWN)
+
+
+def stop_after(stop: threading.Event, tiles: int) -> Callable[[ProgressReport], None]:
+    return lambda report: stop.set() if report.unit == "tiles" and report.done == tiles else None
+
+
+def hidden(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir() if path.name.startswith("."))
+
+
+def test_killed_run_leaves_the_old_file_and_is_continued_to_the_same_bytes(
+    pair: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "fused.tif"
+    target.write_bytes(OLD)
+    first = started(pair, target)
+    wait_for_tiles(target, 2, first)
+    first.send_signal(signal.SIGSTOP)
+    with pytest.raises(CubeWriteError, match=f"is being written by process {first.pid} on {socket.gethostname()}"):
+        fuse_files(*pair, target, method="glp", overwrite=True, **KNOWN)
+    first.kill()
+    first.communicate()
+    assert target.read_bytes() == OLD
+    kept = {path.name: path.stat().st_mtime_ns for path in WorkFolder(target).path.glob("*.tile")}
+    assert 2 <= len(kept) < 9
+
+    last = min(kept)
+    damaged = WorkFolder(target).path / last
+    damaged.write_bytes(damaged.read_bytes()[:-5])
+    run = started(pair, target, "--resume", seconds=0.0)
+    out, err = run.communicate(timeout=3000)
+    assert run.returncode == 0, err
+    assert out.strip() == str(target)
+    assert target.read_bytes() == expected(pair, tmp_path, monkeypatch).read_bytes()
+    assert hidden(tmp_path) == []
+
+
+def test_ctrl_c_says_what_is_left_and_how_to_go_on(
+    pair: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "fused.zarr"
+    process = started(pair, target)
+    wait_for_tiles(target, 1, process)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=300)
+    assert process.returncode == 130
+    assert "tiles are kept in" in err
+    assert "--resume continues" in err
+    assert "Traceback" not in err
+    assert not target.exists()
+    assert hidden(tmp_path) == [".fused.zarr.tiles"]
+
+    finished = len(WorkFolder(target).finished())
+    small_tiles(monkeypatch)
+    heard: list[ProgressReport] = []
+    with listening(heard.append):
+        fuse_files(*pair, target, method="glp", resume=True, **KNOWN)
+    assert next(report.done for report in heard if report.unit == "tiles") == finished
+    np.testing.assert_array_equal(open_cube(target).values, open_cube(expected(pair, tmp_path, monkeypatch)).values)
+
+
+def test_a_listener_stops_between_tiles(
+    pair: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_tiles(monkeypatch)
+    target, stop = tmp_path / "fused.tif", threading.Event()
+    with pytest.raises(Cancelled, match="3 of 9 tiles are kept"), listening(stop_after(stop, 3), cancel=stop):
+        fuse_files(*pair, target, method="glp", **KNOWN)
+    assert not target.exists()
+    with pytest.warns(
+        UserWarning, match="3 finished tiles of an interrupted run are thrown away; --resume would keep them"
+    ):
+        fuse_files(*pair, target, method="glp", **KNOWN)
+    assert target.exists()
+    assert hidden(tmp_path) == []
+
+
+def test_stopped_before_the_first_tile_nothing_is_left(
+    pair: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_tiles(monkeypatch)
+    stop = threading.Event()
+    with pytest.raises(Cancelled), listening(stop_after(stop, 0), cancel=stop):
+        fuse_files(*pair, tmp_path / "fused.tif", method="glp", **KNOWN)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_only_the_same_run_is_continued(
+    pair: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_tiles(monkeypatch)
+    target, stop = tmp_path / "fused.tif", threading.Event()
+    with pytest.raises(Cancelled), listening(stop_after(stop, 2), cancel=stop):
+        fuse_files(*pair, target, method="glp", **KNOWN)
+    with pytest.raises(OptionError, match="--resume with another method"):
+        fuse_files(*pair, target, method="gsa", resume=True, **KNOWN)
+    with pytest.raises(OptionError, match="--resume with another dtype"):
+        fuse_files(*pair, target, method="glp", resume=True, stored=OutputOptions(dtype="int32"), **KNOWN)
+    with pytest.raises(OptionError, match="--resume with another msi"):
+        fuse_files(
+            pair[0], write_cube(open_cube(pair[1]), tmp_path / "msi.tif"), target, method="glp", resume=True, **KNOWN
+        )
+    with pytest.raises(OptionError, match="raise --ram"):
+        fuse_files(*pair, target, method="glp", resume=True, ram_gb=0.5, **KNOWN)
+    fuse_files(*pair, target, method="glp", resume=True, **KNOWN)
+    with pytest.warns(UserWarning, match="to continue: the run begins anew"):
+        fuse_files(*pair, target, method="glp", resume=True, overwrite=True, **KNOWN)
+
+
+@pytest.mark.parametrize("suffix", [".tif", ".nc"])
+def test_a_full_disk_is_one_clear_line(pair: tuple[Path, Path], tmp_path: Path, suffix: str) -> None:
+    target = tmp_path / f"fused{suffix}"
+    target.write_bytes(OLD)
+    process = started(pair, target, seconds=0.0, limit=60_000)
+    _, err = process.communicate(timeout=3000)
+    assert process.returncode == 2, err
+    assert err.count("\n") == 1
+    assert "no space left" in err
+    assert target.read_bytes() == OLD
+    assert hidden(tmp_path) in ([], [f".fused{suffix}.tiles"])
+    assert not list(tmp_path.glob(".*/*.partial"))
+
+
+def test_a_lock_of_another_machine_is_respected(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    target = tmp_path / "fused.tif"
+    lock_file(target).write_text(json.dumps({"pid": 1, "host": "elsewhere"}))
+    with pytest.raises(
+        CubeWriteError, match=r"process 1 on elsewhere; .* delete .*\.fused\.tif\.lock if that run is over"
+    ):
+        fuse_files(*pair, target, method="glp", **KNOWN)

@@ -1,0 +1,120 @@
+"""One run per target, and what a killed one left beside it goes when the next one comes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from tests.io.random_cubes import assert_nothing_lost, sample_cube
+
+from hyperfuse.errors import CubeWriteError
+from hyperfuse.io.atomic import ASIDE, lock_file, new_workplace, only_run_on
+from hyperfuse.io.files import created_cube, open_cube, write_cube
+
+# Writes half of a cube to the target, says so, and waits.
+HALF_A_RUN = """
+import sys, time
+from tests.io.random_cubes import sample_cube
+from hyperfuse.cubes.files import created_cube
+cube = sample_cube()
+with created_cube(sys.argv[1], cube, overwrite=True) as writer:
+    writer.write(slice(0, 3), slice(0, 5), cube.values[:, :3])
+    print("half", flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.fixture
+def half_a_run(tmp_path: Path) -> subprocess.Popen[str]:
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    command = [sys.executable, "-c", HALF_A_RUN, str(tmp_path / "s.tif")]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+    assert process.stdout is not None and process.stdout.readline() == "half\n"
+    return process
+
+
+def names_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_second_run_is_refused_and_a_killed_one_is_cleared_away(
+    half_a_run: subprocess.Popen[str], tmp_path: Path
+) -> None:
+    target = tmp_path / "s.tif"
+    during = names_in(tmp_path)
+    with pytest.raises(
+        CubeWriteError, match=rf"s\.tif is being written by process {half_a_run.pid} on .*; wait for it, choose"
+    ):
+        write_cube(sample_cube(), target)
+    write_cube(sample_cube(), tmp_path / "other.tif")
+    assert set(names_in(tmp_path)) == {*during, "other.tif"}
+    half_a_run.send_signal(signal.SIGKILL)
+    half_a_run.communicate()
+    assert set(names_in(tmp_path)) == {*during, "other.tif"}
+    write_cube(sample_cube(), target)
+    assert names_in(tmp_path) == ["other.tif", "s.tif"]
+    assert_nothing_lost(open_cube(target), sample_cube())
+
+
+def test_only_folders_of_this_target_that_hold_nobodys_files(tmp_path: Path) -> None:
+    dead, kept = (
+        ".s.tif.abcdefgh.partial",
+        [
+            ".s.tif.b.abcdefgh.partial",
+            ".other.tif.abcdefgh.partial",
+            ".s.tif.mine.partial",
+            "s.tif.abcdefgh.partial",
+            ".s.tif.replaced.partial",
+        ],
+    )
+    for name in (dead, *kept):
+        (tmp_path / name / "made").mkdir(parents=True)
+        (tmp_path / name / "made" / "s.tif").write_text("half")
+    (tmp_path / ".s.tif.replaced.partial" / ASIDE).mkdir()
+    write_cube(sample_cube(), tmp_path / "s.tif")
+    assert names_in(tmp_path) == sorted([*kept, "s.tif"])
+
+
+def test_a_step_of_the_same_run_may_hold_it_again_but_no_other_thread(tmp_path: Path) -> None:
+    target, refusals = tmp_path / "s.tif", []
+
+    def elsewhere() -> None:
+        try:
+            write_cube(sample_cube(), target)
+        except CubeWriteError as error:
+            refusals.append(str(error))
+
+    with only_run_on(target), only_run_on(target):
+        thread = threading.Thread(target=elsewhere)
+        thread.start()
+        thread.join()
+        write_cube(sample_cube(), target)
+        assert names_in(tmp_path) == [".s.tif.lock", "s.tif"]
+    assert len(refusals) == 1 and f"is being written by process {os.getpid()}" in refusals[0]
+    assert names_in(tmp_path) == ["s.tif"]
+    with created_cube(tmp_path / "t.tif", sample_cube()) as writer:
+        writer.write(slice(0, 6), slice(0, 5), sample_cube().values)
+        assert ".t.tif.lock" in names_in(tmp_path)
+    assert names_in(tmp_path) == ["s.tif", "t.tif"]
+
+
+def test_a_path_from_here_is_the_same_target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with only_run_on(tmp_path / "s.tif"):
+        write_cube(sample_cube(), "s.tif")
+    assert names_in(tmp_path) == ["s.tif"]
+
+
+def test_long_names_that_begin_alike(tmp_path: Path) -> None:
+    first, second = (tmp_path / f"{'long ' * 40}{end}.tif" for end in "ab")
+    assert lock_file(first) != lock_file(second) and len(lock_file(first).name) < 100
+    dead = new_workplace(first)
+    write_cube(sample_cube(), second)
+    assert dead.exists()
+    write_cube(sample_cube(), first)
+    assert names_in(tmp_path) == sorted([first.name, second.name])

@@ -1,0 +1,214 @@
+"""Weights on disk: the same network comes back, and nothing else is accepted."""
+
+from __future__ import annotations
+
+import json
+import sys
+import types
+
+import pytest
+import torch
+from tests.models.network_fixtures import TINY, random_pair, tiny_network
+
+from hyperfuse.errors import MissingExtraError, WeightsFileError
+from hyperfuse.models import weights as weights_folder
+from hyperfuse.models.ssa import FusionNetwork, build_network
+
+
+def edit_config(folder, **changes):
+    path = folder / "config.json"
+    config = json.loads(path.read_text())
+    config.update(changes)
+    path.write_text(json.dumps(config))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    tiny_network().save_pretrained(tmp_path / "weights", provenance={"steps": 3})
+    return tmp_path / "weights"
+
+
+@pytest.mark.parametrize("config", [TINY, TINY.with_fixed_bands(5, 3)])
+def test_saved_and_loaded_networks_agree_bit_for_bit(tmp_path, config):
+    network = tiny_network(config=config)
+    network.save_pretrained(tmp_path / "a" / "b")
+    loaded = FusionNetwork.from_pretrained(tmp_path / "a" / "b")
+    pair = random_pair(5, 3, (4, 4), (13, 10))
+    with torch.no_grad():
+        assert torch.equal(network(*pair), loaded(*pair))
+    assert loaded.config == config
+    assert not loaded.training
+
+
+def test_the_config_says_what_a_user_needs(tmp_path, folder):
+    config = json.loads((folder / "config.json").read_text())
+    assert config["margin"] == {"fine": 8, "coarse": 5}
+    assert config["provenance"] == {"steps": 3}
+    assert config["format_version"] == weights_folder.FORMAT_VERSION
+    assert len(config["weights"]["sha256"]) == 64
+    assert FusionNetwork.from_pretrained(folder).weights_digest == config["weights"]["sha256"]
+    assert tiny_network().weights_digest is None
+    assert config["preset"] is None
+    build_network("ssa-small").save_pretrained(tmp_path / "small")
+    assert json.loads((tmp_path / "small" / "config.json").read_text())["preset"] == "ssa-small"
+
+
+def test_the_config_file_itself_may_be_named(folder):
+    assert FusionNetwork.from_pretrained(str(folder / "config.json")).config == TINY
+
+
+def test_saving_again_replaces_the_old_weights(folder):
+    tiny_network(seed=5).save_pretrained(folder)
+    assert len(list(folder.iterdir())) == 2
+    loaded, expected = FusionNetwork.from_pretrained(folder).state_dict(), tiny_network(seed=5).state_dict()
+    assert all(torch.equal(loaded[name], expected[name]) for name in expected)
+
+
+def test_an_interrupted_save_keeps_the_old_weights(folder, monkeypatch):
+    before = tiny_network().state_dict()
+    replace = weights_folder._replace
+
+    def full_disk(path, contents):
+        if path.name == "config.json":
+            raise OSError(28, "No space left on device")
+        replace(path, contents)
+
+    monkeypatch.setattr(weights_folder, "_replace", full_disk)
+    with pytest.raises(OSError, match="No space left"):
+        tiny_network(seed=5).save_pretrained(folder)
+    loaded = FusionNetwork.from_pretrained(folder).state_dict()
+    assert all(torch.equal(loaded[name], before[name]) for name in before)
+
+
+def test_a_damaged_file_is_refused(folder):
+    path = next(folder.glob("*.safetensors"))
+    contents = bytearray(path.read_bytes())
+    contents[-1] ^= 1
+    path.write_bytes(contents)
+    with pytest.raises(WeightsFileError, match=r"sha256 .*; expected .* as its config says; the file is damaged"):
+        FusionNetwork.from_pretrained(folder)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"format_version": 2}, r"format version 2; expected version 1; update hyperfuse"),
+        ({"format": "other"}, r"format 'other'; expected format 'hyperfuse-network'"),
+        ({"surprise": 1}, r'unknown key "surprise"'),
+        ({"margin": {"fine": 1, "coarse": 1}}, r"margin .*; expected .*receptive field"),
+        ({"weights": {}}, r"no weights listed"),
+        (
+            {"network": {**TINY.model_dump(mode="json"), "attention": True}},
+            r'"attention": Extra inputs .*; .*; update hyperfuse',
+        ),
+        (
+            {"network": {**TINY.model_dump(mode="json"), "channels": {"kind": "telepathy"}}},
+            r'"channels": .*; update hyperfuse',
+        ),
+        (
+            {"network": {**TINY.model_dump(mode="json"), "value_range": [0.0, 0.0]}},
+            r'"value_range": .*got 0 to 0, expected 0 to a',
+        ),
+        (
+            {"network": {**TINY.model_dump(mode="json"), "value_range": [1.0, 2.0]}},
+            r'"value_range": .*scaled, not shifted',
+        ),
+        (
+            {"network": {**TINY.model_dump(mode="json"), "width": 10**6}},
+            r"tensor \S+ has shape .*; expected the \d+ tensors",
+        ),
+        (
+            {"network": {**TINY.model_dump(mode="json"), "width": 10**9}},
+            r'"width": Input should be less than or equal to 1000000',
+        ),
+        (
+            {"network": {**TINY.model_dump(mode="json"), "spatial_blocks": 10**6}},
+            r"margin .*; expected .*receptive field",
+        ),
+        (
+            {"network": {**TINY.model_dump(mode="json"), "feature_width": 7}},
+            r"tensor \S+ has shape .*; expected the \d+ tensors",
+        ),
+        ({"network": {**TINY.model_dump(mode="json"), "decoder_hidden": [12, 10, 8]}}, r"tensor \S+ is missing"),
+    ],
+)
+def test_an_unknown_newer_or_unfitting_config_is_refused(folder, changes, message):
+    edit_config(folder, **changes)
+    with pytest.raises(WeightsFileError, match=message) as caught:
+        FusionNetwork.from_pretrained(folder)
+    assert "\n" not in str(caught.value)
+
+
+def test_weights_that_are_not_finite_are_refused(tmp_path):
+    network = tiny_network()
+    with torch.no_grad():
+        network.output_kernel.bias[3] = float("nan")
+    network.save_pretrained(tmp_path / "diverged")
+    with pytest.raises(WeightsFileError, match=r"tensor output_kernel\.bias has values that are not finite"):
+        FusionNetwork.from_pretrained(tmp_path / "diverged")
+
+
+def test_provenance_that_is_no_json_changes_nothing(folder):
+    before = sorted(path.name for path in folder.iterdir())
+    with pytest.raises(TypeError):
+        tiny_network(seed=5).save_pretrained(folder, provenance={"data": object()})
+    assert sorted(path.name for path in folder.iterdir()) == before
+
+
+def test_saving_removes_only_weights_of_its_own(folder):
+    (folder / "weights-of-a-friend.safetensors").write_bytes(b"theirs")
+    tiny_network(seed=5).save_pretrained(folder)
+    assert (folder / "weights-of-a-friend.safetensors").exists()
+    assert len(list(folder.glob("*.safetensors"))) == 2
+
+
+def test_missing_and_malformed_files_are_refused(folder, tmp_path):
+    with pytest.raises(WeightsFileError, match=r"config\.json does not exist; expected a folder with"):
+        FusionNetwork.from_pretrained(tmp_path / "nothing")
+    next(folder.glob("*.safetensors")).unlink()
+    with pytest.raises(WeightsFileError, match="cannot be read"):
+        FusionNetwork.from_pretrained(folder)
+    with pytest.raises(WeightsFileError, match=r"config\.json does not exist; expected a folder with"):
+        FusionNetwork.from_pretrained(folder / "config.json" / "weights")
+    for text in ("{", "", "[" * 100_000):
+        (folder / "config.json").write_text(text)
+        with pytest.raises(WeightsFileError, match="cannot be read as JSON"):
+            FusionNetwork.from_pretrained(folder)
+
+
+def test_weights_are_not_read_from_outside_the_folder(folder):
+    listed = json.loads((folder / "config.json").read_text())["weights"]
+    (folder.parent / "elsewhere.safetensors").write_bytes((folder / listed["file"]).read_bytes())
+    edit_config(folder, weights={**listed, "file": "../elsewhere.safetensors"})
+    with pytest.raises(WeightsFileError, match="cannot be read"):
+        FusionNetwork.from_pretrained(folder)
+
+
+def test_the_hub_needs_its_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'hyperfuse\[hub\]'"):
+        FusionNetwork.from_pretrained("hf://someone/some-weights")
+
+
+def test_the_hub_is_asked_for_the_revision(folder, monkeypatch):
+    asked = {}
+
+    def snapshot_download(name, *, revision, allow_patterns):
+        asked.update(name=name, revision=revision, allow_patterns=allow_patterns)
+        return str(folder)
+
+    monkeypatch.setitem(sys.modules, "huggingface_hub", types.SimpleNamespace(snapshot_download=snapshot_download))
+    assert FusionNetwork.from_pretrained("hf://someone/some-weights@v2").config == TINY
+    assert asked == {"name": "someone/some-weights", "revision": "v2", "allow_patterns": ["*.json", "*.safetensors"]}
+
+
+def test_what_the_hub_does_not_give_is_said_in_one_line(monkeypatch):
+    def snapshot_download(name, *, revision, allow_patterns):
+        raise ValueError(f"Repo id must be in the form 'owner/name': {name}\nSee the manual.")
+
+    monkeypatch.setitem(sys.modules, "huggingface_hub", types.SimpleNamespace(snapshot_download=snapshot_download))
+    with pytest.raises(
+        WeightsFileError, match=r"hf://a/b/c cannot be fetched \(Repo id .*; check the name and the connection"
+    ) as caught:
+        FusionNetwork.from_pretrained("hf://a/b/c")
+    assert "\n" not in str(caught.value)
