@@ -20,7 +20,7 @@ import scipy.io
 import zarr
 from tests.io.random_cubes import FORMAT_BY_NAME, FORMATS, Format, assert_nothing_lost, sample_cube
 
-import peak_memory
+from tests import peak_memory
 from hyperfuse.cli.app import run
 from hyperfuse.io.cube import make_cube
 from hyperfuse.io.files import open_cube, write_cube
@@ -353,14 +353,14 @@ def test_full_disk(name: str, full_disk: dict[str, tuple[int, str, Path, dict[st
 # Converts in small windows with pauses, so that a signal arrives in the middle.
 SLOW_COMMAND = """
 import time
-from hyperfuse.cubes import files, undisturbed
-from hyperfuse.cubes.cube import iterate_windows
+from hyperfuse.io import atomic, files
+from hyperfuse.io.cube import iterate_windows
 files.iterate_windows = lambda cube, max_bytes: iterate_windows(cube, 2**20)
-write = undisturbed._UndisturbedWriter.write
+write = atomic._UndisturbedWriter.write
 def slow_write(self, rows, columns, block):
     write(self, rows, columns, block)
     time.sleep(0.2)
-undisturbed._UndisturbedWriter.write = slow_write
+atomic._UndisturbedWriter.write = slow_write
 from hyperfuse.cli.app import main
 main()
 """
@@ -404,7 +404,7 @@ def test_killed_outright_leaves_the_old_target(tmp_path: Path) -> None:
     target = write_cube(sample_cube(), tmp_path / "out.tif")
     before = target.read_bytes()
     program = (
-        "import os, signal, sys; from hyperfuse.cubes.files import created_cube, open_cube\n"
+        "import os, signal, sys; from hyperfuse.io.files import created_cube, open_cube\n"
         "cube = open_cube(sys.argv[1])\n"
         "with created_cube(sys.argv[1], cube, overwrite=True) as writer:\n"
         "    writer.write(slice(0, 6), slice(0, 5), cube.values); os.kill(os.getpid(), signal.SIGKILL)"
@@ -430,7 +430,7 @@ def test_a_large_cube_is_converted_in_bounded_memory(tmp_path: Path) -> None:
     del values
     assert source.stat().st_size > 290e6
     program = (
-        "import sys; from peak_memory import own_peak_bytes; from hyperfuse.cubes.files import open_cube, write_cube\n"
+        "import sys; from tests.peak_memory import own_peak_bytes; from hyperfuse.io.files import open_cube, write_cube\n"
         "from hyperfuse.cli.app import run\n"
         "write_cube(open_cube(sys.argv[3]), sys.argv[4])\n"
         "before = own_peak_bytes()\n"
@@ -440,7 +440,7 @@ def test_a_large_cube_is_converted_in_bounded_memory(tmp_path: Path) -> None:
     small = write_cube(sample_cube(), tmp_path / "small.npy")
     target = tmp_path / "out.tif"
     command = [sys.executable, "-c", program, str(source), str(target), str(small), str(tmp_path / "small.tif")]
-    settings = {"GDAL_CACHEMAX": "64", "PYTHONPATH": str(Path(peak_memory.__file__).parent)}
+    settings = {"GDAL_CACHEMAX": "64", "PYTHONPATH": str(Path(peak_memory.__file__).parents[1])}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | settings)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout.split()[-1]) < 250 * 2**20

@@ -245,9 +245,9 @@ class TestOverviews:
 import re, sys
 from pathlib import Path
 import numpy as np
-from hyperfuse.cubes.cube import make_cube
-from hyperfuse.cubes.files import created_cube
-from hyperfuse.cubes.output_options import OutputOptions
+from hyperfuse.io.cube import make_cube
+from hyperfuse.io.files import created_cube
+from hyperfuse.io.output import OutputOptions
 def peak():
     return int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) / 1024
 template = make_cube(np.broadcast_to(np.int16(0), (24, 1280, 1280)))

@@ -20,7 +20,7 @@ from hyperfuse.io.files import created_cube, open_cube, write_cube
 HALF_A_RUN = """
 import sys, time
 from tests.io.random_cubes import sample_cube
-from hyperfuse.cubes.files import created_cube
+from hyperfuse.io.files import created_cube
 cube = sample_cube()
 with created_cube(sys.argv[1], cube, overwrite=True) as writer:
     writer.write(slice(0, 3), slice(0, 5), cube.values[:, :3])
