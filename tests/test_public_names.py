@@ -15,7 +15,7 @@ PUBLIC = {
     "OutputOptions": None,
     "benchmark": None,
     "evaluate": ["fused", "reference", "scale", "peak", "with_q2n", "max_bytes"],
-    "find_response": None,
+    "find_srf": None,
     "fuse": None,
     "fuse_files": None,
     "make_cube": None,

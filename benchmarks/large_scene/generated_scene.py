@@ -33,8 +33,8 @@ def write_pair(folder: Path, side: int, bands: int) -> tuple[Path, Path]:
     random = np.random.default_rng(0)
     wavelength = np.linspace(420, 2450, bands)
     spectra = np.stack([_spectrum(wavelength, random) for _ in range(MATERIALS)])
-    response = np.stack([np.exp(-(((wavelength - centre) / width) ** 2)) for centre, width in BANDS])
-    response /= response.sum(axis=1, keepdims=True)
+    srf = np.stack([np.exp(-(((wavelength - centre) / width) ** 2)) for centre, width in BANDS])
+    srf /= srf.sum(axis=1, keepdims=True)
     hsi_like = _template((bands, side, side), FINE @ Affine.scale(SCALE), wavelength)
     msi_like = _template((len(BANDS), side * SCALE, side * SCALE), FINE, np.array([centre for centre, _ in BANDS]))
     paths = folder / "hsi.tif", folder / "msi.tif"
@@ -44,7 +44,7 @@ def write_pair(folder: Path, side: int, bands: int) -> tuple[Path, Path]:
             shares, seen = _strip(rows, side)
             hsi.write(rows, slice(0, side), _stored(np.tensordot(spectra.T, seen, 1)))
             fine_rows = slice(rows.start * SCALE, rows.stop * SCALE)
-            msi.write(fine_rows, slice(0, side * SCALE), _stored(np.tensordot(response @ spectra.T, shares, 1)))
+            msi.write(fine_rows, slice(0, side * SCALE), _stored(np.tensordot(srf @ spectra.T, shares, 1)))
     return paths
 
 

@@ -82,8 +82,8 @@ def _detail(cube: NDArray[np.float64]) -> tuple[float, float]:
     fine = cube[:, :rows, :columns]
     coarse = fine.reshape(bands, rows // 4, 4, columns // 4, 4).mean(axis=(2, 4))
     lost = (fine - coarse.repeat(4, axis=1).repeat(4, axis=2)).reshape(bands, -1)
-    response = np.exp(-0.5 * ((np.arange(bands) - np.linspace(0.1, 0.6, 4)[:, None] * bands) / (0.06 * bands)) ** 2)
-    seen = response @ lost
+    srf = np.exp(-0.5 * ((np.arange(bands) - np.linspace(0.1, 0.6, 4)[:, None] * bands) / (0.06 * bands)) ** 2)
+    seen = srf @ lost
     rest = lost - lost @ np.linalg.pinv(seen) @ seen
     return float(np.sqrt(np.mean(lost**2)) / cube.std()), float(np.sqrt(np.mean(rest**2) / np.mean(lost**2)))
 

@@ -54,8 +54,8 @@ def main() -> None:
         print(row("plain principal axes instead of quiet ones", pairs, shipped_network()))
 
 
-def make_pair(name: str, response: str, scale: int, noise: tuple[float, float] | None) -> Pair:
-    case = make_case(name, response, scale, noise)
+def make_pair(name: str, srf: str, scale: int, noise: tuple[float, float] | None) -> Pair:
+    case = make_case(name, srf, scale, noise)
     with quietly():
         observation = estimate_observation(case.hsi, case.msi)
         base = scores(fuse_arrays(case.hsi, case.msi, observation, "local_fuse"), case.reference)

@@ -26,8 +26,8 @@ def main() -> None:
     arguments.add_argument("picture")
     chosen = arguments.parse_args()
     figure, rows = plt.subplots(len(SHOWN), 4, figsize=(13, 3.4 * len(SHOWN)), layout="constrained")
-    for axes, (folder, name, response, scale) in zip(rows, SHOWN, strict=True):
-        case = make_case(name, response, scale, None, folder)
+    for axes, (folder, name, srf, scale) in zip(rows, SHOWN, strict=True):
+        case = make_case(name, srf, scale, None, folder)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             observation = estimate_observation(case.hsi, case.msi)
@@ -35,7 +35,7 @@ def main() -> None:
         reference = case.reference.numpy()
         colours = np.stack([np.asarray(case.msi[band]) for band in (0, 1, 2)], axis=-1)
         axes[0].imshow(np.clip(colours / np.quantile(colours, 0.99), 0, 1))
-        axes[0].set_title(f"{name}, {response.upper()}, x{scale}: the MSI", fontsize=9)
+        axes[0].set_title(f"{name}, {srf.upper()}, x{scale}: the MSI", fontsize=9)
         errors = {method: np.sqrt(np.mean((image.numpy() - reference) ** 2, axis=0)) for method, image in fused.items()}
         top = np.quantile(np.stack(list(errors.values())), 0.99)
         for place, (method, error) in zip(axes[1:3], errors.items(), strict=True):

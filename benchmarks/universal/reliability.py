@@ -38,7 +38,7 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("picture")
     chosen = arguments.parse_args()
-    found = [measure(name, response, scale, noise) for name, response in CASES for scale in (4, 8) for noise in NOISES]
+    found = [measure(name, srf, scale, noise) for name, srf in CASES for scale in (4, 8) for noise in NOISES]
     draw(found, chosen.picture)
     print("| case | true over expected | rank correlation | within 1, 2, 3 deviations |\n|---|---|---|---|")
     for each in found:
@@ -49,8 +49,8 @@ def main() -> None:
     print(f"| **mean** (ratio: geometric) | {np.exp(np.log(ratios).mean()):.2f} | {ranks.mean():.2f} | {shares} |")
 
 
-def measure(name: str, response: str, scale: int, noise: tuple[float, float] | None) -> Reliability:
-    case = make_case(name, response, scale, noise)
+def measure(name: str, srf: str, scale: int, noise: tuple[float, float] | None) -> Reliability:
+    case = make_case(name, srf, scale, noise)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         observation = estimate_observation(case.hsi, case.msi)
@@ -62,7 +62,7 @@ def measure(name: str, response: str, scale: int, noise: tuple[float, float] | N
     )
     order = np.array_split(np.argsort(pixel_expected), BINS)
     return Reliability(
-        f"{name}, {response}, x{scale}{', noisy' if noise else ''}",
+        f"{name}, {srf}, x{scale}{', noisy' if noise else ''}",
         np.array([np.sqrt(np.mean(pixel_expected[part] ** 2)) for part in order]),
         np.array([np.sqrt(np.mean(pixel_error[part] ** 2)) for part in order]),
         float(torch.sqrt(error.square().mean() / expected.square().mean())),

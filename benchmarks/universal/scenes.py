@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from hyperfuse.physics.observation import known_observation
-from hyperfuse.physics.srf import find_response
+from hyperfuse.physics.srf import find_srf
 
 DATA = Path(os.environ.get("HYPERFUSE_DATA", Path(__file__).parents[3] / "shared" / "data"))
 CASES = [
@@ -32,9 +32,7 @@ class Case:
     reference: Tensor
 
 
-def make_case(
-    name: str, response: str, scale: int, noise_db: tuple[float, float] | None, folder: str = "train"
-) -> Case:
+def make_case(name: str, srf: str, scale: int, noise_db: tuple[float, float] | None, folder: str = "train") -> Case:
     """Wald's protocol; the scene clipped at 0, divided by its 99.95th percentile, clipped to 1, cut to whole coarse
     pixels.
     """
@@ -48,9 +46,7 @@ def make_case(
     height, width = (size // scale * scale for size in cube.shape[:2])
     cube = np.clip(cube[:height, :width] / np.percentile(cube, 99.95), 0, 1)
     reference = torch.from_numpy(np.ascontiguousarray(cube.transpose(2, 0, 1)))
-    weights = find_response(
-        response, wavelength_nm, None, np.ones(len(wavelength_nm), dtype=bool), skip_uncovered=True
-    ).weights
+    weights = find_srf(srf, wavelength_nm, None, np.ones(len(wavelength_nm), dtype=bool), skip_uncovered=True).weights
     matrix = torch.from_numpy(weights)
     observation = known_observation(matrix, float(scale))
     hsi = observation.spatial_operator((height, width), (height // scale, width // scale)).apply(reference)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from hyperfuse.io.summary import summarise
     from hyperfuse.metrics.evaluation import evaluate
     from hyperfuse.physics.simulate import simulate_pair
-    from hyperfuse.physics.srf import find_response
+    from hyperfuse.physics.srf import find_srf
 
 
 _HOMES = {
@@ -32,7 +32,7 @@ _HOMES = {
     "OutputOptions": "hyperfuse.io.output",
     "benchmark": "hyperfuse.benchmarking.run",
     "evaluate": "hyperfuse.metrics.evaluation",
-    "find_response": "hyperfuse.physics.srf",
+    "find_srf": "hyperfuse.physics.srf",
     "fuse": "hyperfuse.fusion.run",
     "fuse_files": "hyperfuse.fusion.run",
     "make_cube": "hyperfuse.io.cube",
@@ -48,7 +48,7 @@ __all__ = [
     "OutputOptions",
     "benchmark",
     "evaluate",
-    "find_response",
+    "find_srf",
     "fuse",
     "fuse_files",
     "make_cube",

@@ -12,7 +12,7 @@ from tests.benchmarking.tiny_benchmarks import write_scene
 from tests.models.network_fixtures import tiny_network
 
 from hyperfuse.benchmarking import run as running
-from hyperfuse.benchmarking.cases import CasePair, listed_responses, read_pairs, simulated_case
+from hyperfuse.benchmarking.cases import CasePair, listed_srfs, read_pairs, simulated_case
 from hyperfuse.benchmarking.figures import keep_views, load_fused
 from hyperfuse.benchmarking.results import read_record
 from hyperfuse.benchmarking.run import benchmark, measured
@@ -22,7 +22,7 @@ from hyperfuse.fusion.run import fuse
 from hyperfuse.io.cube import make_cube
 from hyperfuse.io.files import open_cube, write_cube
 from hyperfuse.methods import catalogue
-from hyperfuse.models.baselines.catalogue import build_rival, rival_preset
+from hyperfuse.models.baselines.catalogue import build_baseline, baseline_preset
 from hyperfuse.physics.simulate import simulate_pair
 
 METHODS = ["bicubic", "glp"]
@@ -166,9 +166,9 @@ def test_views_of_competitors_with_any_name(tmp_path):
 def test_networks_and_rivals_that_do_not_fit(tmp_path, scene):
     torch.manual_seed(0)
     tiny_network().save_pretrained(tmp_path / "run" / "weights")
-    build_rival(rival_preset("mimo-sst-thin").with_bands(12, 3)).save_pretrained(tmp_path / "rival")
-    build_rival(rival_preset("mimo-sst-thin").with_bands(31, 3)).save_pretrained(tmp_path / "stranger")
-    folders = [str(tmp_path / "run" / "weights"), f"mimo={tmp_path / 'rival'}", str(tmp_path / "stranger")]
+    build_baseline(baseline_preset("mimo-sst-thin").with_bands(12, 3)).save_pretrained(tmp_path / "rival")
+    build_baseline(baseline_preset("mimo-sst-thin").with_bands(31, 3)).save_pretrained(tmp_path / "stranger")
+    folders = [str(tmp_path / "run" / "weights"), f"mimo={tmp_path / 'baseline'}", str(tmp_path / "stranger")]
     done = benchmark(
         tmp_path / "out",
         scenes=[str(scene)],
@@ -221,7 +221,7 @@ def test_pairs_of_the_same_file_names_are_told_apart_by_their_folders(tmp_path, 
 
 
 @pytest.mark.parametrize(
-    ("text", "responses"),
+    ("text", "srfs"),
     [
         ("rgb, rgb+nir", ["rgb", "rgb+nir"]),
         ("Sentinel-2A:B2,B3,B8,rgb,Landsat-8:B2,B3", ["Sentinel-2A:B2,B3,B8", "rgb", "Landsat-8:B2,B3"]),
@@ -229,8 +229,8 @@ def test_pairs_of_the_same_file_names_are_told_apart_by_their_folders(tmp_path, 
         (",", []),
     ],
 )
-def test_a_choice_of_bands_is_one_response(text, responses):
-    assert listed_responses(text) == responses
+def test_a_choice_of_bands_is_one_response(text, srfs):
+    assert listed_srfs(text) == srfs
 
 
 def test_what_is_asked_twice_is_run_once(tmp_path, scene):
@@ -239,13 +239,13 @@ def test_what_is_asked_twice_is_run_once(tmp_path, scene):
         scenes=[str(scene)],
         methods=["bicubic"] * 2,
         scales=[4, 4.0],
-        responses=["rgb", "rgb"],
+        srfs=["rgb", "rgb"],
         **CHEAP,
     )
     assert len(done.results) == 1
     request = json.loads((tmp_path / "out" / "benchmark.json").read_text())["request"]
     assert request["scales"] == [4.0]
-    assert [responses for _, responses in request["scenes"].values()] == [["rgb"]]
+    assert [srfs for _, srfs in request["scenes"].values()] == [["rgb"]]
 
 
 def test_what_does_not_go_together_is_left_out(tmp_path, scene):
@@ -255,11 +255,11 @@ def test_what_does_not_go_together_is_left_out(tmp_path, scene):
         scenes=[f"valley={scene}@rgb,rgb+nir,rgb+nir+swir", str(dark)],
         methods=["bicubic"],
         scales=[3.2, 32],
-        responses=["rgb"],
+        srfs=["rgb"],
         **CHEAP,
     )
     record = json.loads((tmp_path / "out" / "benchmark.json").read_text())
-    assert {(r.case.dataset, r.case.response) for r in done.results} == {
+    assert {(r.case.dataset, r.case.srf) for r in done.results} == {
         ("valley", "rgb"),
         ("valley", "rgb+nir"),
         (tmp_path.name, "rgb"),
@@ -282,13 +282,13 @@ def test_what_does_not_go_together_is_left_out(tmp_path, scene):
         ({"clean": False}, "no condition to simulate"),
         ({"noise": [(float("nan"), 40.0)]}, "HSI nan dB"),
         ({"shift": [(float("inf"), 0.0)]}, "shift inf 0 on a scene of 32x32"),
-        ({"responses": ["rainbow"]}, "unknown response 'rainbow'"),
-        ({"responses": []}, "no response for the scenes"),
+        ({"srfs": ["rainbow"]}, "unknown response 'rainbow'"),
+        ({"srfs": []}, "no response for the scenes"),
         ({"scenes": ["nowhere/*.tif"]}, "scenes 'nowhere"),
         ({"pairs": ["one.tif"]}, "pair 'one.tif'"),
         ({"weights": ["nowhere"]}, "does not exist"),
         ({"scales": [64]}, "no case to score"),
-        ({"responses": ["camera.csv", "other/camera.csv"]}, "two responses called camera"),
+        ({"srfs": ["camera.csv", "other/camera.csv"]}, "two responses called camera"),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_is_written(tmp_path, scene, wrong, words):

@@ -26,7 +26,7 @@ from hyperfuse.cli.app import run
 from hyperfuse.errors import CubeWriteError, OptionError
 from hyperfuse.methods.universal import shipped_network
 from hyperfuse.models.analysis import count_multiply_adds, multiply_adds, performed_multiply_adds
-from hyperfuse.models.baselines.catalogue import build_rival, rival_preset
+from hyperfuse.models.baselines.catalogue import build_baseline, baseline_preset
 from hyperfuse.models.config import Components, NetworkConfig, WavelengthBands, preset
 from hyperfuse.models.ssa import FusionNetwork
 
@@ -45,10 +45,10 @@ def test_ours_and_rivals_are_counted_alike() -> None:
     config = preset("ssa-small")
     pair = {"bands": 31, "msi_bands": 3, "fine_size": (16, 16), "coarse_size": (4, 4)}
     assert performed_multiply_adds(config, **pair) == count_multiply_adds(config, **pair).performed
-    assert performed_multiply_adds(rival_preset("dcinn-thin"), **pair) > 0, (
+    assert performed_multiply_adds(baseline_preset("dcinn-thin"), **pair) > 0, (
         "in evaluation, where nothing is fitted to values"
     )
-    mimo = build_rival(rival_preset("mimo-sst-thin"))
+    mimo = build_baseline(baseline_preset("mimo-sst-thin"))
     hsi, msi = torch.rand(1, 31, 4, 4), torch.rand(1, 3, 16, 16)
     assert performed_multiply_adds(mimo.config, **pair) == multiply_adds(lambda: mimo(hsi, msi))
 
@@ -101,7 +101,7 @@ def test_every_kind_is_measured() -> None:
     by_name = {cost.subject.name: cost for cost in result.costs}
     assert list(by_name) == ["ssa-small", "mimo-sst-thin", "bicubic", "gsa"]
     assert by_name["mimo-sst-thin"].parameters == sum(
-        each.numel() for each in build_rival(rival_preset("mimo-sst-thin").with_bands(5, 2)).parameters()
+        each.numel() for each in build_baseline(baseline_preset("mimo-sst-thin").with_bands(5, 2)).parameters()
     )
     assert by_name["gsa"].parameters == 0
     (shipped,) = find_subjects([], ["universal"], [])
@@ -114,7 +114,7 @@ def test_every_kind_is_measured() -> None:
 
 def test_what_does_not_fit_the_bands_is_left_out_and_trained_weights_come_in(tmp_path: Path) -> None:
     FusionNetwork(preset("ssa-small").with_max_channels(8)).save_pretrained(tmp_path / "run/weights")
-    build_rival(rival_preset("mimo-sst-thin").with_bands(9, 3)).save_pretrained(tmp_path / "rival")
+    build_baseline(baseline_preset("mimo-sst-thin").with_bands(9, 3)).save_pretrained(tmp_path / "rival")
     subjects = find_subjects([], [], [str(tmp_path / "run/weights"), str(tmp_path / "rival")])
     result = measure_efficiency(subjects, SMALL, ONCE, "cpu", with_growth=False)
     assert [cost.subject.name for cost in result.costs] == ["run"]

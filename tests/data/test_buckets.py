@@ -90,7 +90,7 @@ def test_wavelengths_with_gaps_count_as_unknown() -> None:
     wavelength_nm[3] = np.nan
     (bucket,) = make_buckets([tiny_scene("a", 10, wavelength_nm)], [PatchWindow(0, 0, 0, 8)])
     assert bucket.bands.wavelength_nm is None
-    assert draw_batch([bucket], settings_of(responses="rgb"), seed=0, draw=0, batch_size=1).wavelength_nm is None
+    assert draw_batch([bucket], settings_of(srfs="rgb"), seed=0, draw=0, batch_size=1).wavelength_nm is None
 
 
 def test_impossible_lists_are_refused() -> None:
@@ -125,7 +125,7 @@ def test_processes_draw_parts_of_the_same_batch(processes: int) -> None:
             slots = range(process * share, (process + 1) * share)
             part = draw_batch(buckets, settings, seed=2, draw=draw, batch_size=4, slots=slots)
             assert part.bucket == whole.bucket and part.scale == whole.scale
-            for name in ("hsi", "msi", "reference", "sigma", "shift", "response", "hsi_noise", "msi_noise"):
+            for name in ("hsi", "msi", "reference", "sigma", "shift", "srf", "hsi_noise", "msi_noise"):
                 assert torch.equal(getattr(part, name), getattr(whole, name)[slots.start : slots.stop]), name
     sliced = draw_batch(buckets, settings, seed=2, draw=0, batch_size=4, slots=slice(1, 3))
     require_same(sliced, draw_batch(buckets, settings, seed=2, draw=0, batch_size=4, slots=range(1, 3)))
@@ -167,13 +167,13 @@ def test_a_bucket_has_one_source() -> None:
 
 def test_settings_are_checked_before_the_first_batch() -> None:
     buckets = tiny_buckets()
-    assert check_settings(buckets, settings_of(**EVERYTHING | {"responses": "random"})) == []
-    notes = check_settings(buckets, settings_of(responses=["rgb", "Landsat-8:B5"]))
+    assert check_settings(buckets, settings_of(**EVERYTHING | {"srfs": "random"})) == []
+    notes = check_settings(buckets, settings_of(srfs=["rgb", "Landsat-8:B5"]))
     assert notes == [
         "response rgb does not fit the bands of unknown: random responses instead",
         "response Landsat-8:B5 does not fit the bands of visible, unknown: random responses instead",
     ]
     with pytest.raises(OptionError, match="unknown response"):
-        check_settings(buckets, settings_of(responses=["random", "Sentinel-9"]))
+        check_settings(buckets, settings_of(srfs=["random", "Sentinel-9"]))
     with pytest.raises(OptionError, match="coarse pixels across a patch"):
         check_settings(buckets, settings_of(scale=[2, 40]))

@@ -13,7 +13,7 @@ import torch
 from tests.data.tiny_buckets import EVERYTHING, settings_of, tiny_buckets, tiny_scene
 from tests.physics.degradation_oracles import blurred, mixed
 
-from hyperfuse.data.observing import PairBatch, coarse_pixels, named_response
+from hyperfuse.data.observing import PairBatch, coarse_pixels, named_srf
 from hyperfuse.data.pair_settings import BandTable
 from hyperfuse.data.sampler import draw_batch, make_buckets
 from hyperfuse.data.scenes import Scene
@@ -22,7 +22,7 @@ from hyperfuse.errors import CubeFileError, OptionError
 from hyperfuse.physics.operators import SpatialOperator
 from hyperfuse.physics.psf import FWHM_PER_SIGMA
 from hyperfuse.physics.simulate import simulate_pair
-from hyperfuse.physics.srf import find_response
+from hyperfuse.physics.srf import find_srf
 
 CLEAN = {name: value for name, value in EVERYTHING.items() if not name.startswith("snr")}
 
@@ -41,12 +41,12 @@ def test_pair_is_the_equation(scale: Any) -> None:
             size = (batch.hsi.shape[2], batch.hsi.shape[3])
             expected = np.stack([blurred(band, size, batch.scale, fwhm, shift) for band in reference])
             np.testing.assert_allclose(batch.hsi[i].numpy(), expected, atol=5e-7)
-            np.testing.assert_allclose(batch.msi[i].numpy(), mixed(reference, batch.response[i].numpy()), atol=5e-7)
+            np.testing.assert_allclose(batch.msi[i].numpy(), mixed(reference, batch.srf[i].numpy()), atol=5e-7)
 
 
 def test_pair_is_that_of_the_simulation_of_files() -> None:
     for batch in batches(20, size=24, batch_size=1, **CLEAN | {"scale": [2.0, 7.0]}):
-        operator = SpatialOperator.from_point_spread(
+        operator = SpatialOperator.from_psf(
             (24, 24),
             tuple(batch.hsi.shape[2:]),
             (batch.scale,) * 2,
@@ -59,7 +59,7 @@ def test_pair_is_that_of_the_simulation_of_files() -> None:
         pair = simulate_pair(
             batch.reference[0].numpy(),
             Fraction(24, batch.hsi.shape[2]),
-            batch.response[0].numpy(),
+            batch.srf[0].numpy(),
             psf_fwhm=float(batch.sigma[0]) * FWHM_PER_SIGMA,
             shift=tuple(batch.shift[0].tolist()),
         )
@@ -72,14 +72,14 @@ def test_types_shapes_and_finite_values() -> None:
         count, bands, fine = batch.reference.shape[:3]
         msi_bands, coarse = batch.msi.shape[1], batch.hsi.shape[2]
         assert batch.hsi.shape == (count, bands, coarse, coarse) and batch.msi.shape == (count, msi_bands, fine, fine)
-        assert batch.response.shape == (count, msi_bands, bands) and batch.shift.shape == (count, 2)
+        assert batch.srf.shape == (count, msi_bands, bands) and batch.shift.shape == (count, 2)
         assert batch.sigma.shape == batch.hsi_noise.shape == batch.msi_noise.shape == (count,)
         assert batch.scale == pytest.approx(fine / coarse)
         for image in (batch.hsi, batch.msi, batch.reference):
             assert image.dtype == torch.float32 and image.isfinite().all() and image.is_contiguous()
         assert batch.reference.min() >= 0 and batch.reference.max() <= 1
-        np.testing.assert_allclose(batch.response.sum(2).numpy(), 1.0, rtol=1e-9)
-        assert batch.response.dtype == batch.sigma.dtype == batch.shift.dtype == batch.hsi_noise.dtype == torch.float64
+        np.testing.assert_allclose(batch.srf.sum(2).numpy(), 1.0, rtol=1e-9)
+        assert batch.srf.dtype == batch.sigma.dtype == batch.shift.dtype == batch.hsi_noise.dtype == torch.float64
         assert (batch.wavelength_nm is None) == (batch.bucket == "unknown")
         if batch.wavelength_nm is not None:
             assert batch.wavelength_nm.shape == (bands,) and batch.wavelength_nm.dtype == torch.float64
@@ -99,7 +99,7 @@ def test_ranges_are_kept_and_used() -> None:
 
 
 def test_fixed_settings_give_fixed_observations() -> None:
-    for batch in batches(10, scale=4, responses="rgb"):
+    for batch in batches(10, scale=4, srfs="rgb"):
         assert batch.scale == 4.0 and not batch.shift.any() and not batch.hsi_noise.any() and not batch.msi_noise.any()
         np.testing.assert_allclose(batch.sigma.numpy() * FWHM_PER_SIGMA, 4.0)
 
@@ -132,7 +132,7 @@ def test_random_responses_have_1_to_12_bands_equally_often() -> None:
     assert (
         sum((count - 50) ** 2 / 50 for count in counts.values()) < 31.3
     )  # 0.1 % of chi-square with 11 degrees of freedom
-    assert all((batch.response[0] != batch.response[1]).any() for batch in drawn)
+    assert all((batch.srf[0] != batch.srf[1]).any() for batch in drawn)
 
 
 def test_msi_never_has_more_bands_than_the_hsi() -> None:
@@ -142,24 +142,24 @@ def test_msi_never_has_more_bands_than_the_hsi() -> None:
 
 
 def test_responses_come_as_often_as_their_weights_say() -> None:
-    responses = ["random", {"name": "rgb+nir", "weight": 2.0}, {"name": "Sentinel-2A", "weight": 3.0}]
+    srfs = ["random", {"name": "rgb+nir", "weight": 2.0}, {"name": "Sentinel-2A", "weight": 3.0}]
     scene = tiny_scene("wide", 40, np.linspace(400.0, 2400.0, 40), size=8)
-    buckets, settings = make_buckets([scene], [PatchWindow(0, 0, 0, 8)]), settings_of(responses=responses, msi_bands=1)
-    drawn = [draw_batch(buckets, settings, seed=1, draw=draw, batch_size=1).response[0].numpy() for draw in range(600)]
-    sentinel = find_response("Sentinel-2A", scene.wavelength_nm, skip_uncovered=True).weights
-    counts = Counter(len(response) for response in drawn)
+    buckets, settings = make_buckets([scene], [PatchWindow(0, 0, 0, 8)]), settings_of(srfs=srfs, msi_bands=1)
+    drawn = [draw_batch(buckets, settings, seed=1, draw=draw, batch_size=1).srf[0].numpy() for draw in range(600)]
+    sentinel = find_srf("Sentinel-2A", scene.wavelength_nm, skip_uncovered=True).weights
+    counts = Counter(len(srf) for srf in drawn)
     expected = {1: 100, 4: 200, len(sentinel): 300}
     assert set(counts) == set(expected)
     assert sum((counts[key] - count) ** 2 / count for key, count in expected.items()) < 13.8
-    np.testing.assert_array_equal(next(response for response in drawn if len(response) == len(sentinel)), sentinel)
+    np.testing.assert_array_equal(next(srf for srf in drawn if len(srf) == len(sentinel)), sentinel)
 
 
 def test_named_responses_drop_what_the_scene_does_not_cover() -> None:
     visible = BandTable(31, np.linspace(400.0, 700.0, 31))
-    found = named_response("rgb+nir+swir", visible)
+    found = named_srf("rgb+nir+swir", visible)
     assert found is not None and found.shape == (3, 31)
-    assert named_response("rgb", BandTable(50, np.linspace(1000.0, 2400.0, 50))) is None
-    assert named_response("rgb", BandTable(31)) is None
+    assert named_srf("rgb", BandTable(50, np.linspace(1000.0, 2400.0, 50))) is None
+    assert named_srf("rgb", BandTable(31)) is None
 
 
 def test_response_files(tmp_path: Any) -> None:
@@ -172,19 +172,19 @@ def test_response_files(tmp_path: Any) -> None:
     camera.write_text("\n".join(["wavelength_nm,blue,green,red", *rows]))
     np.save(matrix, np.full((2, 31), 1 / 31))
     visible = BandTable(31, np.linspace(400.0, 700.0, 31))
-    found = named_response(str(camera), visible)
+    found = named_srf(str(camera), visible)
     assert found is not None and found.shape == (3, 31)
     for bands in (visible, BandTable(31)):
-        np.testing.assert_allclose(named_response(str(matrix), bands), 1 / 31)
-    assert named_response(str(matrix), BandTable(30)) is None
+        np.testing.assert_allclose(named_srf(str(matrix), bands), 1 / 31)
+    assert named_srf(str(matrix), BandTable(30)) is None
     with pytest.raises(CubeFileError):
-        named_response(str(tmp_path / "absent.csv"), visible)
+        named_srf(str(tmp_path / "absent.csv"), visible)
     with pytest.raises(OptionError, match="unknown response"):
-        named_response("Sentinel-9", visible)
+        named_srf("Sentinel-9", visible)
 
 
 def test_random_responses_take_over_where_no_named_one_fits() -> None:
-    drawn = [batch for batch in batches(60, responses="rgb", msi_bands=5) if batch.bucket == "unknown"]
+    drawn = [batch for batch in batches(60, srfs="rgb", msi_bands=5) if batch.bucket == "unknown"]
     assert len(drawn) > 5 and {batch.msi.shape[1] for batch in drawn} == {5}
 
 
@@ -211,7 +211,7 @@ def test_noise_free_images() -> None:
 def test_a_variation_leaves_the_others_as_they_were() -> None:
     """Patches, flips, point spreads and shifts stay when noise, responses or flips are switched."""
     plain = batches(12, psf_fwhm=[0.6, 1.4], shift=1.0)
-    varied = batches(12, psf_fwhm=[0.6, 1.4], shift=1.0, responses="rgb", snr_hsi_db=[20, 40], scale={"choices": [4.0]})
+    varied = batches(12, psf_fwhm=[0.6, 1.4], shift=1.0, srfs="rgb", snr_hsi_db=[20, 40], scale={"choices": [4.0]})
     for one, other in zip(plain, varied, strict=True):
         assert one.bucket == other.bucket and torch.equal(one.reference, other.reference)
         assert torch.equal(one.sigma, other.sigma) and torch.equal(one.shift, other.shift)
@@ -262,7 +262,7 @@ def test_wavelengths_stay_with_their_bands() -> None:
             spread = itertools.product(range(image.shape[2]), range(image.shape[3]))
             for y, x in list(spread)[:4]:
                 np.testing.assert_allclose(2500 * image[0, :, y, x].numpy(), batch.wavelength_nm.numpy(), rtol=1e-5)
-        centres = (batch.response[0] @ batch.wavelength_nm).numpy()
+        centres = (batch.srf[0] @ batch.wavelength_nm).numpy()
         np.testing.assert_allclose(2500 * batch.msi[0, :, 0, 0].numpy(), centres, rtol=1e-5)
         counts.add(batch.reference.shape[1])
     assert min(counts) < 12 and 40 in counts and len(counts) > 15

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hyperfuse.data.pair_settings import random_response
+from hyperfuse.data.pair_settings import random_srf
 
 WITH_HOLES = np.concatenate([np.linspace(400, 1340, 60), np.linspace(1460, 1790, 24), np.linspace(1970, 2450, 36)])
 LISTS = {
@@ -24,20 +24,20 @@ def test_rows_are_weighted_means(name: str, msi_bands: int) -> None:
     wavelength_nm = LISTS[name]
     bands = 20 if wavelength_nm is None else wavelength_nm.size
     for seed in range(30):
-        response = random_response(np.random.default_rng(seed), msi_bands, bands, wavelength_nm)
-        assert response.shape == (msi_bands, bands) and response.dtype == np.float64
-        assert np.isfinite(response).all() and response.min() >= 0
-        np.testing.assert_allclose(response.sum(axis=1), 1.0, rtol=1e-12)
+        srf = random_srf(np.random.default_rng(seed), msi_bands, bands, wavelength_nm)
+        assert srf.shape == (msi_bands, bands) and srf.dtype == np.float64
+        assert np.isfinite(srf).all() and srf.min() >= 0
+        np.testing.assert_allclose(srf.sum(axis=1), 1.0, rtol=1e-12)
 
 
 def drawn(msi_bands: int, count: int = 200, bands: int = 120) -> list[np.ndarray]:
     wavelength_nm = np.linspace(400.0, 2400.0, bands)
-    return [random_response(np.random.default_rng([7, seed]), msi_bands, bands, wavelength_nm) for seed in range(count)]
+    return [random_srf(np.random.default_rng([7, seed]), msi_bands, bands, wavelength_nm) for seed in range(count)]
 
 
-def widths(responses: list[np.ndarray]) -> np.ndarray:
+def widths(srfs: list[np.ndarray]) -> np.ndarray:
     """The share of the spectrum in which each response is at least half its maximum."""
-    stacked = np.stack(responses)
+    stacked = np.stack(srfs)
     return (stacked >= stacked.max(axis=2, keepdims=True) / 2).mean(axis=2)
 
 
@@ -51,8 +51,8 @@ def test_widths_go_from_narrow_to_panchromatic() -> None:
 
 def test_coverage_and_overlap_vary() -> None:
     seen, overlaps = [], []
-    for response in drawn(4):
-        curves = response / response.max(axis=1, keepdims=True)
+    for srf in drawn(4):
+        curves = srf / srf.max(axis=1, keepdims=True)
         seen.append((curves.max(axis=0) > 0.1).mean())
         overlaps.append(np.minimum(curves[:-1], curves[1:]).max())
     assert min(seen) < 0.3 and max(seen) > 0.95
@@ -60,16 +60,16 @@ def test_coverage_and_overlap_vary() -> None:
 
 
 def test_peaks_are_in_order_unless_curves_nearly_coincide() -> None:
-    for response in drawn(3):
-        peaks = response.argmax(axis=1)
-        tolerance = 0.5 * widths([response])[0].max() * response.shape[1] + 2
+    for srf in drawn(3):
+        peaks = srf.argmax(axis=1)
+        tolerance = 0.5 * widths([srf])[0].max() * srf.shape[1] + 2
         assert (np.diff(peaks) >= -tolerance).all()
 
 
 def test_neighbouring_bands_weigh_alike() -> None:
     """Smooth also beside a hole: no weight jumps where both sides of it belong to one wide response."""
     for seed in range(100):
-        response = random_response(np.random.default_rng(seed), 1, WITH_HOLES.size, WITH_HOLES)[0]
-        if (response >= response.max() / 2).mean() > 0.3:
+        srf = random_srf(np.random.default_rng(seed), 1, WITH_HOLES.size, WITH_HOLES)[0]
+        if (srf >= srf.max() / 2).mean() > 0.3:
             inside = np.diff(WITH_HOLES) < 20
-            assert np.abs(np.diff(response))[inside].max() < 0.4 * response.max()
+            assert np.abs(np.diff(srf))[inside].max() < 0.4 * srf.max()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from hyperfuse.data.pair_settings import ResponseChoice, ScaleChoices, SimulationSettings
+from hyperfuse.data.pair_settings import SRFChoice, ScaleChoices, SimulationSettings
 
 
 def test_table_of_an_experiment() -> None:
@@ -16,7 +16,7 @@ def test_table_of_an_experiment() -> None:
         scale = [2, 8]
         psf_fwhm = 1.2
         shift = 0.5
-        responses = ["random", { name = "Sentinel-2A:B2,B3,B4,B8", weight = 3 }]
+        srfs = ["random", { name = "Sentinel-2A:B2,B3,B4,B8", weight = 3 }]
         msi_bands = 4
         snr_hsi_db = [25, 45]
         noise_free = 0.2
@@ -25,9 +25,9 @@ def test_table_of_an_experiment() -> None:
     """
     found = SimulationSettings.model_validate(tomllib.loads(text))
     assert found.scale == (2.0, 8.0) and found.psf_fwhm == (1.2, 1.2)
-    assert found.responses == (
-        ResponseChoice(name="random"),
-        ResponseChoice(name="Sentinel-2A:B2,B3,B4,B8", weight=3.0),
+    assert found.srfs == (
+        SRFChoice(name="random"),
+        SRFChoice(name="Sentinel-2A:B2,B3,B4,B8", weight=3.0),
     )
     assert found.msi_bands == (4, 4) and found.snr_hsi_db == (25.0, 45.0) and found.snr_msi_db is None
     assert found.keep_bands is not None and found.keep_bands.least == 10
@@ -40,9 +40,9 @@ def test_defaults_are_the_plain_protocol() -> None:
 
 
 def test_choices_of_scales_and_a_lone_response() -> None:
-    found = SimulationSettings.model_validate({"scale": {"choices": [2, 3.2, 8]}, "responses": "rgb"})
+    found = SimulationSettings.model_validate({"scale": {"choices": [2, 3.2, 8]}, "srfs": "rgb"})
     assert found.scale == ScaleChoices(choices=(2.0, 3.2, 8.0))
-    assert [choice.name for choice in found.responses] == ["rgb"]
+    assert [choice.name for choice in found.srfs] == ["rgb"]
 
 
 @pytest.mark.parametrize(
@@ -57,8 +57,8 @@ def test_choices_of_scales_and_a_lone_response() -> None:
         ({"scale": "four"}, "a number or a range"),
         ({"psf_fwhm": 0.0}, "coarse pixels"),
         ({"shift": -1}, "greater than or equal to 0"),
-        ({"responses": []}, "at least 1"),
-        ({"responses": [{"name": "rgb", "weight": 0}]}, "greater than 0"),
+        ({"srfs": []}, "at least 1"),
+        ({"srfs": [{"name": "rgb", "weight": 0}]}, "greater than 0"),
         ({"msi_bands": 0}, "msi bands"),
         ({"msi_bands": [1.5, 3]}, "integer"),
         ({"snr_hsi_db": float("inf")}, "finite"),

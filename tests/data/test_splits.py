@@ -12,7 +12,7 @@ from hyperfuse.data.scenes import DATASETS, Scene
 from hyperfuse.data.splits import PAPER, PatchWindow, Split, guard_width, split_scenes
 from hyperfuse.errors import OptionError
 from hyperfuse.physics.operators import SpatialOperator
-from hyperfuse.physics.psf import point_spread_reach, sigma_from_fwhm
+from hyperfuse.physics.psf import psf_radius, sigma_from_fwhm
 
 PAPER_COUNTS = {
     "CAVE": 3718,
@@ -129,9 +129,9 @@ def test_no_test_pixel_influences_a_training_pixel(rows, columns, patch, stride,
     train, test = marked(split, scenes, 0)
     assert not split.overlapping
     assert train.any() or test.any()
-    reach = point_spread_reach(sigma_from_fwhm(scale))
+    halo = psf_radius(sigma_from_fwhm(scale))
     for top, left in np.argwhere(test)[:: max(1, test.sum() // 50)]:
-        near = train[max(0, top - reach) : top + reach + 1, max(0, left - reach) : left + reach + 1]
+        near = train[max(0, top - halo) : top + halo + 1, max(0, left - halo) : left + halo + 1]
         assert not near.any()
     assert all(
         w.top >= 0 and w.top + w.size <= rows and w.left >= 0 and w.left + w.size <= columns for w in split.train
@@ -144,7 +144,7 @@ def test_a_change_in_the_test_block_leaves_the_coarse_training_area_alone():
     split = split_scenes([empty_scene(*size)], "disjoint", 32)
     train, test = marked(split, [empty_scene(*size)], 0)
     sigma = sigma_from_fwhm(scale)
-    operator = SpatialOperator.from_point_spread(size, (30, 24), (scale, scale), (sigma, sigma))
+    operator = SpatialOperator.from_psf(size, (30, 24), (scale, scale), (sigma, sigma))
     influenced = operator.apply(torch.from_numpy(test.astype(np.float64))).numpy() > 0
     seen = operator.apply(torch.from_numpy(train.astype(np.float64))).numpy()
     # A coarse pixel whose centre lies in the training area sees no test pixel.
@@ -238,5 +238,5 @@ def test_patches_of_holes_are_left_out():
 
 
 def test_the_guard_is_the_reach_of_the_point_spread():
-    assert guard_width() == point_spread_reach(sigma_from_fwhm(4.0)) == 7
+    assert guard_width() == psf_radius(sigma_from_fwhm(4.0)) == 7
     assert guard_width(8.0, shift=-1.5) == 14 + 2

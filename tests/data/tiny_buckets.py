@@ -16,7 +16,7 @@ EVERYTHING: dict[str, Any] = {
     "scale": [2.0, 5.0],
     "psf_fwhm": [0.6, 1.4],
     "shift": 1.5,
-    "responses": ["random", "rgb", "Sentinel-2A"],
+    "srfs": ["random", "rgb", "Sentinel-2A"],
     "snr_hsi_db": [25.0, 45.0],
     "snr_msi_db": 40.0,
     "noise_free": 0.3,

@@ -29,10 +29,10 @@ def made_pair(coarse: tuple[int, int], bands: int, scale: int, seed: int = 0) ->
     light = 1 + 0.3 * gaussian_filter(random.standard_normal(fine), 2)
     shares = [light * (fields == index) for index in range(len(spectra))]
     seen = [gaussian_filter(share, 0.42 * scale)[scale // 2 :: scale, scale // 2 :: scale] for share in shares]
-    response = np.stack([np.exp(-(((wavelength - centre) / 40) ** 2)) for centre in (490, 560, 665, 840)])
-    response /= response.sum(axis=1, keepdims=True)
+    srf = np.stack([np.exp(-(((wavelength - centre) / 40) ** 2)) for centre in (490, 560, 665, 840)])
+    srf /= srf.sum(axis=1, keepdims=True)
     hsi = np.tensordot(spectra.T, np.stack(seen), axes=1)
-    msi = np.tensordot(response @ spectra.T, np.stack(shares), axes=1)
+    msi = np.tensordot(srf @ spectra.T, np.stack(shares), axes=1)
     return (
         make_cube(stored(hsi), wavelength_nm=wavelength, scale=1e-4, crs=32633, transform=FINE @ Affine.scale(scale)),
         make_cube(stored(msi), scale=1e-4, crs=32633, transform=FINE),

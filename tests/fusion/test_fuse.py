@@ -61,7 +61,7 @@ def files(pair: Simulation, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_beats_or_equals_bicubic(pair: Simulation, scene: xr.DataArray, method: str) -> None:
-    known = {"response": "rgb+nir", "psf_fwhm": float(SCALE), "shift": (0.0, 0.0)}
+    known = {"srf": "rgb+nir", "psf_fwhm": float(SCALE), "shift": (0.0, 0.0)}
     fused = fuse(pair.hsi, pair.msi, method=method, **known)
     assert fused.shape == scene.shape
     assert np.isfinite(fused.values).all()
@@ -85,7 +85,7 @@ def test_command_line_keeps_metadata(files: Path, tmp_path: Path, capsys: pytest
 
 def test_consistency_brings_a_result_back_to_the_hsi(pair: Simulation) -> None:
     """Degraded by the true point spread, the fused image must give the HSI; interpolation alone does not."""
-    known = {"method": "bicubic", "psf_fwhm": float(SCALE), "shift": (0.0, 0.0), "response": "rgb+nir"}
+    known = {"method": "bicubic", "psf_fwhm": float(SCALE), "shift": (0.0, 0.0), "srf": "rgb+nir"}
     residual = []
     for consistency in (False, True):
         fused = fuse(pair.hsi, pair.msi, consistency=consistency, **known)

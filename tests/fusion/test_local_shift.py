@@ -21,7 +21,7 @@ from hyperfuse.fusion import register as local_shift
 from hyperfuse.fusion.observe import ObservationHints, observe
 from hyperfuse.fusion.pair import align_pair
 from hyperfuse.fusion.register import estimate_offset_field, register_pair
-from hyperfuse.fusion.warp import Straightening, find_straightening
+from hyperfuse.fusion.warp import Warp, find_warp
 from hyperfuse.physics.offset_field import OffsetField
 from hyperfuse.physics.psf import sigma_from_fwhm
 from hyperfuse.progress import ProgressReport, listening
@@ -73,34 +73,32 @@ def test_a_pair_without_offsets_stays_as_it_is(straight: ShiftedPair) -> None:
         local_shift=True,
         look_further=True,
     )
-    assert found.straightening is None
+    assert found.warp is None
     assert max(map(abs, found.observation.misregistration)) < 0.05
 
 
 @pytest.fixture(scope="module")
-def how(bent: ShiftedPair, field: OffsetField) -> Straightening:
+def how(bent: ShiftedPair, field: OffsetField) -> Warp:
     pair = align_pair(bent.hsi, bent.msi)
-    return find_straightening(
-        pair, observe(pair, bent.hsi, ObservationHints(psf_fwhm=float(SCALE), shift=(1.0, 1.0))), field
-    )
+    return find_warp(pair, observe(pair, bent.hsi, ObservationHints(psf_fwhm=float(SCALE), shift=(1.0, 1.0))), field)
 
 
-def test_a_straightened_hsi_is_read_by_windows_and_elsewhere(bent: ShiftedPair, how: Straightening) -> None:
+def test_a_straightened_hsi_is_read_by_windows_and_elsewhere(bent: ShiftedPair, how: Warp) -> None:
     pair = align_pair(bent.hsi, bent.msi)
-    straight_pair = how.straightened(pair)
+    straight_pair = how.warped(pair)
     whole = straight_pair.hsi
     assert whole.shape == pair.coarse_shape
     travelled = pickle.loads(pickle.dumps(straight_pair))
-    kept = Straightening.from_notes(how.notes()).straightened(pair)
+    kept = Warp.from_notes(how.notes()).warped(pair)
     for rows, columns in ((slice(0, 9), slice(20, 40)), (slice(17, 18), slice(3, 4)), (slice(30, None), slice(0, 7))):
         for other in (travelled, kept):
             np.testing.assert_allclose(other.hsi_values(rows, columns), whole[:, rows, columns], atol=1e-5)
 
 
-def test_the_msi_guides_the_splines(bent: ShiftedPair, how: Straightening) -> None:
+def test_the_msi_guides_the_splines(bent: ShiftedPair, how: Warp) -> None:
     """Where the straightened HSI shall look, the true scene is known; plain splines miss much of it."""
     pair = align_pair(shifted_pair(across, noise=0.0).hsi, bent.msi)
-    guided, plain = (each.straightened(pair) for each in (how, replace(how, weights=None)))
+    guided, plain = (each.warped(pair) for each in (how, replace(how, weights=None)))
     looks = bent.rows + 1.0, bent.columns + 1.0
     blurred = gaussian_filter(bent.reference, (0, *how.sigma))
     true = np.stack([map_coordinates(band, looks, order=3, mode="nearest") for band in blurred])
@@ -128,11 +126,11 @@ def test_tiles_of_a_continued_run_know_the_field(
     np.testing.assert_allclose(fused, whole, atol=1e-3 * float(np.ptp(whole)))
 
 
-def test_holes_of_the_hsi_stay_holes(bent: ShiftedPair, how: Straightening) -> None:
+def test_holes_of_the_hsi_stay_holes(bent: ShiftedPair, how: Warp) -> None:
     values = bent.hsi.values.copy()
     values[:, 18:21, 10:13] = np.nan
     hsi = make_cube(values, crs=32633, transform=FINE @ Affine.scale(SCALE))
-    missing = np.isnan(how.straightened(align_pair(hsi, bent.msi)).hsi).all(axis=0)
+    missing = np.isnan(how.warped(align_pair(hsi, bent.msi)).hsi).all(axis=0)
     assert missing[19, 11]
     assert 4 <= missing[15:24, 7:16].sum() <= 16
     assert not missing[:15].any()

@@ -16,9 +16,9 @@ def fuse(
     hsi: torch.Tensor, msi: torch.Tensor, config: NetworkConfig = TINY, known_nm: bool = True, gain: float = 1.0
 ) -> torch.Tensor:
     """`gain` is how much larger the numbers of the msi are for the same light; the response knows it."""
-    response = gain * torch.ones(msi.shape[0], hsi.shape[0]) / hsi.shape[0]
+    srf = gain * torch.ones(msi.shape[0], hsi.shape[0]) / hsi.shape[0]
     wavelength_nm = torch.linspace(450, 900, hsi.shape[0], dtype=torch.float64) if known_nm else None
-    return fuse_with_network(tiny_network(config=config), hsi, msi, known_observation(response, 3.0), wavelength_nm)
+    return fuse_with_network(tiny_network(config=config), hsi, msi, known_observation(srf, 3.0), wavelength_nm)
 
 
 @pytest.fixture

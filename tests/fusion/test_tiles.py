@@ -19,7 +19,7 @@ from tests.methods.tiny_pairs import TinyPair, tiny_pair
 
 from hyperfuse import fuse, fuse_files, make_cube, open_cube, write_cube
 from hyperfuse.cli.app import run
-from hyperfuse.fusion.network import MethodFusion, learn_method, method_reach
+from hyperfuse.fusion.network import MethodFusion, learn_method, method_halo
 from hyperfuse.fusion.pair import AlignedPair, align_pair
 from hyperfuse.fusion.sample import read_window, sample_places
 from hyperfuse.fusion.tiles import covered_part, place_for, plan_tiles
@@ -49,7 +49,7 @@ def noisy_observation(pair: TinyPair) -> Observation:
 
 
 def learned(pair: AlignedPair, observation: Observation, method: str, consistency: bool = False) -> MethodFusion:
-    places = sample_places(pair, observation, method_reach(method, consistency, observation), lambda place: True)
+    places = sample_places(pair, observation, method_halo(method, consistency, observation), lambda place: True)
     windows = [read_window(pair, observation, place) for place in places]
     return learn_method(method, consistency, [lambda window=window: window for window in windows])
 
@@ -58,7 +58,7 @@ def fused_in_tiles(pair: AlignedPair, observation: Observation, fusion: MethodFu
     fused = torch.full((pair.coarse_shape[0], *pair.fine_shape[1:]), torch.nan)
     for tile in plan_tiles((pair.fine_shape[1], pair.fine_shape[2]), (side, side)):
         rows, columns = covered_part(tile, pair)
-        place = place_for(pair, observation, rows, columns, fusion.reach(observation))
+        place = place_for(pair, observation, rows, columns, fusion.halo(observation))
         fused[:, rows, columns] = fusion.fuse_window(read_window(pair, observation, place))
     return fused
 
@@ -69,9 +69,9 @@ def fused_in_tiles(pair: AlignedPair, observation: Observation, fusion: MethodFu
     shift=st.floats(-5.0, 5.0),
     coarse=st.integers(4, 60),
     tile=st.integers(3, 40),
-    reach=st.integers(0, 20),
+    halo=st.integers(0, 20),
 )
-def test_windows_hold_what_tiles_need(scale: float, shift: float, coarse: int, tile: int, reach: int) -> None:
+def test_windows_hold_what_tiles_need(scale: float, shift: float, coarse: int, tile: int, halo: int) -> None:
     """Tiles cover everything once; windows hold their cores, their coarse pixels and the reach around these, and
     nothing beyond.
     """
@@ -83,7 +83,7 @@ def test_windows_hold_what_tiles_need(scale: float, shift: float, coarse: int, t
     for each in plan_tiles((fine, fine), (tile, tile)):
         rows, columns = covered_part(each, pair)
         covered[rows, columns] += 1
-        place = place_for(pair, observation, rows, columns, reach)
+        place = place_for(pair, observation, rows, columns, halo)
         for axis, part in enumerate((rows, columns)):
             window, core = place.fine[axis], place.fine_core[axis]
             assert (window.start + core.start, window.start + core.stop) == (part.start, part.stop)
@@ -94,8 +94,8 @@ def test_windows_hold_what_tiles_need(scale: float, shift: float, coarse: int, t
             for fine_pixel, coarse_pixel in ((part.start, first), (part.stop - 1, last)):
                 position = np.clip((fine_pixel + 0.5 - shift) * coarse / fine, 0, coarse)
                 assert coarse_pixel - 1e-9 <= position <= coarse_pixel + 1 + 1e-9
-            assert wide.start <= max(0, first - reach)
-            assert wide.stop == min(coarse, last + 1 + reach)
+            assert wide.start <= max(0, first - halo)
+            assert wide.stop == min(coarse, last + 1 + halo)
     assert (covered == 1).all()
 
 
@@ -281,7 +281,7 @@ def test_estimation_from_parts_is_that_of_the_whole(tmp_path: Path) -> None:
     parts = observe(replace(pair), hsi, ObservationHints(), most_bytes=1)
     np.testing.assert_allclose(parts.sigma, whole.sigma, rtol=0.02)
     np.testing.assert_allclose(parts.shift, whole.shift, atol=0.05)
-    np.testing.assert_allclose(parts.response, whole.response, atol=0.02)
+    np.testing.assert_allclose(parts.srf, whole.srf, atol=0.02)
 
 
 def test_statistics_of_a_large_scene_come_from_parts_that_hold_data(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from hyperfuse.methods.hysure import _cosine_basis, _differences, _divergence, _
 from hyperfuse.methods.injection import glp
 from hyperfuse.methods.local_fuse import LIKENESS, REACH, RIDGE_OF_NEIGHBOURHOOD, WIDTH, _Neighbourhoods, solve_small
 from hyperfuse.methods.pair_model import condition_on_hsi, condition_on_msi, model_pair, principal_axes
-from hyperfuse.methods.run import choose_method, degraded_once_more, scores_once_more
+from hyperfuse.methods.run import choose_method, at_reduced_resolution, scores_at_reduced_resolution
 from hyperfuse.methods.scene_stats import alone
 from hyperfuse.methods.window import Window, fill_missing, interpolation_matrix, upsample
 from hyperfuse.physics.observation import known_observation
@@ -209,13 +209,13 @@ def test_pure_pixels_finds_the_corners():
 
 def test_once_more_is_the_pair_one_scale_coarser():
     pair = tiny_pair(6, 3, (24, 20), 4)
-    task = degraded_once_more(pair.hsi, pair.msi, pair.observation)
+    task = at_reduced_resolution(pair.hsi, pair.msi, pair.observation)
     assert task is not None
     assert task.hsi.shape == (6, 6, 5)
     assert task.msi.shape == (3, 24, 20)
-    operator = SpatialOperator.from_point_spread((24, 20), (6, 5), (4.0, 4.0), pair.observation.sigma)
+    operator = SpatialOperator.from_psf((24, 20), (6, 5), (4.0, 4.0), pair.observation.sigma)
     torch.testing.assert_close(task.hsi, operator.apply(pair.hsi))
-    assert scores_once_more(pair.hsi, pair.msi, pair.observation)["bicubic"] > 10
+    assert scores_at_reduced_resolution(pair.hsi, pair.msi, pair.observation)["bicubic"] > 10
     tiny = tiny_pair(6, 3, (5, 5), 4)
-    assert scores_once_more(tiny.hsi, tiny.msi, tiny.observation) == {}
+    assert scores_at_reduced_resolution(tiny.hsi, tiny.msi, tiny.observation) == {}
     assert choose_method(tiny.hsi, tiny.msi, tiny.observation) == DEFAULT

@@ -45,7 +45,7 @@ def test_shape_type_and_gain_over_bicubic(name, bands, msi_bands, coarse, scale)
 def test_units_do_not_matter(name):
     pair = tiny_pair(12, 3, (8, 8), 4)
     fused = fuse_arrays(pair.hsi, pair.msi, pair.observation, name)
-    scaled = replace(pair.observation, response=pair.observation.response * 1e12)
+    scaled = replace(pair.observation, srf=pair.observation.srf * 1e12)
     huge = fuse_arrays(pair.hsi * 1e-6, pair.msi * 1e6, scaled, name)
     torch.testing.assert_close(huge * 1e6, fused, atol=2e-3, rtol=0)
 
@@ -104,7 +104,7 @@ def test_one_constant_msi_band_is_as_good_as_none(name):
     pair = tiny_pair(10, 4, (8, 9), 4)
     msi = pair.msi.clone()
     msi[1] = 7.0
-    without = replace(pair.observation, response=pair.observation.response[[0, 2, 3]])
+    without = replace(pair.observation, srf=pair.observation.srf[[0, 2, 3]])
     without = replace(without, offset=without.offset[:3], msi_noise=without.msi_noise[:3])
     fused = fuse_arrays(pair.hsi, msi, pair.observation, name)
     torch.testing.assert_close(fused, fuse_arrays(pair.hsi, msi[[0, 2, 3]], without, name))
@@ -129,7 +129,7 @@ def test_extreme_dynamic_range(name):
     hot[:, 13:16, 20:22] = 1000.0
     reference = (pair.reference * hot).double()
     coarse = pair.observation.spatial_operator((32, 36), (8, 9)).apply(reference).float()
-    msi = torch.einsum("mc,cyx->myx", pair.observation.response, reference).float()
+    msi = torch.einsum("mc,cyx->myx", pair.observation.srf, reference).float()
     assert worse_than_bicubic_db(name, replace(pair, hsi=coarse, msi=msi, reference=reference.float())) < 0.1
 
 

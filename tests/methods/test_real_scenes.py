@@ -37,15 +37,13 @@ def real_pair(name, scale=4, sigma=None, shift=(0.0, 0.0)):
     reference = load_scene(name)
     bands = reference.shape[0]
     centres = torch.linspace(0.1, 0.6, 4, dtype=torch.float64)[:, None] * bands
-    response = torch.exp(-0.5 * ((torch.arange(bands) - centres) / (0.04 * bands)) ** 2)
-    response = response / response.sum(1, keepdim=True)
+    srf = torch.exp(-0.5 * ((torch.arange(bands) - centres) / (0.04 * bands)) ** 2)
+    srf = srf / srf.sum(1, keepdim=True)
     height, width = (size // scale * scale for size in reference.shape[1:])
     reference = reference[:, :height, :width]
-    observation = known_observation(response, float(scale), sigma, shift)
+    observation = known_observation(srf, float(scale), sigma, shift)
     hsi = observation.spatial_operator((height, width), (height // scale, width // scale)).apply(reference)
-    return TinyPair(
-        reference.float(), hsi.float(), torch.einsum("mc,cyx->myx", response, reference).float(), observation
-    )
+    return TinyPair(reference.float(), hsi.float(), torch.einsum("mc,cyx->myx", srf, reference).float(), observation)
 
 
 @pytest.mark.parametrize("name", SCENES)

@@ -52,12 +52,12 @@ def tiny_pair(
     reference = dead_leaves(bands, *fine, seed=seed)
     centres = torch.linspace(0, bands - 1, msi_bands + 2, dtype=torch.float64)[1:-1]
     distance = (torch.arange(bands) - centres[:, None]) / max(1.0, bands / (2 * msi_bands))
-    response = torch.exp(-0.5 * distance**2)
-    response = response / response.sum(1, keepdim=True)
+    srf = torch.exp(-0.5 * distance**2)
+    srf = srf / srf.sum(1, keepdim=True)
     exact_scale = (fine[0] / coarse[0], fine[1] / coarse[1])
-    observation = known_observation(response, exact_scale, sigma, shift)
+    observation = known_observation(srf, exact_scale, sigma, shift)
     hsi = observation.spatial_operator(fine, coarse).apply(reference)
-    msi = torch.einsum("mc,cyx->myx", response, reference)
+    msi = torch.einsum("mc,cyx->myx", srf, reference)
     if snr_db is not None:
         generator = torch.Generator().manual_seed(seed + 1)
         level = 10 ** (-snr_db / 20)

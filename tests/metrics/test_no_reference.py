@@ -16,7 +16,7 @@ from hyperfuse.metrics.no_reference import (
     no_reference_scores,
     quality_of_all_pairs,
     quality_of_partners,
-    scored_once_more,
+    scored_at_reduced_resolution,
     spatial_distortion,
     spectral_distortion,
 )
@@ -141,13 +141,15 @@ def test_the_better_method_is_found_one_scale_coarser(pair: TinyPair) -> None:
     def by(method: str):
         return lambda hsi, msi, observation: fuse_arrays(hsi, msi, observation, method)
 
-    sharp, blurred = (scored_once_more(pair.hsi, pair.msi, pair.observation, by(name)) for name in ("fuse", "bicubic"))
+    sharp, blurred = (
+        scored_at_reduced_resolution(pair.hsi, pair.msi, pair.observation, by(name)) for name in ("fuse", "bicubic")
+    )
     assert sharp is not None and blurred is not None
     assert sharp.psnr_db > blurred.psnr_db + 1
     assert blurred.psnr_db == pytest.approx(blurred.bicubic_psnr_db, abs=1e-3)
     assert sharp.coarser_size == (5, 6)
     holed = pair.hsi.clone()
     holed[:, 10, 10] = torch.nan
-    again = scored_once_more(holed, pair.msi, pair.observation, by("bicubic"))
+    again = scored_at_reduced_resolution(holed, pair.msi, pair.observation, by("bicubic"))
     assert again is not None and np.isfinite(again.psnr_db)
-    assert scored_once_more(pair.hsi[:, :6], pair.msi[:, :24], pair.observation, by("bicubic")) is None
+    assert scored_at_reduced_resolution(pair.hsi[:, :6], pair.msi[:, :24], pair.observation, by("bicubic")) is None

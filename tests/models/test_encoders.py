@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from hyperfuse.models.ssa import Encoder, encoder_reach
+from hyperfuse.models.ssa import Encoder, encoder_receptive_field
 
 
 def convolve(image: torch.Tensor, convolution: torch.nn.Conv2d) -> torch.Tensor:
@@ -44,4 +44,4 @@ def test_derivatives_survive_the_additions_in_place():
 
 def test_reach_is_one_pixel_for_each_convolution():
     convolutions = [each for each in Encoder(2, 3).modules() if isinstance(each, torch.nn.Conv2d)]
-    assert encoder_reach(3) == len(convolutions)
+    assert encoder_receptive_field(3) == len(convolutions)

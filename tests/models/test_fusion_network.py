@@ -14,7 +14,7 @@ from hyperfuse.errors import ChannelCountError, NetworkError, PairShapeError, Pa
 from hyperfuse.models.analysis import count_parameters, fuse_plainly
 from hyperfuse.models.config import PRESETS, FixedBands, NetworkConfig, preset, preset_name
 from hyperfuse.models.pixel_centres import AxisPlacement, Placement, shared_edges, upsample_bicubic
-from hyperfuse.models.ssa import FusionNetwork, Margin, build_network
+from hyperfuse.models.ssa import FusionNetwork, ReceptiveField, build_network
 
 PAPER_PARAMETERS = {"ssa-1-1": 2_734_531, "ssa-2-2": 9_213_123, "ssa-4-4": 13_933_763, "ssa-6-6": 18_654_403}
 
@@ -168,14 +168,14 @@ def touched(gradient: torch.Tensor) -> tuple[int, int, int, int]:
 def test_the_margin_is_the_receptive_field_exactly(blocks):
     config = TINY.model_copy(update={"spectral_blocks": blocks[0], "spatial_blocks": blocks[1]})
     network = tiny_network(config=config)
-    assert network.margin == Margin(fine=2 * blocks[1] + 4, coarse=2 * blocks[0] + 3)
+    assert network.receptive_field == ReceptiveField(fine=2 * blocks[1] + 4, coarse=2 * blocks[0] + 3)
     scale, coarse, (row, column) = 3, 27, (40, 37)
     hsi, msi = (image.requires_grad_() for image in random_pair(4, 2, (coarse, coarse), (scale * coarse,) * 2))
     network(hsi, msi)[0, :, row, column].abs().sum().backward()
-    fine, reach = network.margin
+    fine, halo = network.receptive_field
     assert touched(msi.grad) == (row - fine, row + fine, column - fine, column + fine)
     below = [math.floor((i + 0.5) / scale - 0.5) for i in (row - 1, row + 1, column - 1, column + 1)]
-    assert touched(hsi.grad) == (below[0] - reach, below[1] + 1 + reach, below[2] - reach, below[3] + 1 + reach)
+    assert touched(hsi.grad) == (below[0] - halo, below[1] + 1 + halo, below[2] - halo, below[3] + 1 + halo)
 
 
 def test_a_shifted_msi_is_placed_where_it_is_told():
@@ -187,8 +187,8 @@ def test_a_shifted_msi_is_placed_where_it_is_told():
     with torch.no_grad():
         expected = network(hsi, msi)[:, :, 1:]
         found = network(hsi, msi[:, :, 1:], cut)
-    margin = network.margin.fine
-    torch.testing.assert_close(found[:, :, margin:], expected[:, :, margin:], atol=1e-5, rtol=0.0)
+    receptive_field = network.receptive_field.fine
+    torch.testing.assert_close(found[:, :, receptive_field:], expected[:, :, receptive_field:], atol=1e-5, rtol=0.0)
 
 
 def test_bfloat16_stays_close():

@@ -22,8 +22,8 @@ def loop_convolution(image, weight, bias, stride, padding, dilation):
     image = F.pad(image, (padding,) * 4)
     _, height, width = image.shape
     image, weight = image.tolist(), weight.tolist()
-    reach = dilation * (k - 1)
-    rows, columns = (height - reach - 1) // stride + 1, (width - reach - 1) // stride + 1
+    halo = dilation * (k - 1)
+    rows, columns = (height - halo - 1) // stride + 1, (width - halo - 1) // stride + 1
     result = torch.zeros(features, rows, columns, dtype=torch.float64)
     for d, i, j in itertools.product(range(features), range(rows), range(columns)):
         total = 0.0 if bias is None else bias[d].item()

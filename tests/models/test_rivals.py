@@ -17,12 +17,12 @@ from hyperfuse.models.analysis import count_parameters, performed_multiply_adds
 from hyperfuse.models.baselines import pstun as linear_resampling
 from hyperfuse.models.baselines.base import apply_map, attention_map, pad_to_multiple
 from hyperfuse.models.baselines.catalogue import (
-    RIVAL_PRESETS,
-    RIVALS,
-    AnyRivalConfig,
-    build_rival,
+    BASELINE_PRESETS,
+    BASELINES,
+    AnyBaselineConfig,
+    build_baseline,
     load_any_network,
-    rival_preset,
+    baseline_preset,
 )
 from hyperfuse.models.baselines.dcinn import (
     ActivationNorm,
@@ -60,7 +60,7 @@ every_rival = pytest.mark.parametrize("kind", TINY)
 def loud_rival(kind, seed=0, config=None):
     """Without the layers that start at zero, which hide what lies before them."""
     torch.manual_seed(seed)
-    network = build_rival(config or TINY[kind]).eval()
+    network = build_baseline(config or TINY[kind]).eval()
     with torch.no_grad():
         for parameter in network.parameters():
             if parameter.requires_grad:
@@ -78,13 +78,13 @@ def training_loss(network, pair, reference):
 def test_parameters_are_those_the_paper_prints(name):
     parameters, printed, _ = PRINTED[name]
     with torch.device("meta"):
-        assert count_parameters(build_rival(rival_preset(name))) == parameters
+        assert count_parameters(build_baseline(baseline_preset(name))) == parameters
     assert f"{parameters / 1e6:.3f}" == printed
 
 
 @pytest.mark.parametrize("name", PRINTED)
 def test_multiply_adds_are_those_the_paper_prints_within_a_hundredth(name):
-    config = rival_preset(name)
+    config = baseline_preset(name)
     counted = performed_multiply_adds(config, config.bands, config.msi_bands, (128, 128), (32, 32))
     assert counted == pytest.approx(PRINTED[name][2], rel=0.01)
 
@@ -106,8 +106,8 @@ def test_two_thirds_of_the_printed_mimo_sst_are_idle():
 @pytest.mark.parametrize(("name", "parameters"), THIN.items())
 def test_thin_ones_are_small(name, parameters):
     with torch.device("meta"):
-        assert count_parameters(build_rival(rival_preset(name))) == parameters < 600_000
-    assert RIVAL_PRESETS.keys() == PRINTED.keys() | THIN.keys()
+        assert count_parameters(build_baseline(baseline_preset(name))) == parameters < 600_000
+    assert BASELINE_PRESETS.keys() == PRINTED.keys() | THIN.keys()
 
 
 @every_rival
@@ -152,7 +152,7 @@ def test_every_parameter_learns(kind):
 @every_rival
 def test_a_few_steps_lower_the_loss(kind):
     torch.manual_seed(0)
-    network, (hsi, msi) = build_rival(TINY[kind]).train(), random_pair(5, 3, (4, 4), (16, 16), batch=2)
+    network, (hsi, msi) = build_baseline(TINY[kind]).train(), random_pair(5, 3, (4, 4), (16, 16), batch=2)
     reference = msi.mean(dim=1, keepdim=True) * torch.linspace(0.2, 1.0, 5)[None, :, None, None]
     hsi = F.avg_pool2d(reference, 4)
     optimiser = torch.optim.Adam((each for each in network.parameters() if each.requires_grad), lr=5e-3)
@@ -217,7 +217,7 @@ def test_saved_and_loaded_rivals_agree_bit_for_bit(kind, tmp_path):
     loaded = load_any_network(tmp_path)
     with torch.no_grad():
         assert torch.equal(network(*pair), loaded(*pair))
-    assert type(loaded) is RIVALS[kind]
+    assert type(loaded) is BASELINES[kind]
     assert loaded.config == TINY[kind]
     assert not loaded.training
     trained = {name for name, each in network.named_parameters() if each.requires_grad}
@@ -258,13 +258,13 @@ def test_weights_of_ours_are_told_from_a_rival_s(tmp_path):
 )
 def test_a_config_that_cannot_be_is_refused(changes, message):
     with pytest.raises(ValidationError, match=message):
-        TypeAdapter(AnyRivalConfig).validate_python({"bands": 5, "msi_bands": 3} | changes)
+        TypeAdapter(AnyBaselineConfig).validate_python({"bands": 5, "msi_bands": 3} | changes)
 
 
 def test_presets_are_found_by_name():
-    assert rival_preset("pstun").with_bands(48, 4) == PstunConfig(bands=48, msi_bands=4)
+    assert baseline_preset("pstun").with_bands(48, 4) == PstunConfig(bands=48, msi_bands=4)
     with pytest.raises(NetworkError, match='no rival is called "lrtn"; expected one of dspnet, '):
-        rival_preset("lrtn")
+        baseline_preset("lrtn")
 
 
 def test_attention_against_a_loop():
@@ -297,12 +297,12 @@ def test_linear_resampling_is_torch_s_where_edges_are_shared(coarse, fine):
 def test_an_hsi_that_the_msi_determines_is_lifted_to_the_truth(scale):
     torch.manual_seed(0)
     fine, coarse = (32, 16), (round(32 / scale), round(16 / scale))
-    response, offset = torch.randn(2, 6, 3), torch.rand(2, 6, 1, 1)
+    srf, offset = torch.randn(2, 6, 3), torch.rand(2, 6, 1, 1)
     weights = torch.rand(2, 3, 1, 1) * torch.tensor([1.0, 100.0]).reshape(
         2, 1, 1, 1
     )  # each of the batch in its own unit
     msi = torch.rand(2, 3, *fine) * weights
-    truth = torch.einsum("bcm,bmij->bcij", response, msi) + offset
+    truth = torch.einsum("bcm,bmij->bcij", srf, msi) + offset
     placement = shared_edges(fine, coarse)
     owner = [torch.round((torch.arange(n) + 0.5) * m / n - 0.5).long() for n, m in zip(fine, coarse, strict=True)]
     hsi = torch.stack(
@@ -311,15 +311,15 @@ def test_an_hsi_that_the_msi_determines_is_lifted_to_the_truth(scale):
             for i in range(coarse[0])
         ]
     ).permute(2, 3, 0, 1)
-    lifted = lift_msi(hsi, msi, placement)
-    error = (lifted - truth).square().mean(dim=(1, 2, 3)) / truth.var(dim=(1, 2, 3))
+    diagonally_loaded = lift_msi(hsi, msi, placement)
+    error = (diagonally_loaded - truth).square().mean(dim=(1, 2, 3)) / truth.var(dim=(1, 2, 3))
     assert bool((error < 1e-5).all())
 
 
 def test_an_msi_without_contrast_lifts_to_the_mean():
     hsi, msi = random_pair(4, 3, (2, 2), (8, 8))
-    lifted = lift_msi(hsi, torch.full_like(msi, 0.3), shared_edges((8, 8), (2, 2)))
-    torch.testing.assert_close(lifted, hsi.mean(dim=(2, 3), keepdim=True).expand(-1, -1, 8, 8))
+    diagonally_loaded = lift_msi(hsi, torch.full_like(msi, 0.3), shared_edges((8, 8), (2, 2)))
+    torch.testing.assert_close(diagonally_loaded, hsi.mean(dim=(2, 3), keepdim=True).expand(-1, -1, 8, 8))
 
 
 def test_coarse_pixels_beyond_the_msi_have_no_say():
@@ -358,9 +358,9 @@ def test_dcinn_comes_back_to_what_it_started_from():
     hsi, msi = hsi.double(), msi.double()
     with torch.no_grad():
         fused = network(hsi, msi)
-        lifted = lift_msi(hsi, msi, shared_edges((12, 16), (4, 4)))
-        assert float((fused - lifted).abs().mean()) > 0.1
-        torch.testing.assert_close(network.inverse(fused, hsi, msi), lifted, rtol=1e-6, atol=1e-6)
+        diagonally_loaded = lift_msi(hsi, msi, shared_edges((12, 16), (4, 4)))
+        assert float((fused - diagonally_loaded).abs().mean()) > 0.1
+        torch.testing.assert_close(network.inverse(fused, hsi, msi), diagonally_loaded, rtol=1e-6, atol=1e-6)
     with pytest.raises(PairShapeError, match=r"11 x 16 pixels; expected even sizes"):
         network.inverse(fused[:, :, :11], hsi, msi[:, :, :11])
 

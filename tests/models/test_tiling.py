@@ -10,7 +10,7 @@ from tests.models.network_fixtures import TINY, loud_network, random_pair, tiny_
 
 from hyperfuse.errors import NetworkError
 from hyperfuse.models.pixel_centres import AxisPlacement, Placement, shared_edges
-from hyperfuse.models.ssa import Margin
+from hyperfuse.models.ssa import ReceptiveField
 from hyperfuse.models.tiling import Window, fuse_by_tiles, plan_tiles, run_by_tiles
 
 
@@ -51,8 +51,8 @@ def test_a_smaller_margin_shows_seams():
     with torch.no_grad():
         whole = network(hsi, msi)
         for too_small in (
-            Margin(network.margin.fine - 1, network.margin.coarse),
-            Margin(network.margin.fine, network.margin.coarse - 1),
+            ReceptiveField(network.receptive_field.fine - 1, network.receptive_field.coarse),
+            ReceptiveField(network.receptive_field.fine, network.receptive_field.coarse - 1),
         ):
             worst = 0.0
             for tile in plan_tiles((45, 45), (14, 14), too_small, 15):
@@ -63,7 +63,7 @@ def test_a_smaller_margin_shows_seams():
 
 def test_cores_cover_the_image_once_and_windows_stay_inside():
     count = torch.zeros(50, 33)
-    for tile in plan_tiles((50, 33), (10, 11), Margin(8, 5), 12):
+    for tile in plan_tiles((50, 33), (10, 11), ReceptiveField(8, 5), 12):
         tile.core.of(count).add_(1)
         for window, size in ((tile.fine, (50, 33)), (tile.coarse, (10, 11))):
             assert 0 <= window.top < window.bottom <= size[0]
@@ -83,9 +83,9 @@ def test_only_windows_are_read():
 
     for window, pixels in run_by_tiles(network, lambda w: w.of(hsi), read_msi, (120, 120), (40, 40), 20):
         assert pixels.shape == (1, 3, window.bottom - window.top, window.right - window.left)
-    assert largest == 20 + 2 * network.margin.fine
+    assert largest == 20 + 2 * network.receptive_field.fine
 
 
 def test_a_tile_of_nothing_is_refused():
     with pytest.raises(NetworkError, match="tile size 0; expected at least 1"):
-        list(plan_tiles((8, 8), (2, 2), tiny_network(config=TINY).margin, 0, shared_edges((8, 8), (2, 2))))
+        list(plan_tiles((8, 8), (2, 2), tiny_network(config=TINY).receptive_field, 0, shared_edges((8, 8), (2, 2))))

@@ -10,7 +10,7 @@ import torch
 from tests.methods.tiny_pairs import tiny_pair
 
 from hyperfuse.errors import BandError, GridError, ValueRangeError
-from hyperfuse.physics.estimate import KnownParts, estimate_observation, fit_response, roughness_matrix
+from hyperfuse.physics.estimate import KnownParts, estimate_observation, fit_srf, roughness_matrix
 from hyperfuse.physics.noise import estimate_noise
 
 PARTS = [  # scale, sigma, shift
@@ -57,20 +57,20 @@ def test_nodata_is_left_out():
     found = estimate_observation(hsi, msi)
     assert found.sigma == pytest.approx((1.5, 1.5), rel=0.02)
     assert found.shift == pytest.approx((1.0, -0.7), abs=0.05)
-    assert torch.isfinite(found.response).all()
+    assert torch.isfinite(found.srf).all()
     assert torch.isfinite(found.hsi_noise).all()
 
 
 def test_response_is_smooth_non_negative_and_reproduces_the_msi():
     pair = tiny_pair(24, 3, (24, 24), 4)
     found = estimate_observation(pair.hsi, pair.msi, wavelength_nm=np.linspace(400, 900, 24))
-    assert (found.response >= 0).all()
+    assert (found.srf >= 0).all()
     seen = pair.observation.spatial_operator((96, 96), (24, 24)).apply(pair.msi.double())
-    imitated = torch.einsum("mc,cyx->myx", found.response, pair.hsi.double())
+    imitated = torch.einsum("mc,cyx->myx", found.srf, pair.hsi.double())
     assert (imitated - seen).abs().max() < 5e-3
     assert found.offset.abs().max() == 0
-    jumps = found.response.diff(dim=1).abs().max(1).values
-    assert (jumps < found.response.max(1).values).all()
+    jumps = found.srf.diff(dim=1).abs().max(1).values
+    assert (jumps < found.srf.max(1).values).all()
 
 
 def test_an_offset_between_the_sensors_is_found():
@@ -92,10 +92,10 @@ def test_noise_levels(level):
 
 def test_a_known_response_bears_another_unit():
     pair = tiny_pair()
-    known = KnownParts(response=pair.observation.response)
+    known = KnownParts(srf=pair.observation.srf)
     same, other = (estimate_observation(pair.hsi, msi, known=known) for msi in (pair.msi, 1e4 * pair.msi))
-    assert torch.equal(same.response, pair.observation.response)
-    assert torch.allclose(other.response, 1e4 * same.response, rtol=0.02)
+    assert torch.equal(same.srf, pair.observation.srf)
+    assert torch.allclose(other.srf, 1e4 * same.srf, rtol=0.02)
     assert float(other.msi_noise.max()) < 1e4 * 0.02
 
 
@@ -109,12 +109,12 @@ def test_noise_of_pure_noise_and_of_nothing():
 def test_known_parts_are_kept():
     pair = tiny_pair(10, 3, (24, 24), 4, 1.5, (1.0, 0.0))
     known = KnownParts(
-        sigma=(1.6, 1.7), misregistration=(0.2, 0.1), response=pair.observation.response, hsi_noise=0.1, msi_noise=0.2
+        sigma=(1.6, 1.7), misregistration=(0.2, 0.1), srf=pair.observation.srf, hsi_noise=0.1, msi_noise=0.2
     )
     found = estimate_observation(pair.hsi, pair.msi, known=known)
     assert found.sigma == (1.6, 1.7)
     assert found.misregistration == pytest.approx((0.2, 0.1))
-    assert torch.equal(found.response, pair.observation.response)
+    assert torch.equal(found.srf, pair.observation.srf)
     assert found.hsi_noise.tolist() == [0.1] * 10
     assert found.msi_noise.tolist() == [0.2] * 3
     only_sigma = estimate_observation(pair.hsi, pair.msi, known=KnownParts(sigma=(1.5, 1.5)))
@@ -140,7 +140,7 @@ def test_weak_evidence_gives_the_identity_and_a_warning(spoil, word):
     assert found.misregistration == (0.0, 0.0)
     assert found.sigma == pytest.approx((1.6986, 1.6986), rel=1e-3)
     assert len(found.notes) == 1
-    assert torch.isfinite(found.response).all()
+    assert torch.isfinite(found.srf).all()
 
 
 def test_what_is_refused_is_said():
@@ -148,7 +148,7 @@ def test_what_is_refused_is_said():
     with pytest.raises(GridError, match="coarse hsi first"):
         estimate_observation(pair.msi, pair.hsi)
     with pytest.raises(BandError, match=r"\(3, 6\)"):
-        known = KnownParts(sigma=(1.0, 1.0), misregistration=(0.0, 0.0), response=torch.ones(2, 6))
+        known = KnownParts(sigma=(1.0, 1.0), misregistration=(0.0, 0.0), srf=torch.ones(2, 6))
         estimate_observation(pair.hsi, pair.msi, known=known)
     with pytest.raises(ValueRangeError, match="no valid pixel"):
         estimate_observation(pair.hsi * torch.nan, pair.msi)
@@ -166,8 +166,8 @@ def test_response_fit_against_an_unconstrained_oracle():
     generator = np.random.default_rng(0)
     hsi = generator.random((4, 400))
     truth = np.array([[0.2, 0.5, 0.3, 0.1]])
-    fit = fit_response(torch.from_numpy(hsi), torch.from_numpy(truth @ hsi))
-    assert fit.response.numpy() == pytest.approx(truth, abs=1e-3)
+    fit = fit_srf(torch.from_numpy(hsi), torch.from_numpy(truth @ hsi))
+    assert fit.srf.numpy() == pytest.approx(truth, abs=1e-3)
 
 
 def test_roughness_follows_wavelength_order_not_band_order():

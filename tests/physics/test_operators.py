@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from hyperfuse.physics.operators import SpatialOperator, SpectralOperator
-from hyperfuse.physics.psf import point_spread_matrix
+from hyperfuse.physics.psf import psf_matrix
 
 CASES = [  # fine, coarse, scale, sigma, shift, each (y, x)
     ((12, 16), (3, 4), (4.0, 4.0), (1.7, 1.7), (0.0, 0.0)),
@@ -17,7 +17,7 @@ CASES = [  # fine, coarse, scale, sigma, shift, each (y, x)
 
 
 def operator_and_dense(case):
-    operator = SpatialOperator.from_point_spread(*case)
+    operator = SpatialOperator.from_psf(*case)
     dense = torch.kron(operator.rows, operator.columns)
     return operator, dense
 
@@ -33,10 +33,10 @@ def test_apply_is_the_kronecker_product(case):
 @pytest.mark.parametrize("case", CASES)
 def test_apply_by_loops_straight_from_the_definition(case):
     (fine_y, fine_x), (coarse_y, coarse_x), scale, sigma, shift = case
-    operator = SpatialOperator.from_point_spread(*case)
+    operator = SpatialOperator.from_psf(*case)
     image = torch.rand(fine_y, fine_x, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
-    rows = point_spread_matrix(fine_y, coarse_y, scale[0], sigma[0], shift[0])
-    columns = point_spread_matrix(fine_x, coarse_x, scale[1], sigma[1], shift[1])
+    rows = psf_matrix(fine_y, coarse_y, scale[0], sigma[0], shift[0])
+    columns = psf_matrix(fine_x, coarse_x, scale[1], sigma[1], shift[1])
     coarse = operator.apply(image)
     for k in range(coarse_y):
         for m in range(coarse_x):
@@ -46,7 +46,7 @@ def test_apply_by_loops_straight_from_the_definition(case):
 
 @pytest.mark.parametrize("case", CASES)
 def test_adjoint(case):
-    operator = SpatialOperator.from_point_spread(*case)
+    operator = SpatialOperator.from_psf(*case)
     generator = torch.Generator().manual_seed(3)
     x = torch.rand(5, *case[0], dtype=torch.float64, generator=generator)
     y = torch.rand(5, *case[1], dtype=torch.float64, generator=generator)
@@ -81,7 +81,7 @@ def test_damped_and_regularised_inverse(case, weight):
 
 
 def test_single_precision_stays_single_and_consistent():
-    operator = SpatialOperator.from_point_spread((64, 64), (20, 20), (3.2, 3.2), (1.36, 1.36), (0.3, 0.0))
+    operator = SpatialOperator.from_psf((64, 64), (20, 20), (3.2, 3.2), (1.36, 1.36), (0.3, 0.0))
     y = torch.rand(3, 20, 20, generator=torch.Generator().manual_seed(6))
     fine = operator.pseudo_inverse(y)
     assert fine.dtype == torch.float32
@@ -89,13 +89,13 @@ def test_single_precision_stays_single_and_consistent():
 
 
 def test_mean_noise_gain_by_simulation():
-    operator = SpatialOperator.from_point_spread((64, 64), (16, 16), (4.0, 4.0), (1.7, 1.7))
+    operator = SpatialOperator.from_psf((64, 64), (16, 16), (4.0, 4.0), (1.7, 1.7))
     noise = torch.randn(200, 64, 64, generator=torch.Generator().manual_seed(7))
     assert float(operator.apply(noise).var()) == pytest.approx(operator.mean_noise_gain(), rel=0.05)
 
 
 def test_gradients_flow_through_every_inverse():
-    operator = SpatialOperator.from_point_spread((8, 9), (2, 3), (4.0, 3.0), (1.7, 1.3))
+    operator = SpatialOperator.from_psf((8, 9), (2, 3), (4.0, 3.0), (1.7, 1.3))
     y = torch.rand(2, 2, 3, dtype=torch.float64, requires_grad=True)
     x = torch.rand(2, 8, 9, dtype=torch.float64, requires_grad=True)
     for function, argument in [
@@ -110,17 +110,15 @@ def test_gradients_flow_through_every_inverse():
 
 def test_spectral_operator():
     generator = torch.Generator().manual_seed(8)
-    response = torch.rand(3, 7, dtype=torch.float64, generator=generator)
-    operator = SpectralOperator(response)
+    srf = torch.rand(3, 7, dtype=torch.float64, generator=generator)
+    operator = SpectralOperator(srf)
     cube = torch.rand(2, 7, 4, 5, dtype=torch.float64, generator=generator)
     msi = torch.rand(2, 3, 4, 5, dtype=torch.float64, generator=generator)
-    torch.testing.assert_close(operator.apply(cube), torch.einsum("mc,bchw->bmhw", response, cube))
+    torch.testing.assert_close(operator.apply(cube), torch.einsum("mc,bchw->bmhw", srf, cube))
     torch.testing.assert_close((operator.apply(cube) * msi).sum(), (cube * operator.adjoint(msi)).sum())
-    torch.testing.assert_close(
-        operator.pseudo_inverse(msi), torch.einsum("cm,bmhw->bchw", torch.linalg.pinv(response), msi)
-    )
+    torch.testing.assert_close(operator.pseudo_inverse(msi), torch.einsum("cm,bmhw->bchw", torch.linalg.pinv(srf), msi))
 
 
 def test_pseudo_inverse_of_a_rank_deficient_response_is_finite():
-    response = torch.tensor([[1.0, 1.0, 0.0], [1.0, 1.0, 0.0]])
-    assert torch.isfinite(SpectralOperator(response).pseudo_inverse(torch.rand(2, 3, 3))).all()
+    srf = torch.tensor([[1.0, 1.0, 0.0], [1.0, 1.0, 0.0]])
+    assert torch.isfinite(SpectralOperator(srf).pseudo_inverse(torch.rand(2, 3, 3))).all()

@@ -9,7 +9,7 @@ from tests.physics.scenes import real_folder
 
 from hyperfuse.io.cube import make_cube
 from hyperfuse.physics.simulate import simulate_pair
-from hyperfuse.physics.srf import find_response
+from hyperfuse.physics.srf import find_srf
 
 pytestmark = pytest.mark.real
 CAMERA_REACHES_INTO_THE_INFRARED = "ignore:the HSI covers:UserWarning"
@@ -24,7 +24,7 @@ def test_cave_and_nikon_are_plain_interpolation() -> None:
     wavelength = scene["wavelength_nm"]
     expected = np.stack([np.interp(wavelength, table[:, 0], table[:, i]) for i in (1, 2, 3)])
     expected /= expected.sum(axis=1, keepdims=True)
-    np.testing.assert_allclose(find_response(camera, wavelength).weights, expected, rtol=1e-12)
+    np.testing.assert_allclose(find_srf(camera, wavelength).weights, expected, rtol=1e-12)
 
     values = scene["cube"].transpose(2, 0, 1) / 65535
     pair = simulate_pair(make_cube(values, wavelength_nm=wavelength), 8, camera)
@@ -36,10 +36,10 @@ def test_cave_and_nikon_are_plain_interpolation() -> None:
 def test_matrix_for_the_real_pair() -> None:
     folder = real_folder()
     scene = np.load(folder / "test" / "paris_hyperion.npz")
-    response = find_response(folder.parent / "responses" / "ali_on_hyperion.csv", scene["wavelength_nm"])
-    assert response.weights.shape == (9, 128)
-    np.testing.assert_allclose(response.weights.sum(axis=1), 1)
-    assert response.wavelength_nm is not None and (np.diff(response.wavelength_nm) > 0).sum() >= 7
+    srf = find_srf(folder.parent / "responses" / "ali_on_hyperion.csv", scene["wavelength_nm"])
+    assert srf.weights.shape == (9, 128)
+    np.testing.assert_allclose(srf.weights.sum(axis=1), 1)
+    assert srf.wavelength_nm is not None and (np.diff(srf.wavelength_nm) > 0).sum() >= 7
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_matrix_for_the_real_pair() -> None:
 def test_sentinel_on_real_bands(scene: str, uncovered: tuple[str, ...]) -> None:
     data = np.load(real_folder() / f"{scene}.npz")
     wavelength = data["wavelength_nm"]
-    response = find_response("Sentinel-2A", wavelength, skip_uncovered=True)
-    assert response.uncovered == uncovered
-    assert response.wavelength_nm is not None
-    np.testing.assert_allclose(response.weights @ wavelength, response.wavelength_nm, atol=4)
+    srf = find_srf("Sentinel-2A", wavelength, skip_uncovered=True)
+    assert srf.uncovered == uncovered
+    assert srf.wavelength_nm is not None
+    np.testing.assert_allclose(srf.weights @ wavelength, srf.wavelength_nm, atol=4)

@@ -14,7 +14,7 @@ from tests.physics.degradation_oracles import blurred
 from tests.physics.scenes import TRANSFORM, small_reference
 from typer.testing import CliRunner
 
-from hyperfuse.cli.pairs import RESPONSE_HELP
+from hyperfuse.cli.pairs import SRF_HELP
 from hyperfuse.cli.pairs import simulate as simulate_command
 from hyperfuse.errors import BandError, CubeFileError, CubeWriteError, OptionError
 from hyperfuse.io.cube import make_cube
@@ -22,7 +22,7 @@ from hyperfuse.io.files import open_cube, write_cube
 from hyperfuse.physics import simulated_files
 from hyperfuse.physics.simulate import read_simulation_record, simulate_pair
 from hyperfuse.physics.simulated_files import OUTPUTS, simulate
-from hyperfuse.physics.srf_curves import known_responses
+from hyperfuse.physics.srf_curves import known_srfs
 
 
 @pytest.fixture
@@ -226,7 +226,7 @@ def test_record_with_an_unknown_key_or_wrong_sizes(reference_file: Path, tmp_pat
 
 
 def test_help_names_every_response() -> None:
-    for name in known_responses():
+    for name in known_srfs():
         satellite, _, instrument = name.partition(" ")
         family, _, number = satellite.rpartition("-")
-        assert family in RESPONSE_HELP and number in RESPONSE_HELP and instrument in RESPONSE_HELP
+        assert family in SRF_HELP and number in SRF_HELP and instrument in SRF_HELP

@@ -18,7 +18,7 @@ from hyperfuse.errors import OptionError, ValueRangeError
 from hyperfuse.io.cube import make_cube, physical_values
 from hyperfuse.io.grid import grid_of, place
 from hyperfuse.physics import blur as streaming_blur
-from hyperfuse.physics.psf import point_spread_matrix
+from hyperfuse.physics.psf import psf_matrix
 from hyperfuse.physics.simulate import SimulationRecord, simulate_pair
 
 # Scale, and the smallest size of image in which it has a few coarse pixels.
@@ -223,7 +223,7 @@ def test_observation_rebuilds_the_operators_and_the_pair() -> None:
     again = simulate_pair(reference, **record.simulation_arguments())
     np.testing.assert_array_equal(again.hsi.values, pair.hsi.values)
     np.testing.assert_array_equal(again.msi.values, pair.msi.values)
-    rows, columns = (point_spread_matrix(*record.axis_arguments(axis)).numpy() for axis in (0, 1))
+    rows, columns = (psf_matrix(*record.axis_arguments(axis)).numpy() for axis in (0, 1))
     clean = simulate_pair(reference, 3.2, "rgb", psf_fwhm=3.0, shift=(0.25, -0.5))
     np.testing.assert_allclose(rows @ reference.values @ columns.T, clean.hsi.values, rtol=2e-7)
 
@@ -292,7 +292,7 @@ def test_any_scale_keeps_range_and_extent(p: int, q: int, extra: tuple[int, int]
 )
 def test_impossible_options(options: dict[str, object], words: str) -> None:
     with pytest.raises(OptionError) as error:
-        simulate_pair(small_reference(4, 24, 32), **({"scale": 4, "response": MEAN_OF_TWO} | options))  # type: ignore[arg-type]
+        simulate_pair(small_reference(4, 24, 32), **({"scale": 4, "srf": MEAN_OF_TWO} | options))  # type: ignore[arg-type]
     assert words in str(error.value)
 
 

@@ -166,11 +166,11 @@ def test_a_network_is_judged_where_its_weights_are_at_hand(folder: Path, tmp_pat
     write_cube(fused.isel(band=slice(0, 7)), tmp_path / "few.tif")
     page = tmp_path / "report.html"
     findings = write_quality_report(tmp_path / "fused.tif", page, **files)
-    assert "give its folder with --weights" in findings.once_more.why_not
+    assert "give its folder with --weights" in findings.reduced_resolution.why_not
     findings = write_quality_report(tmp_path / "fused.tif", page, **files, weights=tmp_path / "weights", overwrite=True)
-    assert findings.once_more.scores is not None
+    assert findings.reduced_resolution.scores is not None
     findings = write_quality_report(tmp_path / "few.tif", page, **files, weights=tmp_path / "weights", overwrite=True)
-    assert "does not take the bands that are left: 7 hsi bands" in findings.once_more.why_not
+    assert "does not take the bands that are left: 7 hsi bands" in findings.reduced_resolution.why_not
     MimoSst(MimoSstConfig(bands=12, msi_bands=4, width=4)).save_pretrained(tmp_path / "other")
     with pytest.raises(OptionError, match="the weights that fused it"):
         write_quality_report(tmp_path / "fused.tif", page, **files, weights=tmp_path / "other", overwrite=True)
@@ -226,7 +226,7 @@ def test_images_without_georeference_cover_the_same_ground(folder: Path, tmp_pat
     files = {name: InputFile(tmp_path / f"{name}.npy", band_axis=0) for name in ("hsi", "msi")}
     findings = write_quality_report(InputFile(tmp_path / "fused.npy", band_axis=0), page, **files)
     assert findings.consistency.with_hsi.relative < 0.05
-    assert findings.once_more.scores is None
+    assert findings.reduced_resolution.scores is None
     assert "does not say what fused it" in page.read_text()
     assert "no block is whole" not in page.read_text()
     without_blocks = replace(findings.without_reference, khan_distortion=None, hqnr=None)
@@ -274,7 +274,7 @@ def test_the_record_is_read_back() -> None:
     )
     found = recorded_choices(cube)
     assert (found.method, found.estimate, found.psf_fwhm, found.shift) == ("gsa", False, 4.5, (0.5, -1.0))
-    assert (found.trusts_hsi, found.response, found.consistency, found.local_shift) == (True, "a b.csv", True, False)
+    assert (found.trusts_hsi, found.srf, found.consistency, found.local_shift) == (True, "a b.csv", True, False)
     cube.attrs["hyperfuse_options"] = "psf_fwhm=__import__('os') shift=(1,2,3)"
     found = recorded_choices(cube)
     assert (found.psf_fwhm, found.shift) == (None, None)

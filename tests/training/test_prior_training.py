@@ -13,7 +13,7 @@ import torch
 from tests.training.tiny_experiments import write_experiment
 
 from hyperfuse import fuse
-from hyperfuse.data.pair_settings import BeliefSettings
+from hyperfuse.data.pair_settings import PerturbationSettings
 from hyperfuse.data.sampler import draw_batch
 from hyperfuse.errors import OptionError, TrainingError
 from hyperfuse.fusion.network import load_network
@@ -81,7 +81,7 @@ def test_interrupted_and_resumed_it_ends_with_the_same_bits(
 def test_belief_changes_nothing_but_what_is_believed(experiment: Experiment) -> None:
     buckets = gather_scenes(experiment, with_cases=False).buckets
     settings = experiment.simulation
-    told = settings.model_copy(update={"belief": None})
+    told = settings.model_copy(update={"perturbation": None})
     misled, truth = (draw_batch(buckets, each, seed=1, draw=2, batch_size=2) for each in (settings, told))
     for name in ("hsi", "msi", "reference", "sigma", "shift", "hsi_noise", "msi_noise"):
         assert torch.equal(getattr(misled, name), getattr(truth, name)), name
@@ -93,7 +93,7 @@ def test_belief_changes_nothing_but_what_is_believed(experiment: Experiment) -> 
 
 def test_noise_is_believed_where_there_is_none(experiment: Experiment) -> None:
     buckets = gather_scenes(experiment, with_cases=False).buckets
-    changes = {"snr_hsi_db": None, "snr_msi_db": None, "belief": BeliefSettings(floor=0.01)}
+    changes = {"snr_hsi_db": None, "snr_msi_db": None, "perturbation": PerturbationSettings(floor=0.01)}
     batch = draw_batch(buckets, experiment.simulation.model_copy(update=changes), seed=0, draw=0, batch_size=4)
     assert bool((batch.hsi_noise == 0).all())
     assert bool((batch.believed[:, 3:] > 0).all())

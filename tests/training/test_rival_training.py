@@ -13,7 +13,7 @@ from hyperfuse import fuse, fuse_files, make_cube, open_cube, write_cube
 from hyperfuse.errors import BandError, OptionError
 from hyperfuse.fusion import memory
 from hyperfuse.fusion.network import load_network
-from hyperfuse.models.baselines.catalogue import RIVALS, rival_preset
+from hyperfuse.models.baselines.catalogue import BASELINES, baseline_preset
 from hyperfuse.models.baselines.mimo_sst import MimoSst, MimoSstConfig, ScaleOutputs, loss_over_scales
 from hyperfuse.training.experiment import Experiment, LoopSettings, read_experiment
 from hyperfuse.training.finetune import freeze_parts
@@ -47,8 +47,8 @@ def test_every_rival_is_trained_saved_and_fuses(path: Path, tmp_path: Path, kind
     assert outcome.finished
     assert np.isfinite(outcome.best_psnr_db)
     network = load_network(str(tmp_path / "run/weights"))
-    assert type(network) is RIVALS[kind]
-    fresh = RIVALS[kind](experiment.network)
+    assert type(network) is BASELINES[kind]
+    fresh = BASELINES[kind](experiment.network)
     assert any(not torch.equal(value, fresh.state_dict()[name]) for name, value in network.state_dict().items())
     with torch.no_grad():
         assert network(torch.rand(1, 9, 4, 5), torch.rand(1, 3, 14, 17)).shape == (1, 9, 14, 17)
@@ -83,8 +83,8 @@ def test_mimo_sst_learns_by_its_own_loss_and_others_by_ours() -> None:
     torch.manual_seed(0)
     hsi, msi, reference = torch.rand(2, 5, 4, 4), torch.rand(2, 3, 16, 16), torch.rand(2, 5, 16, 16)
     network = MimoSst(MimoSstConfig(bands=5, msi_bands=3, width=4))
-    response, believed = torch.rand(2, 3, 5), torch.zeros(2, 5)
-    outputs = NetworkOnBatch(network)(hsi, msi, None, None, None, response, believed, 4.0)
+    srf, believed = torch.rand(2, 3, 5), torch.zeros(2, 5)
+    outputs = NetworkOnBatch(network)(hsi, msi, None, None, None, srf, believed, 4.0)
     assert isinstance(outputs, ScaleOutputs)
     assert training_loss(outputs, reference, LoopSettings()) == loss_over_scales(outputs, reference)
     assert training_loss(outputs.full, reference, LoopSettings()) == fusion_loss(outputs.full, reference, 0.1)
@@ -92,7 +92,7 @@ def test_mimo_sst_learns_by_its_own_loss_and_others_by_ours() -> None:
 
 def test_presets_of_rivals_are_known_and_can_be_changed(path: Path) -> None:
     network = read_experiment(path, ['network={preset="mimo-sst", idle_layers=false, width=8}']).network
-    assert network == rival_preset("mimo-sst").model_copy(update={"idle_layers": False, "width": 8})
+    assert network == baseline_preset("mimo-sst").model_copy(update={"idle_layers": False, "width": 8})
     for name in ("mimo_sst_small", "dspnet_thin"):
         ours, theirs = (
             read_experiment(EXPERIMENTS / "small_cpu.toml"),

@@ -34,7 +34,7 @@ stride = 8
 
 [simulation]
 scale = 4
-responses = "random"
+srfs = "random"
 msi_bands = 3
 
 [optimiser]

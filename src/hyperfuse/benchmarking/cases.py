@@ -43,7 +43,7 @@ from hyperfuse.io.grid import grid_of
 from hyperfuse.physics.observation import Observation, known_observation
 from hyperfuse.physics.psf import exact_scale, largest_crop
 from hyperfuse.physics.simulate import Simulation, require_signal_to_noise, simulate_pair
-from hyperfuse.physics.srf import response_for
+from hyperfuse.physics.srf import srf_for
 from hyperfuse.physics.srf_curves import named_curves
 
 AS_RECORDED = "as recorded"
@@ -79,12 +79,12 @@ class CaseName:
 
     dataset: str
     scene: str
-    response: str
+    srf: str
     scale: float
     condition: str
 
     def __str__(self) -> str:
-        return ", ".join(dict.fromkeys([self.scene, self.response, f"x{self.scale:g}", self.condition]))
+        return ", ".join(dict.fromkeys([self.scene, self.srf, f"x{self.scale:g}", self.condition]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -207,7 +207,7 @@ class ScoredScene:
     scene: Scene
     rows: slice
     columns: slice
-    responses: tuple[str, ...]
+    srfs: tuple[str, ...]
     overlapping: bool = False
     """Whether networks trained by the same split have seen these pixels."""
 
@@ -229,7 +229,7 @@ class ScoredScene:
 
 
 def choose_scenes(
-    wanted: Sequence[str], responses: Sequence[str], split: SplitKind = "disjoint", folder: Path | None = None
+    wanted: Sequence[str], srfs: Sequence[str], split: SplitKind = "disjoint", folder: Path | None = None
 ) -> list[ScoredScene]:
     """Every scene of every source, in the order asked for; `responses` are for sources that name none of their own."""
     chosen: list[ScoredScene] = []
@@ -237,15 +237,15 @@ def choose_scenes(
         name, source, own = _parts(text)
         scenes = load_scenes(source, folder)
         parts = split_scenes(scenes, split) if dataset_named(source) else keep_for_testing(scenes)
-        wanted_responses = tuple(dict.fromkeys(own or responses))
-        _require_different_names(wanted_responses)
-        chosen += _scored(scenes, parts, name or _name_of(source), wanted_responses)
+        wanted_srfs = tuple(dict.fromkeys(own or srfs))
+        _require_different_names(wanted_srfs)
+        chosen += _scored(scenes, parts, name or _name_of(source), wanted_srfs)
     _require_different(chosen)
     return chosen
 
 
-def _scored(scenes: Sequence[Scene], parts: Split, dataset: str, responses: tuple[str, ...]) -> list[ScoredScene]:
-    if not responses:
+def _scored(scenes: Sequence[Scene], parts: Split, dataset: str, srfs: tuple[str, ...]) -> list[ScoredScene]:
+    if not srfs:
         raise OptionError(f"no response for the scenes of {dataset}", "--responses, or @RESPONSE behind the source")
     blocks = [block.scene for block in parts.test]
     scored = []
@@ -253,7 +253,7 @@ def _scored(scenes: Sequence[Scene], parts: Split, dataset: str, responses: tupl
         scene = scenes[block.scene]
         alone = blocks.count(block.scene) == 1
         name = scene.name if alone else f"{scene.name}[{block.top},{block.left}]"
-        scored.append(ScoredScene(dataset, name, scene, block.rows, block.columns, responses, parts.overlapping))
+        scored.append(ScoredScene(dataset, name, scene, block.rows, block.columns, srfs, parts.overlapping))
     return scored
 
 
@@ -266,7 +266,7 @@ def _parts(text: str) -> tuple[str, str, list[str]]:
         name = ""
     if not source.strip():
         raise OptionError(f"scenes {text!r}", SOURCE_FORM)
-    return name.strip(), source.strip(), listed_responses(listed)
+    return name.strip(), source.strip(), listed_srfs(listed)
 
 
 def _name_of(source: str) -> str:
@@ -277,18 +277,18 @@ def _name_of(source: str) -> str:
     return path.name if path.is_dir() else path.absolute().parent.name
 
 
-def listed_responses(text: str) -> list[str]:
+def listed_srfs(text: str) -> list[str]:
     """Parted at commas, but not within a choice of bands: `Sentinel-2A:B2,B3,rgb` are two responses."""
     found: list[str] = []
     for part in (each.strip() for each in text.split(",") if each.strip()):
-        if found and ":" in found[-1] and not _is_response(part):
+        if found and ":" in found[-1] and not _is_srf(part):
             found[-1] += f",{part}"
         else:
             found.append(part)
     return found
 
 
-def _is_response(text: str) -> bool:
+def _is_srf(text: str) -> bool:
     if ":" in text or Path(text).suffix or Path(text).is_file():
         return True
     try:
@@ -298,13 +298,13 @@ def _is_response(text: str) -> bool:
     return True
 
 
-def response_name(response: str) -> str:
+def srf_name(srf: str) -> str:
     """What a response is called in results: files without folder and ending."""
-    return Path(response).stem
+    return Path(srf).stem
 
 
-def _require_different_names(responses: Sequence[str]) -> None:
-    names = [response_name(response) for response in responses]
+def _require_different_names(srfs: Sequence[str]) -> None:
+    names = [srf_name(srf) for srf in srfs]
     if doubles := [name for name in names if names.count(name) > 1]:
         raise OptionError(f"two responses called {doubles[0]}", "files whose names differ", "rename one of the two")
 
@@ -331,12 +331,12 @@ def reference_cube(scored: ScoredScene) -> xr.DataArray:
     return make_cube(scored.values, wavelength_nm=centres, fwhm_nm=scene.fwhm_nm)
 
 
-def covers(reference: xr.DataArray, response: str) -> bool:
+def covers(reference: xr.DataArray, srf: str) -> bool:
     """Whether the scene has the bands that the response needs; a response that does not exist at all is an error."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            response_for(reference, response)
+            srf_for(reference, srf)
         except BandError:
             return False
     return True
@@ -350,14 +350,14 @@ def has_room(size: tuple[int, int], scale: float) -> bool:
         return False
 
 
-def simulated_case(scored: ScoredScene, response: str, scale: float, condition: Condition, seed: int = 0) -> CasePair:
+def simulated_case(scored: ScoredScene, srf: str, scale: float, condition: Condition, seed: int = 0) -> CasePair:
     reference = reference_cube(scored)
     hsi_db, msi_db = condition.noise_db or (None, None)
     with warnings.catch_warnings():
         # The protocol itself says that scenes are cropped, and that of a camera's curve the covered part counts.
         warnings.simplefilter("ignore")
         made = simulate_pair(
-            reference, scale, response, shift=condition.shift, snr_hsi_db=hsi_db, snr_msi_db=msi_db, seed=seed
+            reference, scale, srf, shift=condition.shift, snr_hsi_db=hsi_db, snr_msi_db=msi_db, seed=seed
         )
     known = scored.scene.wavelength_nm is not None
     hsi, msi, fine = (cube if known else make_cube(cube.values) for cube in (made.hsi, made.msi, made.reference))
@@ -367,7 +367,7 @@ def simulated_case(scored: ScoredScene, response: str, scale: float, condition: 
 def _truth(made: Simulation) -> Observation:
     record = made.record
     return known_observation(
-        torch.from_numpy(record.find_response().weights),
+        torch.from_numpy(record.find_srf().weights),
         record.scale,
         sigma=record.psf_sigma,
         shift=record.shift,

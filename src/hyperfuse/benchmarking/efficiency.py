@@ -30,8 +30,8 @@ from hyperfuse.methods.catalogue import DEFAULT, METHODS
 from hyperfuse.methods.run import fuse_arrays
 from hyperfuse.methods.universal import shipped_network
 from hyperfuse.models.analysis import count_parameters, multiply_adds, performed_multiply_adds
-from hyperfuse.models.baselines.base import RivalNetwork
-from hyperfuse.models.baselines.catalogue import RIVAL_PRESETS, AnyNetwork, AnyRivalConfig, build_rival
+from hyperfuse.models.baselines.base import BaselineNetwork
+from hyperfuse.models.baselines.catalogue import BASELINE_PRESETS, AnyNetwork, AnyBaselineConfig, build_baseline
 from hyperfuse.models.config import PRESETS, NetworkConfig
 from hyperfuse.models.ssa import FusionNetwork
 from hyperfuse.physics.observation import Observation, known_observation
@@ -263,7 +263,7 @@ def _nothing() -> None:
     """A processor's work is done when the call returns."""
 
 
-NETWORK, RIVAL, METHOD = "network", "rival", "method"
+NETWORK, BASELINE, METHOD = "network", "rival", "method"
 # Folders of weights are often called so; then the run that they belong to says more.
 NAMELESS = ("weights", "best")
 Run = Callable[[], Tensor]
@@ -311,11 +311,11 @@ class PairSize:
         return hsi, torch.rand(self.msi_bands, self.side, self.side, generator=generator)
 
     def observation(self) -> Observation:
-        response = torch.zeros(self.msi_bands, self.bands, dtype=torch.float64)
+        srf = torch.zeros(self.msi_bands, self.bands, dtype=torch.float64)
         for band in range(self.bands):
-            response[band * self.msi_bands // self.bands, band] = 1.0
-        response = response / response.sum(dim=1, keepdim=True).clamp_min(1.0)
-        return known_observation(response, self.side / self.coarse_side)
+            srf[band * self.msi_bands // self.bands, band] = 1.0
+        srf = srf / srf.sum(dim=1, keepdim=True).clamp_min(1.0)
+        return known_observation(srf, self.side / self.coarse_side)
 
 
 @dataclass(frozen=True, eq=False)
@@ -326,7 +326,7 @@ class Subject:
 
     name: str
     kind: str
-    config: NetworkConfig | AnyRivalConfig | None = None
+    config: NetworkConfig | AnyBaselineConfig | None = None
     trained: AnyNetwork | None = None
 
     def fits(self, size: PairSize) -> bool:
@@ -360,7 +360,7 @@ class Subject:
         if network is None:
             return lambda: fuse_arrays(hsi, msi, observation, self.name)
         network = network.eval().to(device)
-        if self.trained is not None and not isinstance(network, RivalNetwork):
+        if self.trained is not None and not isinstance(network, BaselineNetwork):
             wavelength_nm = torch.linspace(450.0, 900.0, size.bands, dtype=torch.float64)
             return lambda: fuse_with_network(network, hsi, msi, observation, wavelength_nm)
         batch = hsi[None].to(device), msi[None].to(device)
@@ -377,10 +377,10 @@ class Subject:
             return self.trained
         config = _for_bands(self.config, size)
         with torch.device(device):
-            return FusionNetwork(config) if isinstance(config, NetworkConfig) else build_rival(config)
+            return FusionNetwork(config) if isinstance(config, NetworkConfig) else build_baseline(config)
 
 
-def _for_bands(config: NetworkConfig | AnyRivalConfig, size: PairSize) -> NetworkConfig | AnyRivalConfig:
+def _for_bands(config: NetworkConfig | AnyBaselineConfig, size: PairSize) -> NetworkConfig | AnyBaselineConfig:
     return config if isinstance(config, NetworkConfig) else config.with_bands(size.bands, size.msi_bands)
 
 
@@ -389,7 +389,7 @@ def find_subjects(
 ) -> list[Subject]:
     """All presets and all methods where none are named; an empty list names none."""
     known: dict[str, Subject] = {name: Subject(name, NETWORK, config) for name, config in PRESETS.items()}
-    known |= {name: Subject(name, RIVAL, config) for name, config in RIVAL_PRESETS.items()}
+    known |= {name: Subject(name, BASELINE, config) for name, config in BASELINE_PRESETS.items()}
     chosen = [_named(known, name, "network") for name in (known if networks is None else networks)]
     listed = {name: Subject(name, METHOD) for name in METHODS}
     chosen += [_named(listed, name, "method") for name in (listed if methods is None else methods)]
@@ -409,7 +409,7 @@ def _from_folder(folder: str) -> Subject:
     network = load_network(folder)
     path = Path(folder)
     name = path.parent.name if path.name in NAMELESS else path.name
-    return Subject(name, RIVAL if isinstance(network, RivalNetwork) else NETWORK, trained=network)
+    return Subject(name, BASELINE if isinstance(network, BaselineNetwork) else NETWORK, trained=network)
 
 
 def _distinct(subjects: list[Subject]) -> list[Subject]:

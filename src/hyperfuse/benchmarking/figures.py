@@ -344,7 +344,7 @@ def chart_panels(results: Sequence[Result]) -> dict[Panel, list[Result]]:
     panels: dict[Panel, list[Result]] = {}
     shown = BLIND if any(result.knowledge == BLIND for result in results) else ORACLE
     for result in (result for result in results if result.knowledge == shown):
-        panels.setdefault((result.case.dataset, result.case.response, result.case.condition), []).append(result)
+        panels.setdefault((result.case.dataset, result.case.srf, result.case.condition), []).append(result)
     return {key: found for key, found in panels.items() if len({result.case.scale for result in found}) > 1}
 
 

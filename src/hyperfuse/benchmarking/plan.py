@@ -20,7 +20,7 @@ from hyperfuse.benchmarking.cases import (
     has_room,
     read_pairs,
     reference_cube,
-    response_name,
+    srf_name,
     simulated_case,
 )
 from hyperfuse.benchmarking.models import BLIND, ORACLE, Competitor, find_competitors
@@ -73,7 +73,7 @@ def make_plan(
     methods: Sequence[str],
     weights: Sequence[str],
     scales: Sequence[float],
-    responses: Sequence[str],
+    srfs: Sequence[str],
     noise: Sequence[tuple[float, float]],
     shift: Sequence[tuple[float, float]],
     clean: bool,
@@ -93,7 +93,7 @@ def make_plan(
     competitors = find_competitors(methods, weights)
     recorded = read_pairs(pairs)
     scales = list(dict.fromkeys(map(float, scales)))
-    chosen = choose_scenes(scenes, responses, split, scenes_folder) if scenes else []
+    chosen = choose_scenes(scenes, srfs, split, scenes_folder) if scenes else []
     left_out: list[str] = []
     cases = list(_simulated(chosen, scales, conditions, tuple(knowledge), seed, left_out))
     cases += _recorded(recorded, scales, left_out)
@@ -103,7 +103,7 @@ def make_plan(
         )
     described = {
         "protocol": PROTOCOL,
-        "scenes": {f"{scene.dataset}/{scene.name}": [scene.digest, list(scene.responses)] for scene in chosen},
+        "scenes": {f"{scene.dataset}/{scene.name}": [scene.digest, list(scene.srfs)] for scene in chosen},
         "pairs": {pair.name: pair.digest for pair in recorded},
         "competitors": {each.name: each.digest or each.method for each in competitors},
         "scales": scales,
@@ -136,19 +136,19 @@ def _simulated(
         size = (reference.sizes["y"], reference.sizes["x"])
         fitting = [scale for scale in scales if has_room(size, scale)]
         left_out += [f"{scored.name} has no room for x{scale:g}" for scale in scales if scale not in fitting]
-        for response in scored.responses:
-            if not covers(reference, response):
-                left_out.append(f"{scored.name} does not cover {response}")
+        for srf in scored.srfs:
+            if not covers(reference, srf):
+                left_out.append(f"{scored.name} does not cover {srf}")
                 continue
             for scale in fitting:
                 for condition in conditions:
                     require_shift(condition.shift, largest_crop(size, exact_scale(scale)).fine_size)
-                    name = CaseName(scored.dataset, scored.name, response_name(response), float(scale), condition.name)
-                    yield PlannedCase(name, knowledge, _maker(scored, response, scale, condition, seed))
+                    name = CaseName(scored.dataset, scored.name, srf_name(srf), float(scale), condition.name)
+                    yield PlannedCase(name, knowledge, _maker(scored, srf, scale, condition, seed))
 
 
-def _maker(scored: ScoredScene, response: str, scale: float, condition: Condition, seed: int) -> Callable[[], CasePair]:
-    return lambda: simulated_case(scored, response, scale, condition, seed)
+def _maker(scored: ScoredScene, srf: str, scale: float, condition: Condition, seed: int) -> Callable[[], CasePair]:
+    return lambda: simulated_case(scored, srf, scale, condition, seed)
 
 
 def _recorded(pairs: Sequence[RecordedPair], scales: Sequence[float], left_out: list[str]) -> Iterable[PlannedCase]:

@@ -143,10 +143,10 @@ def condition_table(results: Sequence[Result]) -> Iterator[str]:
     """A row per entrant: means over all cases of one condition, and distances to the best of the others in every case."""
     table = scored_by_entrant(results)
     cases = list(dict.fromkeys(result.case for result in results))
-    rivals = [knowledge for knowledge in (ORACLE, BLIND) if any(entrant.knowledge == knowledge for entrant in table)]
-    distances = "".join(f" over the best other {knowledge}: mean, worst dB |" for knowledge in rivals)
+    baselines = [knowledge for knowledge in (ORACLE, BLIND) if any(entrant.knowledge == knowledge for entrant in table)]
+    distances = "".join(f" over the best other {knowledge}: mean, worst dB |" for knowledge in baselines)
     yield f"| | cases | PSNR dB | SAM deg | ERGAS | SSIM | seconds | CPU s | MB |{distances}"
-    yield "|---|" + "---:|" * 8 + "---|" * len(rivals)
+    yield "|---|" + "---:|" * 8 + "---|" * len(baselines)
     for entrant, scored in table.items():
         if not scored:
             continue
@@ -160,7 +160,7 @@ def condition_table(results: Sequence[Result]) -> Iterator[str]:
             _mean(spread(rows, lambda result: result.seconds), 2, with_deviation=False),
             _mean(spread(rows, lambda result: result.cpu_seconds), 2, with_deviation=False),
             _mean(spread(rows, _megabytes), 0, with_deviation=False),
-            *(_distance(distance_to_best_other(table, entrant, knowledge, cases)) for knowledge in rivals),
+            *(_distance(distance_to_best_other(table, entrant, knowledge, cases)) for knowledge in baselines),
         ]
         yield f"| {entrant.label} | " + " | ".join(cells) + " |"
     if len({len(scored) for scored in table.values() if scored}) > 1:
@@ -229,7 +229,7 @@ def _distance(found: Distance | None) -> str:
 
 
 def _short(case: CaseName) -> str:
-    return f"{case.scene}, {case.response}, x{case.scale:g}"
+    return f"{case.scene}, {case.srf}, x{case.scale:g}"
 
 
 def _megabytes(result: Result) -> float | None:

@@ -56,7 +56,7 @@ class TableRow:
 @dataclass(frozen=True)
 class PaperTable:
     dataset: str
-    response: str
+    srf: str
     condition: str
     knowledge: str
     columns: list[str]
@@ -72,7 +72,7 @@ class PaperTable:
     @property
     def title(self) -> str:
         scenes = f"{self.scenes} scene{'s' * (self.scenes > 1)}"
-        words = [self.dataset, self.response, self.condition, self.knowledge, scenes]
+        words = [self.dataset, self.srf, self.condition, self.knowledge, scenes]
         return ", ".join(dict.fromkeys(words))
 
 
@@ -80,13 +80,13 @@ def paper_tables(results: Sequence[Result], beside_paper: bool = False) -> list[
     """One for each data set, response, condition and knowledge, in the order of the results."""
     groups: dict[tuple[str, str, str, str], list[Result]] = {}
     for result in results:
-        key = (result.case.dataset, result.case.response, result.case.condition, result.knowledge)
+        key = (result.case.dataset, result.case.srf, result.case.condition, result.knowledge)
         groups.setdefault(key, []).append(result)
     return [_table(key, group, beside_paper) for key, group in groups.items()]
 
 
 def _table(key: tuple[str, str, str, str], results: Sequence[Result], beside_paper: bool) -> PaperTable:
-    dataset, response, condition, knowledge = key
+    dataset, srf, condition, knowledge = key
     columns = entrants(results)
     scales = sorted({result.case.scale for result in results})
     printed = (
@@ -106,7 +106,7 @@ def _table(key: tuple[str, str, str, str], results: Sequence[Result], beside_pap
     ]
     names = [column.competitor for column in columns] + [f"{method}, {AS_PRINTED}" for method in printed_methods]
     scenes = len({result.case.scene for result in results})
-    return PaperTable(dataset, response, condition, knowledge, names, rows, scenes, warnings_of(printed))
+    return PaperTable(dataset, srf, condition, knowledge, names, rows, scenes, warnings_of(printed))
 
 
 def _measured(
@@ -219,7 +219,7 @@ def tables_csv(tables: Sequence[PaperTable]) -> str:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(CSV_COLUMNS)
     for table in tables:
-        of_table = (table.dataset, table.response, table.condition, table.knowledge)
+        of_table = (table.dataset, table.srf, table.condition, table.knowledge)
         for row in table.rows:
             for name, cell in zip(table.columns, row.cells, strict=True):
                 if cell.found is not None:

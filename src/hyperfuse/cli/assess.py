@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from hyperfuse.cli.pairs import RESPONSE_HELP
+from hyperfuse.cli.pairs import SRF_HELP
 from hyperfuse.errors import OptionError
 
 
@@ -93,8 +93,8 @@ def report(
         str | None,
         typer.Option(metavar="FOLDER", help="The same for a trained network: the weights that FUSED was made by."),
     ] = None,
-    response: Annotated[
-        str | None, typer.Option(metavar="R", help="Known response of the MSI, not estimated. " + RESPONSE_HELP)
+    srf: Annotated[
+        str | None, typer.Option(metavar="R", help="Known response of the MSI, not estimated. " + SRF_HELP)
     ] = None,
     mask: Annotated[
         Path | None,
@@ -137,7 +137,7 @@ def report(
         hsi_mask=hsi_mask,
         method=method,
         weights=weights,
-        response=response,
+        srf=srf,
         overwrite=overwrite,
     )
     if as_json:

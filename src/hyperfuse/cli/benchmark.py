@@ -60,7 +60,7 @@ def benchmark(
     scales: Annotated[
         str, typer.Option(metavar="S,S", help="Fine over coarse, also fractions.", rich_help_panel=SIMULATION)
     ] = "4",
-    responses: Annotated[
+    srfs: Annotated[
         str,
         typer.Option(
             metavar="R,R",
@@ -127,7 +127,7 @@ def benchmark(
     [dim]hyperfuse benchmark --scenes 'test/*.npz' --scales 4,8 --responses rgb,rgb+nir --noise 30,40 -o scores[/dim]
     [dim]hyperfuse benchmark -o scores[/dim]         makes tables and figures of what is there again
     """
-    from hyperfuse.benchmarking.cases import listed_responses
+    from hyperfuse.benchmarking.cases import listed_srfs
     from hyperfuse.benchmarking.report import around_the_place, results_in, write_into, write_report
     from hyperfuse.benchmarking.results import FAILED
     from hyperfuse.benchmarking.summary import failures_in_words
@@ -143,7 +143,7 @@ def benchmark(
             methods=[] if methods == "none" else _listed(methods),
             weights=weights or [],
             scales=_listed(scales),
-            responses=listed_responses(responses),
+            srfs=listed_srfs(srfs),
             noise=[_two_numbers(text, "--noise") for text in noise or []],
             shift=[_two_numbers(text, "--shift") for text in shift or []],
             clean=clean,

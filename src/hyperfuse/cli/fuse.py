@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hyperfuse.cli import options as out
-from hyperfuse.cli.pairs import RESPONSE_HELP
+from hyperfuse.cli.pairs import SRF_HELP
 
 if TYPE_CHECKING:
     from hyperfuse.fusion.batch import PairOutcome
@@ -47,9 +47,9 @@ def fuse(
             rich_help_panel=OBSERVATION,
         ),
     ] = True,
-    response: Annotated[
+    srf: Annotated[
         str | None,
-        typer.Option(metavar="R", help="Known response, not estimated. " + RESPONSE_HELP, rich_help_panel=OBSERVATION),
+        typer.Option(metavar="R", help="Known response, not estimated. " + SRF_HELP, rich_help_panel=OBSERVATION),
     ] = None,
     psf_fwhm: Annotated[
         float | None,
@@ -200,7 +200,7 @@ def fuse(
         method=method,
         weights=weights,
         estimate=estimate,
-        response=response,
+        srf=srf,
         psf_fwhm=psf_fwhm,
         shift=shift,
         local_shift=local_shift,
@@ -277,7 +277,7 @@ def _report(request: FusionRequest, page: Path) -> None:
         mask=request.mask,
         hsi_mask=request.hsi_mask,
         weights=request.weights,
-        response=request.response,
+        srf=request.srf,
         overwrite=request.overwrite,
     )
     typer.echo(str(page))

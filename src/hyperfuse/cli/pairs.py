@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from hyperfuse.physics.observation import Observation
 
 
-RESPONSE_HELP = (
+SRF_HELP = (
     "How the MSI sees the spectrum. A sensor: Sentinel-2A, Sentinel-2B, Landsat-4/5/7/8/9, SPOT-1/2/3 (HRV1, HRV2), SPOT-4 "
     "(HRVIR1, HRVIR2), SPOT-5 (HRG1, HRG2), RapidEye, MODIS-Terra, MODIS-Aqua, ASTER, with a choice of bands if wanted "
     "(Sentinel-2A:B2,B3,B4,B8). Gaussian bands: rgb, rgb+nir, rgb+nir+swir. "
@@ -33,7 +33,7 @@ def simulate(
     ],
     out_dir: Annotated[Path, typer.Argument(help="Folder for hsi.tif, msi.tif, reference.tif and observation.json.")],
     scale: Annotated[str, typer.Option(help="How many fine pixels make a coarse one: 4, 3.2, 10/3.", metavar="S")],
-    response: Annotated[str, typer.Option(help=RESPONSE_HELP, metavar="R")],
+    srf: Annotated[str, typer.Option(help=SRF_HELP, metavar="R")],
     psf_fwhm: Annotated[
         float | None,
         typer.Option(help="Width of the Gaussian point spread (FWHM) in fine pixels.", show_default="the scale"),
@@ -66,7 +66,7 @@ def simulate(
         reference,
         out_dir,
         scale,
-        response,
+        srf,
         psf_fwhm,
         shift,
         snr_hsi,
@@ -78,11 +78,11 @@ def simulate(
         band_axis,
     )
     (height, width), (coarse_height, coarse_width) = record.fine_size, record.coarse_size
-    bands = len(record.response.weights[0])
+    bands = len(record.srf.weights[0])
     typer.echo(f"hsi        {bands} bands, {coarse_height}x{coarse_width}")
-    typer.echo(f"msi        {len(record.response.names)} bands ({', '.join(record.response.names)}), {height}x{width}")
-    if record.response.uncovered:
-        typer.echo(f"dropped    {', '.join(record.response.uncovered)} (not covered by the reference)")
+    typer.echo(f"msi        {len(record.srf.names)} bands ({', '.join(record.srf.names)}), {height}x{width}")
+    if record.srf.uncovered:
+        typer.echo(f"dropped    {', '.join(record.srf.uncovered)} (not covered by the reference)")
     for name in OUTPUTS:
         typer.echo(str(out_dir / name))
 
@@ -140,7 +140,7 @@ def _observation_table(observation: Observation) -> Table:
     }
     for name, text in rows.items():
         table.add_row(name, text)
-    for index, row in enumerate(observation.response):
+    for index, row in enumerate(observation.srf):
         strongest = int(row.argmax())
         table.add_row(f"response {index + 1}", f"peak at hsi band {strongest + 1}, sum {float(row.sum()):.4g}")
     for note in observation.notes:

@@ -95,7 +95,7 @@ def finetune(
     learning_rate: Annotated[float, typer.Option(help="At the start; falls to a tenth.")] = 1e-4,
     patch_size: Annotated[int, typer.Option(min=8, help="Fine pixels on a side of a training patch.")] = 64,
     scale: Annotated[float, typer.Option(help="Fine pixels per coarse pixel, in training and test.")] = 4.0,
-    response: Annotated[
+    srf: Annotated[
         str, typer.Option(metavar="R", help="Response of the simulated MSI, as in `hyperfuse simulate`.")
     ] = "rgb",
     batch_size: Annotated[int, typer.Option(min=1)] = 4,
@@ -125,7 +125,7 @@ def finetune(
         learning_rate=learning_rate,
         patch_size=patch_size,
         scale=scale,
-        response=response,
+        srf=srf,
         batch_size=batch_size,
         seed=seed,
         resume=resume,
@@ -268,7 +268,7 @@ def describe_network(
             "output_kernel_per_candidate": counts.per_candidate,
             "performed": counts.performed,
         },
-        "margin": network.margin._asdict(),
+        "receptive_field": network.receptive_field._asdict(),
     }
 
 

@@ -28,18 +28,18 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hyperfuse.data.pair_settings import (
-    RANDOM_RESPONSE,
+    RANDOM_SRF,
     BandSelection,
     BandTable,
     ScaleChoices,
     SimulationSettings,
     draw_selection,
-    random_response,
+    random_srf,
 )
 from hyperfuse.errors import BandError, OptionError
 from hyperfuse.physics.operators import SpatialOperator, mix_bands
 from hyperfuse.physics.psf import sigma_from_fwhm
-from hyperfuse.physics.srf import find_response
+from hyperfuse.physics.srf import find_srf
 
 LIKELY, SOMETIMES = 0.7, 0.5
 # The logarithm of the light is a sum of waves with so many turns along the spectrum, slow ones the strongest, times
@@ -73,7 +73,7 @@ __all__ = [
     "PairBatch",
     "SimulationSettings",
     "draw_plan",
-    "named_response",
+    "named_srf",
     "observe_patch",
 ]
 
@@ -95,7 +95,7 @@ class PairBatch:
     scale: float
     sigma: Tensor  # (B,) of the point spread
     shift: Tensor  # (B, 2): down, right
-    response: Tensor  # (B, M, C), rows sum to 1
+    srf: Tensor  # (B, M, C), rows sum to 1
     hsi_noise: Tensor  # (B,) standard deviation, 0 without noise
     msi_noise: Tensor  # (B,)
     believed: Tensor  # (B, 5): sigma, shift down and right, noise of hsi and msi, as a closed form is told them
@@ -124,7 +124,7 @@ class BatchPlan:
     bands: BandTable
     """Of the selection."""
     msi_bands: int
-    response: FloatArray | None
+    srf: FloatArray | None
     """(M, C) of a sensor known by name; None: each sample has a random one."""
 
     @property
@@ -140,7 +140,7 @@ class ObservedPatch:
     msi: Tensor
     sigma: float
     shift: tuple[float, float]
-    response: FloatArray
+    srf: FloatArray
     hsi_noise: float
     msi_noise: float
     believed: tuple[float, ...]
@@ -154,9 +154,9 @@ def draw_plan(
     selection = draw_selection(generator, settings.keep_bands, bands.count)
     kept = selection.of_bands(bands)
     name = _one_of(settings, for_kind)
-    response = None if name == RANDOM_RESPONSE else named_response(name, kept)
-    if response is not None:
-        return BatchPlan(patch_size, coarse_size, selection, kept, len(response), response)
+    srf = None if name == RANDOM_SRF else named_srf(name, kept)
+    if srf is not None:
+        return BatchPlan(patch_size, coarse_size, selection, kept, len(srf), srf)
     fewest, most = settings.msi_bands
     msi_bands = min(fewest + int(for_count * (most - fewest + 1)), kept.count)
     return BatchPlan(patch_size, coarse_size, selection, kept, msi_bands, None)
@@ -178,11 +178,11 @@ def observe_patch(
     sigma = sigma_from_fwhm(_between(settings.psf_fwhm, for_fwhm) * plan.scale)
     down, right = (settings.shift * (2 * part - 1) for part in for_shift)
     fine_size, coarse_size = (plan.patch_size,) * 2, (plan.coarse_size,) * 2
-    blur = SpatialOperator.from_point_spread(fine_size, coarse_size, (plan.scale,) * 2, (sigma,) * 2, (down, right))
-    response = plan.response
-    if response is None:
-        response = random_response(generator, plan.msi_bands, plan.bands.count, plan.bands.wavelength_nm)
-    hsi, msi = blur.apply(reference), mix_bands(torch.from_numpy(response), reference)
+    blur = SpatialOperator.from_psf(fine_size, coarse_size, (plan.scale,) * 2, (sigma,) * 2, (down, right))
+    srf = plan.srf
+    if srf is None:
+        srf = random_srf(generator, plan.msi_bands, plan.bands.count, plan.bands.wavelength_nm)
+    hsi, msi = blur.apply(reference), mix_bands(torch.from_numpy(srf), reference)
 
     hsi_noise = _noise_level(hsi, settings.snr_hsi_db, settings.noise_free, for_noise[:2])
     msi_noise = _noise_level(msi, settings.snr_msi_db, settings.noise_free, for_noise[2:])
@@ -190,7 +190,7 @@ def observe_patch(
     _add_noise(generator, msi, msi_noise)
     levels = (float(hsi.square().mean().sqrt()), float(msi.square().mean().sqrt()))
     believed = _believed(generator, settings, (sigma, down, right, hsi_noise, msi_noise), levels)
-    return ObservedPatch(hsi, msi, sigma, (down, right), response, hsi_noise, msi_noise, believed)
+    return ObservedPatch(hsi, msi, sigma, (down, right), srf, hsi_noise, msi_noise, believed)
 
 
 def coarse_pixels(settings: SimulationSettings, patch_size: int, part: float) -> int:
@@ -215,30 +215,30 @@ def coarse_pixels(settings: SimulationSettings, patch_size: int, part: float) ->
     return count
 
 
-def named_response(name: str, bands: BandTable) -> FloatArray | None:
+def named_srf(name: str, bands: BandTable) -> FloatArray | None:
     """(M, C) weights of a sensor's bands, or of a file's, that these hsi bands cover; None where they cover none or are
     unknown.
     """
     columns = [None if column is None else column.tobytes() for column in (bands.wavelength_nm, bands.fwhm_nm)]
-    return _named_response(name, bands.count, *columns)
+    return _named_srf(name, bands.count, *columns)
 
 
 # A sensor's curves on one set of bands take milliseconds; scenes come back, random selections of bands mostly do not.
 @lru_cache(maxsize=256)
-def _named_response(name: str, count: int, wavelength_nm: bytes | None, fwhm_nm: bytes | None) -> FloatArray | None:
+def _named_srf(name: str, count: int, wavelength_nm: bytes | None, fwhm_nm: bytes | None) -> FloatArray | None:
     wavelength, fwhm = (None if column is None else np.frombuffer(column) for column in (wavelength_nm, fwhm_nm))
     with warnings.catch_warnings():
         # That a camera's curve reaches beyond the scene would be said for every batch.
         warnings.simplefilter("ignore")
         try:
-            return find_response(name, wavelength, fwhm, np.ones(count, dtype=bool), skip_uncovered=True).weights
+            return find_srf(name, wavelength, fwhm, np.ones(count, dtype=bool), skip_uncovered=True).weights
         except BandError:
             return None
 
 
 def _one_of(settings: SimulationSettings, part: float) -> str:
-    heights = np.cumsum([choice.weight for choice in settings.responses])
-    return settings.responses[int(np.searchsorted(heights[:-1], part * heights[-1], side="right"))].name
+    heights = np.cumsum([choice.weight for choice in settings.srfs])
+    return settings.srfs[int(np.searchsorted(heights[:-1], part * heights[-1], side="right"))].name
 
 
 def _between(span: tuple[float, float], part: float) -> float:
@@ -272,12 +272,12 @@ def _believed(
     """Sigma, shift down and right, noise of hsi and msi, as an estimate might find them. Drawn last: nothing else
     changes.
     """
-    if settings.belief is None:
+    if settings.perturbation is None:
         return truth
     sigma, down, right, hsi_noise, msi_noise = truth
     errors = generator.standard_normal(5).clip(-2.5, 2.5)
-    floors = settings.belief.floor * generator.random(2) * levels
-    relative, absolute, noise = settings.belief.sigma, settings.belief.shift, settings.belief.noise
+    floors = settings.perturbation.floor * generator.random(2) * levels
+    relative, absolute, noise = settings.perturbation.sigma, settings.perturbation.shift, settings.perturbation.noise
     return (
         sigma * (1 + relative * errors[0]),
         down + absolute * errors[1],

@@ -119,7 +119,7 @@ HOLE_IN_SPACINGS = 2.5
 NEIGHBOURS = 11
 
 
-def random_response(
+def random_srf(
     generator: np.random.Generator, msi_bands: int, bands: int, wavelength_nm: FloatArray | None = None
 ) -> FloatArray:
     """(M, C) float64, rows sum to 1, sorted by centre. Without wavelengths they are smooth over the band index instead."""
@@ -194,7 +194,7 @@ def _log_uniform(generator: np.random.Generator, low: float, high: float) -> flo
     return math.exp(generator.uniform(math.log(low), math.log(high)))
 
 
-RANDOM_RESPONSE = "random"
+RANDOM_SRF = "random"
 LARGEST_SNR_DB = 300.0
 
 
@@ -250,7 +250,7 @@ Scale = Annotated[
 ]
 
 
-class ResponseChoice(_Table):
+class SRFChoice(_Table):
     """ "random", or whatever `find_response` takes: a sensor with or without a choice of its bands, "rgb+nir", a file."""
 
     name: Annotated[str, Field(min_length=1)]
@@ -258,14 +258,14 @@ class ResponseChoice(_Table):
 
 
 def _as_list(value: Any) -> Any:
-    return [value] if isinstance(value, str | dict | ResponseChoice) else value
+    return [value] if isinstance(value, str | dict | SRFChoice) else value
 
 
 def _as_choice(value: Any) -> Any:
     return {"name": value} if isinstance(value, str) else value
 
 
-class BeliefSettings(_Table):
+class PerturbationSettings(_Table):
     """How wrong what is believed of an observation may be, as standard deviations: an estimate is never exact.
 
     sigma  of the point spread and noise of its levels: relative; shift: fine pixels
@@ -305,11 +305,11 @@ class SimulationSettings(_Table):
     scale: Scale = (4.0, 4.0)
     psf_fwhm: FwhmSpan = (1.0, 1.0)
     shift: Annotated[float, Field(ge=0, le=100)] = 0.0
-    responses: Annotated[
-        tuple[Annotated[ResponseChoice, BeforeValidator(_as_choice)], ...],
+    srfs: Annotated[
+        tuple[Annotated[SRFChoice, BeforeValidator(_as_choice)], ...],
         Field(min_length=1),
         BeforeValidator(_as_list),
-    ] = (ResponseChoice(name=RANDOM_RESPONSE),)
+    ] = (SRFChoice(name=RANDOM_SRF),)
     msi_bands: BandSpan = (1, 12)
     snr_hsi_db: SnrSpan | None = None
     snr_msi_db: SnrSpan | None = None
@@ -317,4 +317,4 @@ class SimulationSettings(_Table):
     keep_bands: BandVariation | None = None
     flips: bool = True
     vary_light: Annotated[float, Field(ge=0, le=1)] = 0.0
-    belief: BeliefSettings | None = None
+    perturbation: PerturbationSettings | None = None

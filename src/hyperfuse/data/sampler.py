@@ -25,10 +25,10 @@ from hyperfuse.data.observing import (
     SimulationSettings,
     coarse_pixels,
     draw_plan,
-    named_response,
+    named_srf,
     observe_patch,
 )
-from hyperfuse.data.pair_settings import RANDOM_RESPONSE, BandTable, FloatArray
+from hyperfuse.data.pair_settings import RANDOM_SRF, BandTable, FloatArray
 from hyperfuse.data.scenes import Scene
 from hyperfuse.data.splits import PatchWindow
 from hyperfuse.errors import GridError, OptionError
@@ -119,8 +119,8 @@ def check_settings(buckets: Sequence[Bucket], settings: SimulationSettings) -> l
         for part in np.linspace(0.0, 1.0, 65):
             coarse_pixels(settings, size, float(part))
     notes = []
-    for name in dict.fromkeys(choice.name for choice in settings.responses if choice.name != RANDOM_RESPONSE):
-        unfit = [bucket.name for bucket in buckets if named_response(name, bucket.bands) is None]
+    for name in dict.fromkeys(choice.name for choice in settings.srfs if choice.name != RANDOM_SRF):
+        unfit = [bucket.name for bucket in buckets if named_srf(name, bucket.bands) is None]
         if unfit:
             notes.append(f"response {name} does not fit the bands of {', '.join(unfit)}: random responses instead")
     return notes
@@ -139,7 +139,7 @@ def _as_batch(bucket: Bucket, plan: BatchPlan, reference: Tensor, observed: Sequ
         scale=plan.scale,
         sigma=column([sample.sigma for sample in observed]),
         shift=column([sample.shift for sample in observed]),
-        response=torch.from_numpy(np.stack([sample.response for sample in observed])),
+        srf=torch.from_numpy(np.stack([sample.srf for sample in observed])),
         hsi_noise=column([sample.hsi_noise for sample in observed]),
         msi_noise=column([sample.msi_noise for sample in observed]),
         believed=column([sample.believed for sample in observed]),

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from hyperfuse.data.scenes import DATASETS, Scene
 from hyperfuse.errors import OptionError
-from hyperfuse.physics.psf import point_spread_reach, sigma_from_fwhm
+from hyperfuse.physics.psf import psf_radius, sigma_from_fwhm
 
 SplitKind = Literal["disjoint", "paper"]
 Size = tuple[int, int]
@@ -119,7 +119,7 @@ PAPER: dict[str, PaperDivision] = {
 
 def guard_width(scale: float = USUAL_SCALE, shift: float = 0.0) -> int:
     """How far from a training pixel a coarse pixel that sees it can look, at this scale and shift."""
-    return point_spread_reach(sigma_from_fwhm(scale)) + math.ceil(abs(shift))
+    return psf_radius(sigma_from_fwhm(scale)) + math.ceil(abs(shift))
 
 
 def split_scenes(

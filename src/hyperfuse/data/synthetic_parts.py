@@ -152,11 +152,11 @@ def _power_law(generator: np.random.Generator, count: int, style: LayoutStyle) -
 
 def _window(leaf: _Leaf, shape: tuple[int, ...], fineness: int) -> tuple[slice, slice] | None:
     """The part of the grid that a leaf can touch."""
-    reach = leaf.radius * FARTHEST_OUTLINE
+    halo = leaf.radius * FARTHEST_OUTLINE
     starts, stops = [], []
     for middle, length in zip((leaf.row, leaf.column), shape, strict=True):
-        starts.append(max(0, int((middle - reach) * fineness)))
-        stops.append(min(length, int((middle + reach) * fineness) + 2))
+        starts.append(max(0, int((middle - halo) * fineness)))
+        stops.append(min(length, int((middle + halo) * fineness) + 2))
     if starts[0] >= stops[0] or starts[1] >= stops[1]:
         return None
     return slice(starts[0], stops[0]), slice(starts[1], stops[1])

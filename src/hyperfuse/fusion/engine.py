@@ -87,7 +87,7 @@ class SceneJob:
         if part is None:
             return None
         rows, columns = (self._widened(axis, size) for axis, size in zip(part, self.pair.fine_shape[1:], strict=True))
-        place = place_for(self.pair, self.observation, rows, columns, self.fusion.reach(self.observation))
+        place = place_for(self.pair, self.observation, rows, columns, self.fusion.halo(self.observation))
         return TileInputs(part, place, self.pair.hsi_values(*place.coarse), self.pair.msi_values(*place.fine))
 
     def fuse(self, tile: Tile, inputs: TileInputs | None) -> FusedTile:

@@ -21,7 +21,7 @@ from hyperfuse.errors import OptionError
 from hyperfuse.fusion.pair import AlignedPair
 from hyperfuse.fusion.tiles import TILE_SIZES, WindowPlace, place_for
 from hyperfuse.methods.catalogue import find_method
-from hyperfuse.methods.pair_model import MOST_COMPONENTS, conditioning_reach
+from hyperfuse.methods.pair_model import MOST_COMPONENTS, conditioning_halo
 from hyperfuse.models.baselines.catalogue import AnyNetwork
 from hyperfuse.physics.observation import Observation
 
@@ -124,7 +124,7 @@ def plan_memory(
     pair: AlignedPair,
     observation: Observation,
     workload: Workload,
-    reach: int,
+    halo: int,
     ram_gb: float,
     sizes: Sequence[tuple[int, int]] | None = None,
 ) -> MemoryPlan:
@@ -141,8 +141,8 @@ def plan_memory(
     best, most_done, needed = None, 0.0, 0
     for size in sizes or TILE_SIZES[::-1]:
         place, near = (
-            place_for(pair, observation, *_middle(pair, size), reach),
-            near_pixels(pair, observation, size, reach),
+            place_for(pair, observation, *_middle(pair, size), halo),
+            near_pixels(pair, observation, size, halo),
         )
         needed = workload.working_bytes(place, near) + 2 * workload.input_bytes(place) + 2 * workload.block_bytes(place)
         # What is done at once of what is wanted, not of the margins.
@@ -202,10 +202,10 @@ def give_back() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
-def near_pixels(pair: AlignedPair, observation: Observation, size: tuple[int, int], reach: int) -> int:
+def near_pixels(pair: AlignedPair, observation: Observation, size: tuple[int, int], halo: int) -> int:
     """How many fine pixels the last and longest step looks at for a tile of this size."""
     core = _middle(pair, size)
-    near = place_for(pair, observation, *core, min(reach, conditioning_reach(observation)))
+    near = place_for(pair, observation, *core, min(halo, conditioning_halo(observation)))
     return _pixels(near.fine_size)
 
 

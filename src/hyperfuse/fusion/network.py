@@ -37,7 +37,7 @@ from hyperfuse.methods.run import fuse_arrays, fuse_window, fuse_window_by
 from hyperfuse.methods.scene_stats import alone, answered, learned
 from hyperfuse.methods.universal import fuse_guided
 from hyperfuse.methods.window import Window, fill_missing, mask_missing
-from hyperfuse.models.baselines.base import RivalNetwork
+from hyperfuse.models.baselines.base import BaselineNetwork
 from hyperfuse.models.baselines.catalogue import AnyNetwork, load_any_network
 from hyperfuse.models.channels import PairChannels, find_channels
 from hyperfuse.models.config import BICUBIC
@@ -96,13 +96,13 @@ def fuse_with_network(
     base = None if network.config.base == BICUBIC else fuse_arrays(hsi, msi, observation, network.config.base)
     device = next(network.parameters()).device
     whole_hsi, whole_msi = (hsi / hsi_unit)[None].to(device), (msi / msi_unit)[None].to(device)
-    if isinstance(network, RivalNetwork):
+    if isinstance(network, BaselineNetwork):
         with network_errors(), torch.inference_mode():
             whole: Tensor = network(whole_hsi, whole_msi, placement)
         return whole[0].cpu() * hsi_unit
     with network_errors():
         channels = find_channels(
-            network.config, whole_hsi, whole_msi, wavelength_nm, msi_centres_nm(observation.response, wavelength_nm)
+            network.config, whole_hsi, whole_msi, wavelength_nm, msi_centres_nm(observation.srf, wavelength_nm)
         )
         fused = fuse_by_tiles(
             network,
@@ -115,11 +115,11 @@ def fuse_with_network(
     return fused[0].cpu() * hsi_unit
 
 
-def msi_centres_nm(response: Tensor, wavelength_nm: Tensor | None) -> Tensor | None:
+def msi_centres_nm(srf: Tensor, wavelength_nm: Tensor | None) -> Tensor | None:
     """Where the bands of an msi with this response (..., M, C) lie; a band that sees nothing lies in the middle of all."""
     if wavelength_nm is None:
         return None
-    weights = response.double().clamp(min=0) + 1e-9
+    weights = srf.double().clamp(min=0) + 1e-9
     return (weights * wavelength_nm.double()).sum(dim=-1) / weights.sum(dim=-1)
 
 
@@ -130,7 +130,7 @@ def msi_units(msi: Tensor, observation: Observation, hsi_unit: float, high: floa
     The response says it: its rows, which sum to 1 where both images are in one unit. A band that the response leaves
     dark is scaled by its own values.
     """
-    gains = observation.response.sum(dim=1)
+    gains = observation.srf.sum(dim=1)
     own = torch.tensor([unit_of(band, high) for band in msi], dtype=torch.float64)
     units = torch.where(gains > SMALLEST_GAIN * own / hsi_unit, gains * hsi_unit, own)
     return units[:, None, None].to(msi.dtype)
@@ -157,7 +157,7 @@ LARGEST_SAMPLE_OF_WINDOW = 100_000
 class WindowFusion(Protocol):
     """`fuse_window` gives the core of a window (C, rows, columns), NaN where there is no data, in the hsi's unit."""
 
-    def reach(self, observation: Observation) -> int:
+    def halo(self, observation: Observation) -> int:
         """How many coarse pixels around its core a window must show."""
 
     def fuse_window(self, window: Window) -> Tensor: ...
@@ -170,17 +170,17 @@ class MethodFusion:
     answers: tuple[Any, ...]
     """What the scene's windows answered to the method's questions."""
 
-    def reach(self, observation: Observation) -> int:
-        return method_reach(self.method, self.consistency, observation)
+    def halo(self, observation: Observation) -> int:
+        return method_halo(self.method, self.consistency, observation)
 
     def fuse_window(self, window: Window) -> Tensor:
         return answered(fuse_window(window, self.method, self.consistency), self.answers)
 
 
-def method_reach(method: str, consistency: bool, observation: Observation) -> int:
+def method_halo(method: str, consistency: bool, observation: Observation) -> int:
     """Consistency looks as far as FUSE does, around the result of the method."""
-    own = find_method(method).footprint.reach(observation)
-    return own + find_method("fuse").footprint.reach(observation) if consistency else own
+    own = find_method(method).footprint.halo(observation)
+    return own + find_method("fuse").footprint.halo(observation) if consistency else own
 
 
 def learn_method(method: str, consistency: bool, windows: Sequence[Callable[[], Window]]) -> MethodFusion:
@@ -198,13 +198,13 @@ class NetworkFusion:
     base: MethodFusion | None
     """The closed form that the network adds to; None is bicubic, which the network makes itself."""
 
-    def reach(self, observation: Observation) -> int:
-        own = network_reach(self.network, observation)
-        return own if self.base is None else own + self.base.reach(observation)
+    def halo(self, observation: Observation) -> int:
+        own = network_halo(self.network, observation)
+        return own if self.base is None else own + self.base.halo(observation)
 
     @torch.inference_mode()
     def fuse_window(self, window: Window) -> Tensor:
-        cut = window.near_core(network_reach(self.network, window.observation))
+        cut = window.near_core(network_halo(self.network, window.observation))
         base = None if self.base is None else self.base.fuse_window(replace(_filled(window), fine_core=cut.fine))
         inner = cut.window(_filled(window))
         observation = inner.observation
@@ -222,9 +222,9 @@ class NetworkFusion:
         return mask_missing(inner.fine(fused[0]) * self.hsi_unit, window)
 
 
-def network_reach(network: AnyNetwork, observation: Observation) -> int:
+def network_halo(network: AnyNetwork, observation: Observation) -> int:
     """The receptive field in coarse pixels, and two for interpolation. A rival sees the whole scene, or none of it."""
-    margin = network.margin
+    margin = network.receptive_field
     if margin is None:
         return 0
     return max(margin.coarse, math.ceil(margin.fine / min(observation.scale))) + 2
@@ -243,7 +243,7 @@ def learn_network(
     hsi, msi = (torch.cat(parts, dim=1)[:, None] for parts in zip(*samples, strict=True))
     hsi_unit = unit_of(hsi, network.config.value_range[1])
     msi_unit = msi_units(msi, observation, hsi_unit, network.config.value_range[1])
-    centres = msi_centres_nm(observation.response, wavelength_nm)
+    centres = msi_centres_nm(observation.srf, wavelength_nm)
     with network_errors():
         channels = find_channels(network.config, (hsi / hsi_unit)[None], (msi / msi_unit)[None], wavelength_nm, centres)
     name = network.config.base

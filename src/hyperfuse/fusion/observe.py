@@ -20,14 +20,14 @@ from hyperfuse.fusion.pair import AlignedPair, require_possible_shift
 from hyperfuse.fusion.sample import LARGEST_NOISE_SIDE, NOISE_COPIES, StreamedSamples, representative_window
 from hyperfuse.io.cube import wavelengths_nm
 from hyperfuse.methods.catalogue import AUTO, UNCERTAINTY
-from hyperfuse.methods.injection import detail_reach
+from hyperfuse.methods.injection import detail_halo
 from hyperfuse.methods.run import FEWEST_COARSER_PIXELS, MOST_PIXELS, fuse_arrays, suited_method
 from hyperfuse.methods.window import Window, fill_missing, mask_missing
 from hyperfuse.models.baselines.catalogue import AnyNetwork
 from hyperfuse.physics.estimate import KnownParts, estimate_from_samples, estimate_observation
 from hyperfuse.physics.observation import Observation, default_sigma
 from hyperfuse.physics.psf import sigma_from_fwhm
-from hyperfuse.physics.srf import ResponseSpec, response_for
+from hyperfuse.physics.srf import SRFSpec, srf_for
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class ObservationHints:
     """
 
     estimate: bool = True
-    response: ResponseSpec | None = None
+    srf: SRFSpec | None = None
     psf_fwhm: float | None = None
     """Fine pixels."""
     shift: tuple[float, float] | None = None
@@ -58,7 +58,7 @@ def observe(
     known = KnownParts(
         sigma=sigma or (None if hints.estimate else default_sigma(pair.scale)),
         misregistration=hints.shift or (None if hints.estimate else (0.0, 0.0)),
-        response=None if hints.response is None else _usable_response(pair, hsi, hints.response),
+        srf=None if hints.srf is None else _usable_srf(pair, hsi, hints.srf),
     )
     centres = wavelengths_nm(hsi)
     wavelength_nm = None if centres is None else centres[pair.usable_bands]
@@ -94,9 +94,9 @@ def _judged_window(pair: AlignedPair, observation: Observation, most_bytes: int 
     if most_bytes is None or 24 * (bands * math.prod(coarse) + msi_bands * math.prod(fine)) <= most_bytes:
         return Window(_tensor(pair.hsi[pair.usable_bands]), _tensor(pair.msi), observation)
     bytes_of_pixel = 24 * (bands + msi_bands * math.prod(pair.scale))
-    reach = detail_reach(observation)
-    side = int(math.sqrt(most_bytes / bytes_of_pixel)) - 2 * reach
-    return representative_window(pair, observation, max(FEWEST_COARSER_PIXELS, min(side, MOST_PIXELS)), reach)
+    halo = detail_halo(observation)
+    side = int(math.sqrt(most_bytes / bytes_of_pixel)) - 2 * halo
+    return representative_window(pair, observation, max(FEWEST_COARSER_PIXELS, min(side, MOST_PIXELS)), halo)
 
 
 def fuse_pair(
@@ -140,14 +140,14 @@ def _interpolated(hsi: Tensor, msi: Tensor, observation: Observation) -> Tensor:
         return torch.full((hsi.shape[0], *msi.shape[1:]), torch.nan)
     blind = replace(
         observation,
-        response=torch.zeros(msi.shape[0], hsi.shape[0], dtype=torch.float64),
+        srf=torch.zeros(msi.shape[0], hsi.shape[0], dtype=torch.float64),
         hsi_noise=torch.zeros(hsi.shape[0], dtype=torch.float64),
     )
     return fuse_arrays(hsi, msi, blind, "bicubic")
 
 
-def _usable_response(pair: AlignedPair, hsi: xr.DataArray, spec: ResponseSpec) -> Tensor:
-    found = response_for(hsi, spec)
+def _usable_srf(pair: AlignedPair, hsi: xr.DataArray, spec: SRFSpec) -> Tensor:
+    found = srf_for(hsi, spec)
     if len(found.names) != pair.fine_shape[0]:
         raise BandError(
             f"response {found.source} of {len(found.names)} bands for an MSI of {pair.fine_shape[0]}",

@@ -48,8 +48,8 @@ from hyperfuse.fusion.network import (
     learn_method,
     learn_network,
     load_network,
-    method_reach,
-    network_reach,
+    method_halo,
+    network_halo,
     require_fitting_bands,
 )
 from hyperfuse.fusion.observe import fuse_pair, observe, resolved_method
@@ -59,7 +59,7 @@ from hyperfuse.fusion.register import moved, register_pair
 from hyperfuse.fusion.request import HSI, FusionChoices, FusionRequest
 from hyperfuse.fusion.sample import SAMPLED_FINE_PIXELS, read_window, representative_window, sample_places
 from hyperfuse.fusion.tiles import Tile, WindowPlace, plan_tiles
-from hyperfuse.fusion.warp import Straightening
+from hyperfuse.fusion.warp import Warp
 from hyperfuse.io.bands import select_bands
 from hyperfuse.io.cube import wavelengths_nm
 from hyperfuse.io.files import open_cube
@@ -85,7 +85,7 @@ class PreparedScene:
     network: AnyNetwork | None
     aligned: AlignedPair
     """The pair before its HSI was straightened, where that was needed; else the same."""
-    straightening: Straightening | None
+    warp: Warp | None
 
     @property
     def method_used(self) -> str | None:
@@ -124,7 +124,7 @@ def prepare_scene(
     if network is None:
         method = resolved_method(found.pair, found.observation, method, most_bytes)
     advance(1)
-    return PreparedScene(found.pair, hsi, choices, found.observation, method, network, pair, found.straightening)
+    return PreparedScene(found.pair, hsi, choices, found.observation, method, network, pair, found.warp)
 
 
 def fuse_whole(scene: PreparedScene) -> NDArray[np.float32]:
@@ -143,7 +143,7 @@ class ScenePlan:
     scene: PreparedScene
     memory: MemoryPlan
     workload: Workload
-    reach: int
+    halo: int
     """Coarse pixels around a tile."""
 
     @cached_property
@@ -184,7 +184,7 @@ class ScenePlan:
         if size == self.memory.tile_size:
             return self
         scene = self.scene
-        memory = plan_memory(scene.pair, scene.observation, self.workload, self.reach, ram_of(self.request), (size,))
+        memory = plan_memory(scene.pair, scene.observation, self.workload, self.halo, ram_of(self.request), (size,))
         return replace(self, memory=memory)
 
 
@@ -212,14 +212,14 @@ def plan_scene(request: FusionRequest, decided: str | None = None) -> ScenePlan:
         scene = prepare_scene(pair, hsi, choices, advance, budget, decided)
     # What the estimation has read of a small pair is not kept: it would count twice.
     scene = replace(scene, pair=replace(scene.pair), aligned=replace(scene.aligned))
-    reach, workload = _reach(scene), _workload(scene, request)
-    memory = plan_memory(scene.pair, scene.observation, workload, reach, ram_gb)
-    _require_whole_for_rivals(scene, memory)
-    return ScenePlan(request, scene, memory, workload, reach)
+    halo, workload = _halo(scene), _workload(scene, request)
+    memory = plan_memory(scene.pair, scene.observation, workload, halo, ram_gb)
+    _require_whole_for_baselines(scene, memory)
+    return ScenePlan(request, scene, memory, workload, halo)
 
 
-def _require_whole_for_rivals(scene: PreparedScene, memory: MemoryPlan) -> None:
-    if scene.network is not None and scene.network.margin is None and not memory.whole:
+def _require_whole_for_baselines(scene: PreparedScene, memory: MemoryPlan) -> None:
+    if scene.network is not None and scene.network.receptive_field is None and not memory.whole:
         grid = scene.pair.output_grid
         raise OptionError(
             f"a scene of {grid.height} x {grid.width} pixels for {type(scene.network).__name__}",
@@ -235,13 +235,13 @@ def learn_scene(plan: ScenePlan) -> MethodFusion | NetworkFusion:
     pair, observation = scene.pair, scene.observation
     # In a large scene, errors at the borders of windows are rare among many pixels.
     is_large = pair.fine_shape[1] * pair.fine_shape[2] > SAMPLED_FINE_PIXELS
-    reach = math.ceil(plan.reach / 2) if is_large else plan.reach
+    halo = math.ceil(plan.halo / 2) if is_large else plan.halo
 
     def fits(place: WindowPlace) -> bool:
         pixels = place.fine_size[0] * place.fine_size[1]
         return plan.workload.working_bytes(place, pixels) < (1 - SHARE_OF_KEPT_WINDOWS) * budget
 
-    places = sample_places(pair, observation, reach, fits)
+    places = sample_places(pair, observation, halo, fits)
     kept: dict[int, Window] = {}
     most_kept = int(SHARE_OF_KEPT_WINDOWS * budget / max(map(plan.workload.input_bytes, places)))
 
@@ -267,11 +267,11 @@ def learn_from(plan: ScenePlan, windows: Sequence[Callable[[], Window]]) -> Meth
     return learn_network(scene.network, observation, wavelength_nm, windows)
 
 
-def _reach(scene: PreparedScene) -> int:
+def _halo(scene: PreparedScene) -> int:
     if scene.network is None:
-        return method_reach(scene.method, scene.choices.consistency, scene.observation)
-    own, base = network_reach(scene.network, scene.observation), scene.network.config.base
-    return own if base == BICUBIC else own + method_reach(base, False, scene.observation)
+        return method_halo(scene.method, scene.choices.consistency, scene.observation)
+    own, base = network_halo(scene.network, scene.observation), scene.network.config.base
+    return own if base == BICUBIC else own + method_halo(base, False, scene.observation)
 
 
 def _workload(scene: PreparedScene, request: FusionRequest) -> Workload:
@@ -317,7 +317,7 @@ def _tiles(plan: ScenePlan) -> str:
         return "1, the whole scene"
     height, width = plan.memory.tile_size
     return (
-        f"{len(plan.tiles)} of {_size(height, width)} pixels, which look {plan.reach} HSI pixels around them; "
+        f"{len(plan.tiles)} of {_size(height, width)} pixels, which look {plan.halo} HSI pixels around them; "
         f"{plan.memory.tiles_at_once} at once"
     )
 
@@ -333,13 +333,13 @@ def _expected_seconds(plan: ScenePlan) -> float:
     """
     scene = plan.scene
     side = max(SMALLEST_TIMED_SIDE, round(TIMED_SIDE / max(scene.pair.scale)))
-    window = representative_window(scene.pair, scene.observation, side, plan.reach)
+    window = representative_window(scene.pair, scene.observation, side, plan.halo)
     with one_thread_per_tile():
         fusion = learn_from(plan, [lambda: window])
         per_pixel = min(_seconds_to_fuse(fusion, window) for _ in range(2)) / (
             window.fine_size[0] * window.fine_size[1]
         )
-    pixels = near_pixels(scene.pair, scene.observation, plan.memory.tile_size, plan.reach)
+    pixels = near_pixels(scene.pair, scene.observation, plan.memory.tile_size, plan.halo)
     sampled = min(SAMPLED_FINE_PIXELS, scene.pair.fine_shape[1] * scene.pair.fine_shape[2])
     return per_pixel * (
         len(plan.tiles) * pixels / plan.memory.tiles_at_once + (0 if plan.memory.whole else 2 * sampled)
@@ -370,7 +370,7 @@ SUBSPACES = ("hsi_subspace", "msi_subspace")
 
 
 def notes_of(
-    observation: Observation, fusion: MethodFusion | NetworkFusion, straightening: Straightening | None = None
+    observation: Observation, fusion: MethodFusion | NetworkFusion, warp: Warp | None = None
 ) -> dict[str, Any]:
     network = fusion if isinstance(fusion, NetworkFusion) else None
     method = fusion.base if isinstance(fusion, NetworkFusion) else fusion
@@ -378,7 +378,7 @@ def notes_of(
         "observation": _contents(observation),
         "method": None if method is None else _contents(method),
         "network": None if network is None else _network_notes(network),
-        "straightening": None if straightening is None else straightening.notes(),
+        "straightening": None if warp is None else warp.notes(),
     }
 
 
@@ -386,9 +386,9 @@ def observation_from(notes: Mapping[str, Any]) -> Observation:
     return Observation(**notes["observation"])
 
 
-def straightening_from(notes: Mapping[str, Any]) -> Straightening | None:
+def warp_from(notes: Mapping[str, Any]) -> Warp | None:
     found = notes["straightening"]
-    return None if found is None else Straightening.from_notes(found)
+    return None if found is None else Warp.from_notes(found)
 
 
 def fusion_from(notes: Mapping[str, Any], network: AnyNetwork | None) -> MethodFusion | NetworkFusion:

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from scipy.ndimage import shift as spline_shift
 
 from hyperfuse.fusion.pair import AlignedPair
-from hyperfuse.fusion.warp import Straightening, find_straightening
+from hyperfuse.fusion.warp import Warp, find_warp
 from hyperfuse.methods.window import fill_missing
 from hyperfuse.physics.observation import Observation, default_sigma
 from hyperfuse.physics.offset_field import OffsetField, WindowOffset, constant_field, fit_offset_field
@@ -164,7 +164,7 @@ def _msi_on_coarse_grid(pair: AlignedPair, rows: slice, columns: slice) -> NDArr
         shifts.append(shift + span.start * scale - first)
     msi = torch.from_numpy(pair.msi_values(fine[0], fine[1]))
     sizes = [(part[0].stop - part[0].start, part[1].stop - part[1].start) for part in (fine, (rows, columns))]
-    operator = SpatialOperator.from_point_spread(sizes[0], sizes[1], pair.scale, sigma, (shifts[0], shifts[1]))
+    operator = SpatialOperator.from_psf(sizes[0], sizes[1], pair.scale, sigma, (shifts[0], shifts[1]))
     known = torch.isfinite(msi)
     weight = operator.apply(known.to(msi))
     seen = operator.apply(torch.nan_to_num(msi)) / weight.clamp_min(1e-6)
@@ -201,7 +201,7 @@ def estimate_offset_field(pair: AlignedPair, observation: Observation) -> Offset
             field = fit_offset_field([window for window in windows if window is not None], fine_size, start)
             if field.difference(before) < SETTLED:
                 break
-            looked_at = find_straightening(pair, observation, field).straightened(pair)
+            looked_at = find_warp(pair, observation, field).warped(pair)
     return field
 
 
@@ -253,7 +253,7 @@ def _block(pair: AlignedPair, observation: Observation, rows: slice, columns: sl
     if any(part.stop - part.start < 2 for part in fine):
         return None
     spectra = torch.from_numpy(pair.hsi_values(rows, columns)[pair.usable_bands])
-    hsi = torch.einsum("mc,cyx->myx", observation.response.to(spectra), torch.nan_to_num(spectra))
+    hsi = torch.einsum("mc,cyx->myx", observation.srf.to(spectra), torch.nan_to_num(spectra))
     msi = torch.from_numpy(pair.msi_values(fine[0], fine[1]))
     local = observation.in_window((rows.start, columns.start), (fine[0].start, fine[1].start))
     samples = PairSamples(
@@ -290,7 +290,7 @@ ROUNDS = 2
 class RegisteredPair:
     pair: AlignedPair
     observation: Observation
-    straightening: Straightening | None
+    warp: Warp | None
     """What was done to the HSI, where one shift was not enough."""
 
 
@@ -315,9 +315,9 @@ def register_pair(
             )
         if field.variation < SMALLEST_VARIATION:
             field = None
-    straight, straightening = pair, None
+    straight, warp = pair, None
     for _ in range(ROUNDS if field is not None or pair.turned_hsi is not None else 0):
-        straightening = find_straightening(pair, observation, field)
-        straight = straightening.straightened(pair)
+        warp = find_warp(pair, observation, field)
+        straight = warp.warped(pair)
         observation = observe(straight)
-    return RegisteredPair(straight, observation, straightening)
+    return RegisteredPair(straight, observation, warp)

@@ -13,7 +13,7 @@ from hyperfuse.fusion.observe import ObservationHints
 from hyperfuse.fusion.overlap import INTERSECTION, Area
 from hyperfuse.io.output import AS_IT_IS, OutputOptions
 from hyperfuse.methods.catalogue import AUTO, DEFAULT, UNCERTAINTY, find_method
-from hyperfuse.physics.srf import ResponseSpec
+from hyperfuse.physics.srf import SRFSpec
 
 PathLike = str | os.PathLike[str]
 HSI, MSI = "hsi", "msi"
@@ -62,7 +62,7 @@ class FusionRequest:
     method: str = DEFAULT
     weights: PathLike | None = None
     estimate: bool = True
-    response: ResponseSpec | None = None
+    srf: SRFSpec | None = None
     psf_fwhm: float | None = None
     shift: tuple[float, float] | None = None
     local_shift: bool = False
@@ -118,7 +118,7 @@ class FusionRequest:
         return FusionChoices(
             self.method,
             self.weights,
-            ObservationHints(self.estimate, self.response, self.psf_fwhm, self.shift),
+            ObservationHints(self.estimate, self.srf, self.psf_fwhm, self.shift),
             self.trust,
             self.consistency,
             Area(self.extent, self.bounds, self.bounds_crs),

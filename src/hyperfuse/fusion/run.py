@@ -39,7 +39,7 @@ from hyperfuse.fusion.plan import (
     observation_from,
     plan_scene,
     prepare_scene,
-    straightening_from,
+    warp_from,
 )
 from hyperfuse.fusion.request import MSI, FusionChoices, FusionRequest, PathLike
 from hyperfuse.fusion.tiles import Tile
@@ -49,7 +49,7 @@ from hyperfuse.io.files import created_cube, open_cube, refuse_target, write_cub
 from hyperfuse.io.output import AS_IT_IS, Clipping, OutputOptions
 from hyperfuse.io.provenance import provenance
 from hyperfuse.methods.catalogue import DEFAULT
-from hyperfuse.physics.srf import ResponseSpec
+from hyperfuse.physics.srf import SRFSpec
 from hyperfuse.progress import progress
 
 # Formats whose files are made in one piece, from all values at once; MATLAB's newer version is not.
@@ -87,15 +87,15 @@ def _begun(plan: ScenePlan, folder: WorkFolder) -> tuple[ScenePlan, SceneJob, xr
     fusion = learn_scene(plan)
     folder.begin(
         Journal.of(plan.request, plan.memory.tile_size, record),
-        notes_of(plan.scene.observation, fusion, plan.scene.straightening),
+        notes_of(plan.scene.observation, fusion, plan.scene.warp),
     )
     return plan, plan.job(fusion, template), template
 
 
 def _continued(plan: ScenePlan, folder: WorkFolder, journal: Journal) -> tuple[ScenePlan, SceneJob, xr.DataArray]:
     notes = folder.scene()
-    straightening, aligned = straightening_from(notes), plan.scene.aligned
-    pair = aligned if straightening is None else straightening.straightened(aligned)
+    warp, aligned = warp_from(notes), plan.scene.aligned
+    pair = aligned if warp is None else warp.warped(aligned)
     plan = replace(plan, scene=replace(plan.scene, observation=observation_from(notes), pair=pair))
     plan = plan.in_tiles_of((journal.tile_size[0], journal.tile_size[1]))
     template = plan.template(journal.record)
@@ -258,7 +258,7 @@ def fuse(
     method: str = DEFAULT,
     weights: PathLike | None = None,
     estimate: bool = True,
-    response: ResponseSpec | None = None,
+    srf: SRFSpec | None = None,
     psf_fwhm: float | None = None,
     shift: tuple[float, float] | None = None,
     local_shift: bool = False,
@@ -286,7 +286,7 @@ def fuse(
     grid continued; `bounds` (xmin, ymin, xmax, ymax, in the MSI's CRS or in `bounds_crs`) cut it further. Where `mask`
     is not 0 the MSI is not used, where `hsi_mask` is not 0 the HSI; both may lie on any grid.
     """
-    hints, area = ObservationHints(estimate, response, psf_fwhm, shift), Area(extent, bounds, bounds_crs)
+    hints, area = ObservationHints(estimate, srf, psf_fwhm, shift), Area(extent, bounds, bounds_crs)
     choices = FusionChoices(method, weights, hints, trust, consistency, area, local_shift)
     hsi_cube, msi_cube = as_image(hsi), as_image(msi)
     msi_mask, coarse_mask = (None if image is None else as_image(image) for image in (mask, hsi_mask))
@@ -309,7 +309,7 @@ def fuse_files(
     method: str = DEFAULT,
     weights: PathLike | None = None,
     estimate: bool = True,
-    response: ResponseSpec | None = None,
+    srf: SRFSpec | None = None,
     psf_fwhm: float | None = None,
     shift: tuple[float, float] | None = None,
     local_shift: bool = False,
@@ -350,7 +350,7 @@ def fuse_files(
         method=method,
         weights=weights,
         estimate=estimate,
-        response=response,
+        srf=srf,
         psf_fwhm=psf_fwhm,
         shift=shift,
         local_shift=local_shift,

@@ -68,12 +68,12 @@ def read_window(pair: AlignedPair, observation: Observation, place: WindowPlace)
 
 
 def sample_places(
-    pair: AlignedPair, observation: Observation, reach: int, fits: Callable[[WindowPlace], bool]
+    pair: AlignedPair, observation: Observation, halo: int, fits: Callable[[WindowPlace], bool]
 ) -> list[WindowPlace]:
     """Windows whose cores stand for the scene: all of it where that is little, else evenly spread parts that hold data."""
     for side in CORE_SIDES:
         cores = _cores(pair, side)
-        places = [place_for(pair, observation, *_fine_part(core, pair, observation), reach) for core in cores]
+        places = [place_for(pair, observation, *_fine_part(core, pair, observation), halo) for core in cores]
         if all(fits(place) for place in places) or side == CORE_SIDES[-1]:
             break
     count = max(FEWEST_WINDOWS, round(SAMPLED_FINE_PIXELS / (side * side * pair.scale[0] * pair.scale[1])))
@@ -84,7 +84,7 @@ def sample_places(
     return [places[index] for index in sorted(chosen or order[:count])]
 
 
-def representative_window(pair: AlignedPair, observation: Observation, side: int, reach: int) -> Window:
+def representative_window(pair: AlignedPair, observation: Observation, side: int, halo: int) -> Window:
     """The middle of the scene, so many coarse pixels wide, as a scene of its own; another part where that holds too
     little data.
     """
@@ -96,7 +96,7 @@ def representative_window(pair: AlignedPair, observation: Observation, side: int
         if share > 1 - ENOUGH_KNOWN:
             break
     assert best is not None
-    place = place_for(pair, observation, *_fine_part(best, pair, observation), reach)
+    place = place_for(pair, observation, *_fine_part(best, pair, observation), halo)
     return replace(read_window(pair, observation, place), coarse_core=EVERYWHERE, fine_core=EVERYWHERE)
 
 

@@ -78,10 +78,10 @@ def plan_tiles(size: tuple[int, int], tile_size: tuple[int, int]) -> list[Tile]:
     ]
 
 
-def place_for(pair: AlignedPair, observation: Observation, rows: slice, columns: slice, reach: int) -> WindowPlace:
+def place_for(pair: AlignedPair, observation: Observation, rows: slice, columns: slice, halo: int) -> WindowPlace:
     """The windows that these fine pixels of the pair need, with `reach` coarse pixels around them."""
     axes = zip((rows, columns), pair.coarse_shape[1:], pair.fine_shape[1:], pair.scale, observation.shift, strict=True)
-    y, x = (_axis(*axis, reach) for axis in axes)
+    y, x = (_axis(*axis, halo) for axis in axes)
     return WindowPlace((y[0], x[0]), (y[1], x[1]), (y[2], x[2]), (y[3], x[3]))
 
 
@@ -92,12 +92,12 @@ def covered_part(tile: Tile, pair: AlignedPair) -> tuple[slice, slice] | None:
 
 
 def _axis(
-    core: slice, coarse_size: int, fine_size: int, scale: float, shift: float, reach: int
+    core: slice, coarse_size: int, fine_size: int, scale: float, shift: float, halo: int
 ) -> tuple[slice, slice, slice, slice]:
     first = _within(math.floor((core.start + 0.5 - shift) / scale), coarse_size - 1)
     last = _within(math.floor((core.stop - 0.5 - shift) / scale), coarse_size - 1) + 1
-    start = max(0, first - reach) // COARSE_ALIGNMENT * COARSE_ALIGNMENT
-    stop = min(coarse_size, last + reach)
+    start = max(0, first - halo) // COARSE_ALIGNMENT * COARSE_ALIGNMENT
+    stop = min(coarse_size, last + halo)
     fine_start = 0 if start == 0 else max(0, math.floor(start * scale + shift)) // FINE_ALIGNMENT * FINE_ALIGNMENT
     fine_stop = fine_size if stop == coarse_size else min(fine_size, math.ceil(stop * scale + shift))
     # Pixels beyond the coarse image, and windows of no reach, still need themselves.

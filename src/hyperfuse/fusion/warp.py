@@ -111,7 +111,7 @@ FIXED_POINT_STEPS = 4
 
 
 @dataclass(frozen=True)
-class Straightening:
+class Warp:
     """Everything that must be known to straighten the HSI of a pair. Pairs are (y, x) in fine pixels."""
 
     misregistration: tuple[float, float]
@@ -122,12 +122,12 @@ class Straightening:
     weights: NDArray[np.float32] | None
     """(C, M) W; None: plain splines."""
 
-    def straightened(self, pair: AlignedPair) -> AlignedPair:
+    def warped(self, pair: AlignedPair) -> AlignedPair:
         """The same pair with an HSI that is straightened when it is read."""
         taken = hsi_as_taken(pair)
         _, height, width = pair.coarse_shape
         grid = Grid(height + 2 * BEYOND, width + 2 * BEYOND, None, None)
-        cube = derived_cube(StraightenedReader(pair, taken, self), taken.image.cube, grid)
+        cube = derived_cube(WarpedReader(pair, taken, self), taken.image.cube, grid)
         source = CutImage(cube, slice(BEYOND, BEYOND + height), slice(BEYOND, BEYOND + width))
         return replace(pair, hsi_source=source, turned_hsi=None)
 
@@ -141,7 +141,7 @@ class Straightening:
         return {"misregistration": self.misregistration, "sigma": self.sigma, "field": field, "weights": weights}
 
     @classmethod
-    def from_notes(cls, notes: Mapping[str, Any]) -> Straightening:
+    def from_notes(cls, notes: Mapping[str, Any]) -> Warp:
         field, weights = notes["field"], notes["weights"]
         if field is not None:
             arrays = {name: field[name].numpy() for name in ("offsets", "errors")}
@@ -150,19 +150,19 @@ class Straightening:
         return cls(misregistration, sigma, field, None if weights is None else weights.numpy())
 
 
-def find_straightening(pair: AlignedPair, observation: Observation, field: OffsetField | None = None) -> Straightening:
+def find_warp(pair: AlignedPair, observation: Observation, field: OffsetField | None = None) -> Warp:
     """How to make all of the HSI look where the observation's shift says."""
-    plain = Straightening(observation.misregistration, observation.sigma, field, None)
-    return replace(plain, weights=_msi_weights(StraightenedReader(pair, hsi_as_taken(pair), plain)))
+    plain = Warp(observation.misregistration, observation.sigma, field, None)
+    return replace(plain, weights=_msi_weights(WarpedReader(pair, hsi_as_taken(pair), plain)))
 
 
 @dataclass(frozen=True)
-class StraightenedReader:
+class WarpedReader:
     """The straightened HSI of a pair, with `BEYOND` more pixels on all sides."""
 
     pair: AlignedPair
     taken: TakenHsi
-    how: Straightening
+    how: Warp
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -243,10 +243,10 @@ class StraightenedReader:
         """The part of the MSI that is seen from some fine positions."""
         parts = []
         for axis, (size, sigma) in enumerate(zip(self.pair.fine_shape[1:], self.how.sigma, strict=True)):
-            reach = REACH_IN_SIGMAS * sigma + 3
+            halo = REACH_IN_SIGMAS * sigma + 3
             first, last = (
-                min(each[axis].min() for each in looks) - reach,
-                max(each[axis].max() for each in looks) + reach,
+                min(each[axis].min() for each in looks) - halo,
+                max(each[axis].max() for each in looks) + halo,
             )
             start = min(max(0, math.floor(first)), size - 1)
             parts.append(slice(start, max(start + 1, min(size, math.ceil(last) + 1))))
@@ -259,7 +259,7 @@ def _pixel_positions(window: Window) -> Positions:
     return grid[0], grid[1]
 
 
-def _msi_weights(reader: StraightenedReader) -> NDArray[np.float32] | None:
+def _msi_weights(reader: WarpedReader) -> NDArray[np.float32] | None:
     """(C, M) Slopes of the HSI's bands on the MSI's, as the HSI's sensor sees them, learnt from windows all over the
     scene.
 
@@ -284,7 +284,7 @@ def _msi_weights(reader: StraightenedReader) -> NDArray[np.float32] | None:
 
 
 def _samples(
-    reader: StraightenedReader, window: Window, bands: NDArray[np.int64]
+    reader: WarpedReader, window: Window, bands: NDArray[np.int64]
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """(bands, n) and (M, n): spectra of the HSI as it was taken around a window, and the MSI as seen by the same
     pixels.

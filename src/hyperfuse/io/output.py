@@ -134,8 +134,8 @@ def range_text(target: xr.DataArray) -> str:
     scale, offset = target["scale"].values, target["offset"].values
     if (scale != scale[0]).any() or (offset != offset[0]).any():
         return f"{target.dtype.name} with the scale factor of each band"
-    reach = sorted((low * scale[0] + offset[0], high * scale[0] + offset[0]))
-    return f"{target.dtype.name} with a scale factor of {scale[0]:g} ({reach[0]:.6g} to {reach[1]:.6g})"
+    halo = sorted((low * scale[0] + offset[0], high * scale[0] + offset[0]))
+    return f"{target.dtype.name} with a scale factor of {scale[0]:g} ({halo[0]:.6g} to {halo[1]:.6g})"
 
 
 DTYPES = ("uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64", "float32", "float64")

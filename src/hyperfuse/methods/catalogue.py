@@ -9,13 +9,13 @@ from torch import Tensor
 
 from hyperfuse.errors import OptionError
 from hyperfuse.methods.cnmf import cnmf
-from hyperfuse.methods.fuse import fuse, fuse_reach, local_fuse
-from hyperfuse.methods.hysure import hysure, hysure_reach
-from hyperfuse.methods.injection import bicubic, detail_reach, detail_reach_twice, glp, gsa, sfim
+from hyperfuse.methods.fuse import fuse, fuse_halo, local_fuse
+from hyperfuse.methods.hysure import hysure, hysure_halo
+from hyperfuse.methods.injection import bicubic, detail_halo, detail_halo_twice, glp, gsa, sfim
 from hyperfuse.methods.lift import nonlinear_lift
 from hyperfuse.methods.scene_stats import SceneWise, alone
 from hyperfuse.methods.uncertainty import expected_error, expected_error_without_msi
-from hyperfuse.methods.universal import universal, universal_reach
+from hyperfuse.methods.universal import universal, universal_halo
 from hyperfuse.methods.window import Window
 from hyperfuse.physics.observation import Observation
 
@@ -24,7 +24,7 @@ from hyperfuse.physics.observation import Observation
 class Footprint:
     """How far a method looks, and what it holds at the same time (as measured; see `prediction/memory.py`)."""
 
-    reach: Callable[[Observation], int]
+    halo: Callable[[Observation], int]
     """How many coarse pixels around itself a fused pixel depends on; farther ones change it by less than a thousandth.
     """
     core_copies: float = 2.2
@@ -53,12 +53,12 @@ class Method:
         return alone(self.over_scene(Window(hsi, msi, observation)))
 
 
-INTERPOLATION = Footprint(detail_reach, core_copies=2.5)
-RATIOS = Footprint(detail_reach, core_copies=6.0)
-ALL_BANDS_TWICE = Footprint(detail_reach_twice, core_copies=1.0, window_copies=5.0, component_images=3)
-CONDITIONING = Footprint(fuse_reach, component_images=5)
-VARIATION = Footprint(hysure_reach, component_images=12)
-GUIDED = Footprint(universal_reach, component_images=16)
+INTERPOLATION = Footprint(detail_halo, core_copies=2.5)
+RATIOS = Footprint(detail_halo, core_copies=6.0)
+ALL_BANDS_TWICE = Footprint(detail_halo_twice, core_copies=1.0, window_copies=5.0, component_images=3)
+CONDITIONING = Footprint(fuse_halo, component_images=5)
+VARIATION = Footprint(hysure_halo, component_images=12)
+GUIDED = Footprint(universal_halo, component_images=16)
 
 METHODS: dict[str, Method] = {
     "bicubic": Method(

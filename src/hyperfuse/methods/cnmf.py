@@ -30,22 +30,22 @@ def cnmf(window: Window) -> SceneWise[Tensor]:
     hsi, observation = window.hsi, window.observation
     spectra, fine = yield from _lifted_above_zero(window)
     operator = observation.spatial_operator(window.fine_size, window.coarse_size)
-    response = observation.response.clamp_min(0).to(hsi)
+    srf = observation.srf.clamp_min(0).to(hsi)
     endmembers = yield from ask(lambda: window.coarse(spectra).flatten(1), _pure_pixels_of_all)
     coarse = _abundances(spectra.flatten(1), endmembers).reshape(-1, *window.coarse_size)
     abundances = upsample(coarse, window.fine_size, observation).flatten(1).clamp_min(TINY)
     steps: list[Tensor] = []
     for _ in range(ROUNDS):
-        abundances = _update_abundances(fine.flatten(1), response @ endmembers, abundances, FINE_STEPS)
+        abundances = _update_abundances(fine.flatten(1), srf @ endmembers, abundances, FINE_STEPS)
         coarse = operator.apply(abundances.reshape(-1, *window.fine_size)).clamp_min(TINY)
         share = partial(_learning_pixels, window, spectra, coarse)
         steps = yield from ask(share, partial(_updated_endmembers, start=endmembers))
         endmembers = steps[-1]
-    abundances = _update_abundances(fine.flatten(1), response @ endmembers, abundances, FINE_STEPS)
+    abundances = _update_abundances(fine.flatten(1), srf @ endmembers, abundances, FINE_STEPS)
     unmixed = (endmembers @ abundances).reshape(-1, *window.fine_size)
     # What unmixing leaves of the hsi is given back by interpolation; detail that proved wrong on the coarse grid is
     # left out.
-    trust = yield from _trust(window, spectra, fine, coarse, steps, response)
+    trust = yield from _trust(window, spectra, fine, coarse, steps, srf)
     detail = window.fine(unmixed) - window.upsample_to_core(operator.apply(unmixed))
     return window.upsample_to_core(hsi) + trust[:, None, None] * detail
 
@@ -56,7 +56,7 @@ def _lifted_above_zero(window: Window) -> SceneWise[tuple[Tensor, Tensor]]:
     """
     lowest, _ = yield from scene_range(lambda: window.coarse(window.hsi))
     lift = (-lowest).clamp_min(0) * 1.01
-    msi_lift = window.observation.response.to(lift) @ lift - window.observation.offset.to(lift)
+    msi_lift = window.observation.srf.to(lift) @ lift - window.observation.offset.to(lift)
     return (window.hsi + lift[:, None, None]).clamp_min(TINY), (window.msi + msi_lift[:, None, None]).clamp_min(TINY)
 
 
@@ -76,7 +76,7 @@ def _updated_endmembers(shares: list[tuple[Tensor, Tensor]], start: Tensor) -> l
 
 
 def _trust(
-    window: Window, spectra: Tensor, fine: Tensor, coarse: Tensor, steps: list[Tensor], response: Tensor
+    window: Window, spectra: Tensor, fine: Tensor, coarse: Tensor, steps: list[Tensor], srf: Tensor
 ) -> SceneWise[Tensor]:
     """(C,) 0 to 1: how well the detail of each hsi band follows when smooth abundances are unmixed with the coarse msi
     alone.
@@ -90,7 +90,7 @@ def _trust(
         interpolated = upsample(abundances.reshape(-1, *window.coarse_size), window.fine_size, window.observation)
         smooth = window.coarse(operator.apply(interpolated)).flatten(1).clamp_min(TINY)
         seen, wanted = window.coarse(operator.apply(fine)).flatten(1), window.coarse(spectra).flatten(1)
-        sharpened = endmembers @ _update_abundances(seen, response @ endmembers, smooth, (ROUNDS + 1) * FINE_STEPS)
+        sharpened = endmembers @ _update_abundances(seen, srf @ endmembers, smooth, (ROUNDS + 1) * FINE_STEPS)
         blurred = endmembers @ smooth
         gained, missed = (sharpened - blurred).double(), (wanted - blurred).double()
         return torch.stack([(gained * missed).sum(1), gained.square().sum(1)])

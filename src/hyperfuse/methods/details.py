@@ -28,7 +28,7 @@ from torch import Tensor
 
 from hyperfuse.methods.guided_regression import octave_trend
 from hyperfuse.methods.local_fuse import FEW_PIXELS, FINE_DETAIL_GAIN, RIDGE_OF_SCENE
-from hyperfuse.methods.pair_model import NOISE_FLOOR, PairModel, lifted, scene_covariance_and_count
+from hyperfuse.methods.pair_model import NOISE_FLOOR, PairModel, diagonally_loaded, scene_covariance_and_count
 from hyperfuse.methods.scene_stats import SceneWise, scene_count, scene_mean, scene_moments, together
 from hyperfuse.physics.operators import mix_bands
 
@@ -39,7 +39,7 @@ STRENGTHS = torch.cat([torch.zeros(1), torch.logspace(-2, 5, 29)]).double()
 CAUTION = 2.0
 
 
-def quiet_axes(hsi: Tensor, most: int, noise: Tensor) -> SceneWise[tuple[Tensor, Tensor]]:
+def mnf_axes(hsi: Tensor, most: int, noise: Tensor) -> SceneWise[tuple[Tensor, Tensor]]:
     """Mean spectrum (C,) and axes (C, p), by descending variance; `noise` (C,) is the standard deviation in each band."""
     (mean, spread), pixels = yield from together(scene_moments(hsi), scene_count(hsi[0].numel()))
     level = (mean.square().mean() + spread.diagonal().mean()).sqrt()
@@ -159,7 +159,9 @@ def find_details(model: PairModel, coefficients: Tensor, seen: Tensor) -> SceneW
     msi_unit = 1 / math.sqrt(max(1e-30, float(spread.detach().trace())))
     noise = unit**2 * model.msi_noise / FINE_DETAIL_GAIN
     few = 1 + (FEW_PIXELS / pixels) ** 2
-    ridge = lifted(RIDGE_OF_SCENE * few * unit**2 * moments[:bands, :bands] + noise, 1e-6) + 1e-8 * torch.eye(bands)
+    ridge = diagonally_loaded(
+        RIDGE_OF_SCENE * few * unit**2 * moments[:bands, :bands] + noise, 1e-6
+    ) + 1e-8 * torch.eye(bands)
     energy = float(known[bands:, bands:].trace())
     return Details(
         interpolated=interpolated,

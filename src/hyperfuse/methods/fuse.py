@@ -18,8 +18,8 @@ from hyperfuse.methods.pair_model import (
     PairModel,
     condition_on_hsi,
     condition_on_msi,
-    conditioning_reach,
-    lifted,
+    conditioning_halo,
+    diagonally_loaded,
     model_pair,
     prior_from_error,
     scene_covariance,
@@ -43,7 +43,7 @@ def denoised_coefficients(coefficients: Tensor, coarse_msi: Tensor, noise: Tenso
     predicted = _smooth_regression(coefficients.double(), coarse_msi.double(), msi_spread)
     residual = coefficients.double() - predicted
     spread, pixels = yield from scene_covariance_and_count(lambda: window.coarse(residual))
-    keep = torch.linalg.solve(lifted(spread + 1e-3 * noise), signal_covariance(spread, noise, pixels)).T
+    keep = torch.linalg.solve(diagonally_loaded(spread + 1e-3 * noise), signal_covariance(spread, noise, pixels)).T
     return (predicted + mix_bands(keep, residual)).to(coefficients)
 
 
@@ -63,7 +63,7 @@ def _smooth_regression(components: Tensor, msi: Tensor, scene: Tensor) -> Tensor
     spread = products[: bands * bands].reshape(bands, bands, *msi.shape[1:]) - msi_mean[:, None] * msi_mean
     crossed = products[bands * bands :].reshape(size, bands, *msi.shape[1:]) - mean[:, None] * msi_mean
     own = 1e-3 * spread.diagonal(dim1=0, dim2=1).mean(-1)
-    ridge = lifted(1e-3 * scene, 1e-3) + own[..., None, None] * torch.eye(bands)
+    ridge = diagonally_loaded(1e-3 * scene, 1e-3) + own[..., None, None] * torch.eye(bands)
     direction = solve_small(spread.permute(2, 3, 0, 1) + ridge, (msi - msi_mean).permute(1, 2, 0))
     slope_part: Tensor = torch.einsum("pmij,ijm->pij", crossed, direction)
     return mean + slope_part
@@ -80,9 +80,9 @@ PRIOR_GAIN = 16.0
 FEWEST_PIXELS = 25
 
 
-def fuse_reach(observation: Observation) -> int:
+def fuse_halo(observation: Observation) -> int:
     """How many coarse pixels around itself a pixel of FUSE looks at."""
-    return REACH + conditioning_reach(observation)
+    return REACH + conditioning_halo(observation)
 
 
 def fuse(window: Window) -> SceneWise[Tensor]:
@@ -97,12 +97,12 @@ def scene_posterior(model: PairModel) -> SceneWise[tuple[PairModel, Tensor, Tens
 
     Also the model without the margin that only the denoising needs, to which they belong.
     """
-    model, coefficients, _ = yield from denoised(model, conditioning_reach(model.observation))
+    model, coefficients, _ = yield from denoised(model, conditioning_halo(model.observation))
     interpolated = model.upsample(coefficients)
     detail = coefficients - model.operator.apply(interpolated)
     spread = yield from scene_covariance(lambda: model.window.coarse(detail))
-    mean, posterior = condition_on_msi(interpolated, lifted(PRIOR_GAIN * spread, 1e-8), model)
-    return model, mean, lifted(posterior)
+    mean, posterior = condition_on_msi(interpolated, diagonally_loaded(PRIOR_GAIN * spread, 1e-8), model)
+    return model, mean, diagonally_loaded(posterior)
 
 
 def local_fuse(window: Window) -> SceneWise[Tensor]:
@@ -120,7 +120,7 @@ def local_fuse(window: Window) -> SceneWise[Tensor]:
 
 def local_prior(model: PairModel) -> SceneWise[tuple[PairModel, Tensor]]:
     """(p, H, W), and the model to which it belongs: without the margin that only the denoising needs."""
-    model, coefficients, seen = yield from denoised(model, conditioning_reach(model.observation))
+    model, coefficients, seen = yield from denoised(model, conditioning_halo(model.observation))
     interpolated, interpolated_msi = model.upsample(coefficients), model.upsample(seen)
     regression = LocalRegression(
         detail=coefficients - model.operator.apply(interpolated),
@@ -134,7 +134,7 @@ def local_prior(model: PairModel) -> SceneWise[tuple[PairModel, Tensor]]:
     return model, interpolated.add_(predicted)
 
 
-def denoised(model: PairModel, reach: int) -> SceneWise[tuple[PairModel, Tensor, Tensor]]:
+def denoised(model: PairModel, halo: int) -> SceneWise[tuple[PairModel, Tensor, Tensor]]:
     """The model within reach of the core, its components (p, h, w) without noise, the msi as the hsi's sensor sees it
     (M, h, w).
     """
@@ -142,5 +142,5 @@ def denoised(model: PairModel, reach: int) -> SceneWise[tuple[PairModel, Tensor,
     level, _ = yield from scene_moments(model.window.coarse(seen))
     centred = seen - level[:, None, None].to(seen)
     coefficients = yield from denoised_coefficients(model.coefficients, centred, model.hsi_noise, model.window)
-    cut: Cut = model.window.near_core(reach)
+    cut: Cut = model.window.near_core(halo)
     return model.within(cut), cut.of_coarse(coefficients), cut.of_coarse(seen)

@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from hyperfuse.methods.local_fuse import REACH, RIDGE_OF_NEIGHBOURHOOD, WIDTH, CellAxis, solve_lower
-from hyperfuse.methods.pair_model import covariance, lifted
+from hyperfuse.methods.pair_model import covariance, diagonally_loaded
 from hyperfuse.methods.scene_stats import SceneWise, scene_mean
 from hyperfuse.methods.window import Window, interpolation_matrix
 from hyperfuse.physics.operators import SpatialOperator, separable
@@ -185,7 +185,7 @@ def octave_trend(coefficients: Tensor, msi: Tensor) -> SceneWise[Tensor]:
         return torch.stack([covariance(fine), covariance(coarse)]), msi[0].numel()
 
     fine, coarse = yield from scene_mean(share)
-    slopes = torch.linalg.solve(lifted(coarse[:bands, :bands], 1e-3), coarse[:bands, bands:]).T
+    slopes = torch.linalg.solve(diagonally_loaded(coarse[:bands, :bands], 1e-3), coarse[:bands, bands:]).T
     predicted = ((slopes @ fine[:bands, :bands]) * slopes).sum(1)
     agreeing = (slopes * fine[:bands, bands:].T).sum(1)
     total = fine[bands:, bands:].diagonal()
@@ -198,9 +198,7 @@ def _octave_details(image: Tensor) -> tuple[Tensor, Tensor]:
     size = (image.shape[1], image.shape[2])
     half = (max(2, round(size[0] / 2)), max(2, round(size[1] / 2)))
     scale = (size[0] / half[0], size[1] / half[1])
-    operator = SpatialOperator.from_point_spread(
-        size, half, scale, (sigma_from_fwhm(scale[0]), sigma_from_fwhm(scale[1]))
-    )
+    operator = SpatialOperator.from_psf(size, half, scale, (sigma_from_fwhm(scale[0]), sigma_from_fwhm(scale[1])))
     rows, columns = (interpolation_matrix(*axis) for axis in zip(half, size, scale, strict=True))
     coarse = operator.apply(image)
     interpolated = separable(rows, columns, coarse)

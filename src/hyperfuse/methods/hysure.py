@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hyperfuse.methods.fuse import fuse_reach, scene_posterior
+from hyperfuse.methods.fuse import fuse_halo, scene_posterior
 from hyperfuse.methods.pair_model import PairModel, condition_on_hsi, model_pair, prior_from_error, scene_covariance
 from hyperfuse.methods.scene_stats import SceneWise
 from hyperfuse.methods.window import Window
@@ -34,9 +34,9 @@ CARRIED = 4  # coarse pixels
 QUIET = 1e-6  # noise of this variance, in the same units, halves the weight of what was measured
 
 
-def hysure_reach(observation: Observation) -> int:
+def hysure_halo(observation: Observation) -> int:
     """FUSE's, and what the steps carry farther."""
-    return fuse_reach(observation) + CARRIED
+    return fuse_halo(observation) + CARRIED
 
 
 def hysure(window: Window) -> SceneWise[Tensor]:

@@ -14,27 +14,25 @@ import torch
 from torch import Tensor
 
 from hyperfuse.methods.local_fuse import FINE_DETAIL_GAIN
-from hyperfuse.methods.pair_model import lifted, principal_axes, scene_covariance
+from hyperfuse.methods.pair_model import diagonally_loaded, principal_axes, scene_covariance
 from hyperfuse.methods.scene_stats import SceneWise, ask, scene_mean, scene_moments
 from hyperfuse.methods.window import Window, interpolation_matrix, upsample
 from hyperfuse.physics.observation import Observation
 from hyperfuse.physics.operators import mix_bands, separable
-from hyperfuse.physics.psf import point_spread_reach
+from hyperfuse.physics.psf import psf_radius
 
 MOST_RATIO = 4.0  # SFIM: a ratio beyond this, or below its inverse, is an artefact of a dark pixel
 
 
-def detail_reach(observation: Observation) -> int:
+def detail_halo(observation: Observation) -> int:
     """Coarse pixels around a pixel that matter to it: those it is interpolated from, and what these see."""
-    seen = max(
-        point_spread_reach(sigma) / scale for sigma, scale in zip(observation.sigma, observation.scale, strict=True)
-    )
+    seen = max(psf_radius(sigma) / scale for sigma, scale in zip(observation.sigma, observation.scale, strict=True))
     return 3 + math.ceil(seen)
 
 
-def detail_reach_twice(observation: Observation) -> int:
+def detail_halo_twice(observation: Observation) -> int:
     """The same for methods that look once more at how the hsi would see their result."""
-    return 2 * detail_reach(observation)
+    return 2 * detail_halo(observation)
 
 
 def bicubic(window: Window) -> SceneWise[Tensor]:
@@ -63,7 +61,7 @@ def gsa(window: Window) -> SceneWise[Tensor]:
     coefficients = mix_bands(basis.T, hsi - mean[:, None, None].to(hsi))
     moments = yield from scene_covariance(lambda: window.coarse(torch.cat([coefficients, coarse - level])))
     size = len(coefficients)
-    weights = torch.linalg.solve(lifted(moments[:size, :size], 1e-6), moments[:size, size:]).T
+    weights = torch.linalg.solve(diagonally_loaded(moments[:size, :size], 1e-6), moments[:size, size:]).T
     imitation = mix_bands(weights, coefficients)
     gains = yield from best_single_band(hsi, imitation, observation.msi_noise**2 / FINE_DETAIL_GAIN, window)
     base = upsample(hsi - mix_bands(gains, imitation), window.fine_size, observation)
@@ -151,7 +149,7 @@ def regression_on_msi(window: Window) -> SceneWise[tuple[Tensor, Tensor, Tensor]
     bands = len(coarse)
     mean, spread = yield from scene_moments(window.coarse(torch.cat([coarse, window.hsi])))
     noisy = spread[:bands, :bands] + torch.diag(window.observation.msi_noise**2)
-    gains = torch.linalg.solve(lifted(noisy, 1e-6), spread[:bands, bands:]).T
+    gains = torch.linalg.solve(diagonally_loaded(noisy, 1e-6), spread[:bands, bands:]).T
     return gains, mean[bands:] - gains @ mean[:bands], coarse
 
 

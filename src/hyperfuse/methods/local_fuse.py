@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from hyperfuse.methods.pair_model import lifted, scene_covariance_and_count
+from hyperfuse.methods.pair_model import diagonally_loaded, scene_covariance_and_count
 from hyperfuse.methods.scene_stats import SceneWise, scene_moments, together
 from hyperfuse.methods.window import Window
 from hyperfuse.physics.operators import mix_bands
@@ -60,11 +60,13 @@ class LocalRegression:
             scene_moments(window.coarse(self.msi)),
         )
         spread, crossed = moments[:bands, :bands], moments[:bands, bands:]
-        slopes = torch.linalg.solve(lifted(spread + noise, 1e-6), crossed).T.to(fine_detail)
+        slopes = torch.linalg.solve(diagonally_loaded(spread + noise, 1e-6), crossed).T.to(fine_detail)
         left = self.detail - mix_bands(slopes, self.msi_detail)
         unit, msi_unit = _unit(spread), _unit(msi_spread)
         shrinkage = RIDGE_OF_SCENE * (1 + (FEW_PIXELS / pixels) ** 2)
-        ridge = lifted(unit**2 * (shrinkage * spread + noise), 1e-6).to(fine_detail) + 1e-8 * torch.eye(bands)
+        ridge = diagonally_loaded(unit**2 * (shrinkage * spread + noise), 1e-6).to(fine_detail) + 1e-8 * torch.eye(
+            bands
+        )
         learned = _Neighbourhoods(left, self.msi_detail * unit, self.msi * msi_unit, ridge, self.scale, self.shift)
         return learned.predict(fine_detail * unit, fine_msi * msi_unit).add_(mix_bands(slopes, fine_detail))
 

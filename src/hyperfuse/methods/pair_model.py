@@ -42,7 +42,7 @@ def condition_on_msi(mean: Tensor, prior: Tensor, model: PairModel) -> tuple[Ten
     """The posterior mean (p, H, W) and covariance (p, p) once every fine pixel has seen its msi value."""
     seen = model.msi_from_components
     # A response in a wrong unit makes the noise vanish beside the rest: even then this can be inverted.
-    gain = torch.linalg.solve(lifted(seen @ prior @ seen.T + model.msi_noise, 1e-13), seen @ prior).T
+    gain = torch.linalg.solve(diagonally_loaded(seen @ prior @ seen.T + model.msi_noise, 1e-13), seen @ prior).T
     innovation = model.msi - mix_bands(seen, mean)
     return mean + mix_bands(gain, innovation), positive_part(prior - gain @ seen @ prior)
 
@@ -76,10 +76,10 @@ def prior_from_error(mean: Tensor, model: PairModel) -> SceneWise[Tensor]:
         return model.window.coarse(model.coefficients - model.operator.apply(mean))
 
     spread, pixels = yield from scene_covariance_and_count(left, costly=True)
-    return lifted(signal_covariance(spread, model.hsi_noise, pixels) / model.noise_gain, 1e-8)
+    return diagonally_loaded(signal_covariance(spread, model.hsi_noise, pixels) / model.noise_gain, 1e-8)
 
 
-def conditioning_reach(observation: Observation) -> int:
+def conditioning_halo(observation: Observation) -> int:
     """Coarse pixels around a pixel beyond which the hsi's correction of it does not look, but for a hundredth of
     itself.
 
@@ -168,12 +168,12 @@ def model_pair(
     coefficients = mix_bands(basis.T, centred)
     hsi_variance = observation.hsi_noise**2 + (NOISE_FLOOR * hsi_level) ** 2
     msi_variance = observation.msi_noise**2 + (NOISE_FLOOR * msi_level) ** 2
-    msi_mean = observation.response @ mean + observation.offset
+    msi_mean = observation.srf @ mean + observation.offset
     outside, noise_gain = yield from together(
         without_noise(centred - mix_bands(basis, coefficients), hsi_variance, window),
         scene_noise_gain(operator, window),
     )
-    seen_outside = yield from seen_outside_subspace(window.coarse(outside), noise_gain, observation.response)
+    seen_outside = yield from seen_outside_subspace(window.coarse(outside), noise_gain, observation.srf)
     return PairModel(
         window=window,
         operator=operator,
@@ -184,19 +184,19 @@ def model_pair(
         remainder=outside,
         hsi_noise=(basis.T * hsi_variance) @ basis,
         msi=msi - msi_mean[:, None, None].to(msi),
-        msi_from_components=observation.response @ basis,
+        msi_from_components=observation.srf @ basis,
         msi_noise=torch.diag(msi_variance) + seen_outside,
     )
 
 
-def seen_outside_subspace(outside: Tensor, noise_gain: float, response: Tensor) -> SceneWise[Tensor]:
+def seen_outside_subspace(outside: Tensor, noise_gain: float, srf: Tensor) -> SceneWise[Tensor]:
     """(M, M): the msi also sees what the components cannot express, and to them that is noise.
 
     On the coarse grid it can be read off. On the fine grid it is as strong if it is smooth and 1/gain times as strong
     if it is white; this is the geometric mean of the two. Narrow msi bands need it: 13 of them, and FUSE gains 2.4 dB
     on Indian Pines.
     """
-    seen = yield from scene_covariance(lambda: mix_bands(response, outside))
+    seen = yield from scene_covariance(lambda: mix_bands(srf, outside))
     return seen / math.sqrt(noise_gain)
 
 
@@ -289,7 +289,7 @@ def signal_covariance(observed: Tensor, noise: Tensor, samples: int) -> Tensor:
     return signal
 
 
-def lifted(matrix: Tensor, share: float = 1e-9) -> Tensor:
+def diagonally_loaded(matrix: Tensor, share: float = 1e-9) -> Tensor:
     """A little on the diagonal, so that a semidefinite covariance can be inverted."""
     size = matrix.shape[0]
     return matrix + torch.eye(size, dtype=matrix.dtype) * (share * float(matrix.detach().trace()) / size + 1e-300)

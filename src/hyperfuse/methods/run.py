@@ -26,7 +26,7 @@ from hyperfuse.methods.pair_model import (
     NOISE_FLOOR,
     condition_on_hsi,
     condition_on_msi,
-    lifted,
+    diagonally_loaded,
     model_pair,
     prior_from_error,
     scene_level,
@@ -51,7 +51,7 @@ def make_consistent(fused: Tensor, window: Window) -> SceneWise[Tensor]:
     before = model.components_of(fused)
     prior = yield from prior_from_error(before, model)
     mean, posterior = condition_on_msi(before, prior, model)
-    after = condition_on_hsi(mean, lifted(posterior, 1e-6), model)
+    after = condition_on_hsi(mean, diagonally_loaded(posterior, 1e-6), model)
     moved = fused + mix_bands(model.basis, after - before)
     left = window.hsi - model.operator.apply(moved)
     level = yield from scene_level(window.coarse(window.hsi))
@@ -79,16 +79,16 @@ class OnceMore:
 
 
 def choose_method(hsi: Tensor, msi: Tensor, observation: Observation) -> str:
-    scores = scores_once_more(hsi, msi, observation)
+    scores = scores_at_reduced_resolution(hsi, msi, observation)
     if not scores:
         return DEFAULT
     best = max(scores, key=lambda name: scores[name])
     return best if scores[best] > scores[DEFAULT] + MARGIN_DB else DEFAULT
 
 
-def scores_once_more(hsi: Tensor, msi: Tensor, observation: Observation) -> dict[str, float]:
+def scores_at_reduced_resolution(hsi: Tensor, msi: Tensor, observation: Observation) -> dict[str, float]:
     """Peak signal to noise ratio in dB per method, on the hsi's own grid; empty where the hsi is too small to degrade."""
-    task = degraded_once_more(hsi, msi, observation)
+    task = at_reduced_resolution(hsi, msi, observation)
     if task is None:
         return {}
     peak = float(task.reference.abs().max().clamp_min(1e-30))
@@ -102,7 +102,7 @@ def scores_once_more(hsi: Tensor, msi: Tensor, observation: Observation) -> dict
     return scores
 
 
-def degraded_once_more(hsi: Tensor, msi: Tensor, observation: Observation) -> OnceMore | None:
+def at_reduced_resolution(hsi: Tensor, msi: Tensor, observation: Observation) -> OnceMore | None:
     """Both images through the hsi's point spread; the scale shrinks where the hsi has too few pixels for it."""
     coarse = observation.spatial_operator((msi.shape[1], msi.shape[2]), (hsi.shape[1], hsi.shape[2])).apply(msi)
     rows, columns = (slice(max(0, (size - MOST_PIXELS) // 2), (size + MOST_PIXELS) // 2) for size in hsi.shape[1:])
@@ -211,7 +211,7 @@ def prepared_pair(window: Window) -> SceneWise[PreparedPair]:
     hsi_unit, msi_unit = yield from scene_levels(window.coarse(hsi), window.fine(msi))
     in_units = replace(
         observation,
-        response=observation.response[kept] * (hsi_unit / msi_unit),
+        srf=observation.srf[kept] * (hsi_unit / msi_unit),
         offset=observation.offset[kept] / msi_unit,
         hsi_noise=observation.hsi_noise / hsi_unit,
         msi_noise=observation.msi_noise[kept] / msi_unit,
@@ -222,9 +222,9 @@ def prepared_pair(window: Window) -> SceneWise[PreparedPair]:
 
 def _require_fitting(hsi: Tensor, msi: Tensor, observation: Observation) -> None:
     expected = (msi.shape[0], hsi.shape[0])
-    if tuple(observation.response.shape) != expected:
+    if tuple(observation.srf.shape) != expected:
         raise BandError(
-            f"an observation whose response has shape {tuple(observation.response.shape)}",
+            f"an observation whose response has shape {tuple(observation.srf.shape)}",
             f"{expected}: one row per msi band, one column per hsi band",
         )
-    assert torch.isfinite(observation.response).all()
+    assert torch.isfinite(observation.srf).all()

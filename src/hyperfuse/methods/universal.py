@@ -25,15 +25,15 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from hyperfuse.methods.details import Details, find_details, quiet_axes, without_own_level
-from hyperfuse.methods.fuse import FEWEST_PIXELS, denoised, fuse, fuse_reach
+from hyperfuse.methods.details import Details, find_details, mnf_axes, without_own_level
+from hyperfuse.methods.fuse import FEWEST_PIXELS, denoised, fuse, fuse_halo
 from hyperfuse.methods.guided_regression import GuidedRegression, left_out_moments, logarithm, ratio
 from hyperfuse.methods.local_fuse import LIKENESS
 from hyperfuse.methods.pair_model import (
     PairModel,
     condition_on_hsi,
-    conditioning_reach,
-    lifted,
+    conditioning_halo,
+    diagonally_loaded,
     model_pair,
     prior_from_error,
     scene_covariance,
@@ -63,13 +63,13 @@ def shipped_network() -> PriorNetwork:
         return PriorNetwork.from_pretrained(Path(folder))
 
 
-def universal_reach(observation: Observation) -> int:
-    return fuse_reach(observation) + guidance_reach(shipped_network(), observation)
+def universal_halo(observation: Observation) -> int:
+    return fuse_halo(observation) + guidance_halo(shipped_network(), observation)
 
 
-def guidance_reach(network: PriorNetwork, observation: Observation) -> int:
+def guidance_halo(network: PriorNetwork, observation: Observation) -> int:
     """Coarse pixels that the network looks beyond those that local FUSE does."""
-    return math.ceil((network.reach + SMOOTHING_REACH) / min(observation.scale))
+    return math.ceil((network.halo + SMOOTHING_REACH) / min(observation.scale))
 
 
 def universal(window: Window) -> SceneWise[Tensor]:
@@ -145,10 +145,10 @@ def guided_predictions(
     window: Window, network: PriorNetwork, *, simulated: bool = False
 ) -> SceneWise[tuple[PairModel, Details, Predictions]]:
     """From a simulated pair, whose msi has no odd pixels, predictions are not bounded."""
-    model = yield from model_pair(window, MOST_COMPONENTS, partial(quiet_axes, noise=window.observation.hsi_noise))
-    reach = conditioning_reach(model.observation) + guidance_reach(network, model.observation)
+    model = yield from model_pair(window, MOST_COMPONENTS, partial(mnf_axes, noise=window.observation.hsi_noise))
+    halo = conditioning_halo(model.observation) + guidance_halo(network, model.observation)
     model = yield from without_own_level(model)
-    model, coefficients, seen = yield from denoised(model, reach)
+    model, coefficients, seen = yield from denoised(model, halo)
     pair = yield from find_details(model, coefficients, seen)
     guide = network.guide(pair.network_channels(network.config.msi_components), pair.numbers)
     regressors = yield from _regressors(model, pair, guide, network)
@@ -189,10 +189,10 @@ def _regressors(model: PairModel, pair: Details, guide: Guide, network: PriorNet
     moments = all_units[:, None] * moments * all_units
     ridges = network.feature_ridges.exp().double() * (FEATURE_RIDGE * pair.few / count)
     spread, crossed = moments[:regressors, :regressors], moments[:regressors, regressors:]
-    plain = torch.linalg.solve(lifted(spread[:bands, :bands] + pair.noise, 1e-6), crossed[:bands])
+    plain = torch.linalg.solve(diagonally_loaded(spread[:bands, :bands] + pair.noise, 1e-6), crossed[:bands])
     slopes = [pad(plain, (0, 0, 0, count))]
     for ridge in (ridges[0], ridges[0] / FREEDOM):
-        slopes.append(torch.linalg.solve(lifted(spread + _corner(pair.noise, ridge, count), 1e-6), crossed))
+        slopes.append(torch.linalg.solve(diagonally_loaded(spread + _corner(pair.noise, ridge, count), 1e-6), crossed))
     return _Regressors(
         coarse=coarse * units[:, None, None].to(coarse),
         fine=fine,
@@ -255,7 +255,7 @@ def _msi_gain(model: PairModel, regressors: _Regressors, left_out: Tensor) -> tu
         count, seen = len(regressors.coarse), model.msi_from_components.double()
         detail = regressors.moments[count:, count:]
         error = detail * ratio(left_out[2, : len(detail)].sum(), detail.trace()).clamp(max=1.0)
-        spread = lifted(seen @ error @ seen.T + model.msi_noise, 1e-9)
+        spread = diagonally_loaded(seen @ error @ seen.T + model.msi_noise, 1e-9)
         return torch.linalg.solve(spread, seen @ error).T, spread.diagonal().sqrt()
 
 

@@ -115,7 +115,7 @@ class Window:
         rows, columns = (_wanted_rows(*axis) for axis in axes)
         return separable(rows, columns, coarse)
 
-    def near_core(self, reach: int) -> Cut:
+    def near_core(self, halo: int) -> Cut:
         """The part that lies within `reach` coarse pixels of the fine pixels that are wanted."""
         axes = zip(
             self.fine_core,
@@ -125,7 +125,7 @@ class Window:
             self.observation.shift,
             strict=True,
         )
-        (rows, fine_rows), (columns, fine_columns) = (_near(*axis, reach) for axis in axes)
+        (rows, fine_rows), (columns, fine_columns) = (_near(*axis, halo) for axis in axes)
         return Cut((rows, columns), (fine_rows, fine_columns))
 
 
@@ -163,10 +163,10 @@ def _wanted_rows(coarse_size: int, core: slice, fine_size: int, scale: float, sh
     return interpolation_matrix(coarse_size, stop - start, scale, shift - start)
 
 
-def _near(core: slice, coarse_size: int, fine_size: int, scale: float, shift: float, reach: int) -> tuple[slice, slice]:
+def _near(core: slice, coarse_size: int, fine_size: int, scale: float, shift: float, halo: int) -> tuple[slice, slice]:
     start, stop, _ = core.indices(fine_size)
     under = [min(max(math.floor((fine + 0.5 - shift) / scale), 0), coarse_size - 1) for fine in (start, stop - 1)]
-    first, last = max(0, under[0] - reach), min(coarse_size, under[1] + 1 + reach)
+    first, last = max(0, under[0] - halo), min(coarse_size, under[1] + 1 + halo)
     # At the window's own ends everything that is left of the fine image belongs to it.
     fine_first = 0 if first == 0 else max(0, math.floor(first * scale + shift))
     fine_last = fine_size if last == coarse_size else min(fine_size, math.ceil(last * scale + shift))

@@ -35,7 +35,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hyperfuse.methods.run import degraded_once_more
+from hyperfuse.methods.run import at_reduced_resolution
 from hyperfuse.methods.window import fill_missing, upsample
 from hyperfuse.metrics.metrics import psnr_db, spectral_angle_degrees
 from hyperfuse.metrics.pairing import Floats, default_peak
@@ -78,7 +78,7 @@ def consistency(fused: Tensor, hsi: Tensor, msi: Tensor, observation: Observatio
     """`observation` says how the pair was observed, over the bands of `fused` and `hsi`."""
     coarse_size = (hsi.shape[1], hsi.shape[2])
     degraded, coarse_msi = (as_seen_by_hsi(image, coarse_size, observation) for image in (fused, msi))
-    imitated = mix_bands(observation.response, fused) + observation.offset.to(fused)[:, None, None]
+    imitated = mix_bands(observation.srf, fused) + observation.offset.to(fused)[:, None, None]
     with_hsi = agreement(degraded, hsi.double().numpy())
     return Consistency(
         with_hsi, agreement(imitated.double().numpy(), msi.double().numpy(), with_angle=False), degraded, coarse_msi
@@ -141,10 +141,12 @@ class OnceMoreScores:
     scale: tuple[float, float]
 
 
-def scored_once_more(hsi: Tensor, msi: Tensor, observation: Observation, fuse: Fuse) -> OnceMoreScores | None:
+def scored_at_reduced_resolution(
+    hsi: Tensor, msi: Tensor, observation: Observation, fuse: Fuse
+) -> OnceMoreScores | None:
     """None where the hsi has too few pixels to be degraded."""
     missing = torch.where(torch.isfinite(hsi), 0.0, torch.nan)
-    task = degraded_once_more(fill_missing(hsi), fill_missing(msi), observation)
+    task = at_reduced_resolution(fill_missing(hsi), fill_missing(msi), observation)
     if task is None:
         return None
     # The task looks at the middle of the hsi; its holes must not be scored.

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
 from hyperfuse.errors import NetworkError
-from hyperfuse.models.baselines.catalogue import AnyRivalConfig, build_rival
+from hyperfuse.models.baselines.catalogue import AnyBaselineConfig, build_baseline
 from hyperfuse.models.channels import find_channels
 from hyperfuse.models.config import BICUBIC, Components, NetworkConfig, WavelengthBands
 from hyperfuse.models.decoder import NEIGHBOURS, decode_plainly
@@ -151,7 +151,7 @@ def count_multiply_adds(
 
 
 def performed_multiply_adds(
-    config: NetworkConfig | AnyRivalConfig,
+    config: NetworkConfig | AnyBaselineConfig,
     bands: int,
     msi_bands: int,
     fine_size: tuple[int, int],
@@ -163,15 +163,15 @@ def performed_multiply_adds(
     with torch.device("cpu" if _looks_at_values(config) else "meta"):
         hsi, msi = torch.rand(1, bands, *coarse_size), torch.rand(1, msi_bands, *fine_size)
         if not isinstance(config, NetworkConfig):
-            rival = build_rival(config).eval()
-            return multiply_adds(lambda: rival(hsi, msi))
+            baseline = build_baseline(config).eval()
+            return multiply_adds(lambda: baseline(hsi, msi))
         network = FusionNetwork(config)
     base = None if config.base == BICUBIC else hsi.new_zeros(1, bands, *fine_size)
     centres_nm = [torch.linspace(450.0, 900.0, count) for count in (bands, msi_bands)]
     return multiply_adds(lambda: network(hsi, msi, None, base, find_channels(config, hsi, msi, *centres_nm)))
 
 
-def _looks_at_values(config: NetworkConfig | AnyRivalConfig) -> bool:
+def _looks_at_values(config: NetworkConfig | AnyBaselineConfig) -> bool:
     """Whether its channels are found from the pair itself, which tensors without memory do not allow."""
     return isinstance(config, NetworkConfig) and isinstance(config.channels, Components | WavelengthBands)
 

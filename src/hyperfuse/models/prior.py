@@ -102,7 +102,7 @@ class Gains(NamedTuple):
 
 
 class PriorNetwork(nn.Module):
-    margin: ClassVar[None] = None  # statistics of the whole scene are a part of it
+    receptive_field: ClassVar[None] = None  # statistics of the whole scene are a part of it
     usual: Tensor
     spread: Tensor
 
@@ -132,7 +132,7 @@ class PriorNetwork(nn.Module):
         """Any number will do."""
 
     @property
-    def reach(self) -> int:
+    def halo(self) -> int:
         """Fine pixels to each side that a pixel's guidance depends on."""
         return 1 + 2 * self.config.blocks
 

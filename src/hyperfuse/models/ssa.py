@@ -57,7 +57,7 @@ class ResidualBlock(nn.Module):
         return change.add_(code)  # type: ignore[no-any-return]
 
 
-def encoder_reach(blocks: int) -> int:
+def encoder_receptive_field(blocks: int) -> int:
     """How many pixels to each side one output pixel of an encoder depends on."""
     return 2 + 2 * blocks
 
@@ -81,7 +81,7 @@ class Encoder(nn.Module):
         return self.tail(code).add_(start)  # type: ignore[no-any-return]
 
 
-class Margin(NamedTuple):
+class ReceptiveField(NamedTuple):
     """How far beyond itself a piece of the result looks.
 
     fine    fine pixels of the msi around the piece coarse  coarse pixels of the hsi around the four neighbours of every
@@ -151,7 +151,7 @@ class FusionNetwork(nn.Module):
         return residual
 
     @property
-    def margin(self) -> Margin:
+    def receptive_field(self) -> ReceptiveField:
         return receptive_field(self.config)
 
     def save_pretrained(self, folder: str | Path, provenance: Mapping[str, object] | None = None) -> None:
@@ -161,7 +161,7 @@ class FusionNetwork(nn.Module):
         described = {
             "preset": preset_name(self.config),
             "network": self.config.model_dump(mode="json"),
-            "margin": self.margin._asdict(),
+            "margin": self.receptive_field._asdict(),
             "provenance": dict(provenance or {}),
         }
         weights_folder.write(Path(folder), self.state_dict(), described)
@@ -173,11 +173,11 @@ class FusionNetwork(nn.Module):
         """
         tensors, described, folder = weights_folder.read(source)
         config = weights_folder.parse_network(described, folder)
-        margin = receptive_field(config)._asdict()
-        if margin != described.get("margin"):
+        expected = receptive_field(config)._asdict()
+        if expected != described.get("margin"):
             raise WeightsFileError(
                 f"{folder}: its config says margin {described.get('margin')}",
-                f"{margin}, the receptive field of that network",
+                f"{expected}, the receptive field of that network",
                 "the config was edited or damaged; fetch the weights again",
             )
         with torch.device(
@@ -237,9 +237,12 @@ class FusionNetwork(nn.Module):
             )
 
 
-def receptive_field(config: NetworkConfig) -> Margin:
+def receptive_field(config: NetworkConfig) -> ReceptiveField:
     """One pixel for each input kernel and for the output kernel, the rest in the encoders."""
-    return Margin(fine=encoder_reach(config.spatial_blocks) + 2, coarse=encoder_reach(config.spectral_blocks) + 1)
+    return ReceptiveField(
+        fine=encoder_receptive_field(config.spatial_blocks) + 2,
+        coarse=encoder_receptive_field(config.spectral_blocks) + 1,
+    )
 
 
 def build_network(name: str) -> FusionNetwork:

@@ -19,7 +19,7 @@ from torch import Tensor
 from hyperfuse.errors import NetworkError
 from hyperfuse.models.channels import PairChannels, find_channels
 from hyperfuse.models.pixel_centres import CENTRE_SLACK, AxisPlacement, Placement, shared_edges
-from hyperfuse.models.ssa import FusionNetwork, Margin
+from hyperfuse.models.ssa import FusionNetwork, ReceptiveField
 
 DEFAULT_TILE_SIZE = 256
 
@@ -60,7 +60,7 @@ class Tile:
 def plan_tiles(
     fine_size: tuple[int, int],
     coarse_size: tuple[int, int],
-    margin: Margin,
+    receptive_field: ReceptiveField,
     tile_size: int = DEFAULT_TILE_SIZE,
     placement: Placement | None = None,
 ) -> Iterator[Tile]:
@@ -69,11 +69,11 @@ def plan_tiles(
         raise NetworkError(f"tile size {tile_size}", "at least 1 fine pixel")
     placement = placement or shared_edges(fine_size, coarse_size)
     columns = [
-        _axis_tile(left, tile_size, fine_size[1], coarse_size[1], margin, placement.columns)
+        _axis_tile(left, tile_size, fine_size[1], coarse_size[1], receptive_field, placement.columns)
         for left in range(0, fine_size[1], tile_size)
     ]
     for top in range(0, fine_size[0], tile_size):
-        row = _axis_tile(top, tile_size, fine_size[0], coarse_size[0], margin, placement.rows)
+        row = _axis_tile(top, tile_size, fine_size[0], coarse_size[0], receptive_field, placement.rows)
         for column in columns:
             yield Tile(
                 core=Window(*row.core, *column.core),
@@ -101,7 +101,7 @@ def run_by_tiles(
     Nothing larger than one tile with its margin is held. Networks over components or wavelengths need the `channels` of
     the scene.
     """
-    for tile in plan_tiles(fine_size, coarse_size, network.margin, tile_size, placement):
+    for tile in plan_tiles(fine_size, coarse_size, network.receptive_field, tile_size, placement):
         base = None if read_base is None else read_base(tile.fine)
         fused = network(read_hsi(tile.coarse), read_msi(tile.fine), tile.placement, base, channels)
         yield tile.core, tile.core_of(fused)
@@ -145,10 +145,10 @@ class _AxisTile:
 
 
 def _axis_tile(
-    start: int, tile_size: int, fine_size: int, coarse_size: int, margin: Margin, axis: AxisPlacement
+    start: int, tile_size: int, fine_size: int, coarse_size: int, receptive_field: ReceptiveField, axis: AxisPlacement
 ) -> _AxisTile:
     core = (start, min(start + tile_size, fine_size))
-    fine = (max(0, core[0] - margin.fine), min(fine_size, core[1] + margin.fine))
+    fine = (max(0, core[0] - receptive_field.fine), min(fine_size, core[1] + receptive_field.fine))
     # The output kernel looks one fine pixel beyond the core; those pixels ask their coarse neighbours, which look
     # farther still. A pixel outside the coarse image asks its border pixel.
     last = coarse_size - 1
@@ -158,8 +158,8 @@ def _axis_tile(
     first_tap = _within(_coarse_below(axis, fine[0]) - 1, last)
     last_tap = _within(_coarse_below(axis, fine[1] - 1) + 2, last)
     coarse = (
-        _within(min(first_asked - margin.coarse, first_tap), last),
-        _within(max(last_asked + margin.coarse, last_tap), last) + 1,
+        _within(min(first_asked - receptive_field.coarse, first_tap), last),
+        _within(max(last_asked + receptive_field.coarse, last_tap), last) + 1,
     )
     return _AxisTile(core, fine, coarse, axis.seen_from(fine[0], coarse[0]))
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from hyperfuse.io.cube import iterate_windows, physical_values
-from hyperfuse.physics.psf import Crop, point_spread_taps
+from hyperfuse.physics.psf import Crop, psf_taps
 from hyperfuse.progress import progress
 
 FloatArray = NDArray[np.float64]
@@ -44,19 +44,19 @@ class Taps:
 
 
 def axis_taps(fine_size: int, coarse_size: int, scale: float, sigma: float, shift: float) -> Taps:
-    indices, weights = (tensor.numpy() for tensor in point_spread_taps(fine_size, coarse_size, scale, sigma, shift))
+    indices, weights = (tensor.numpy() for tensor in psf_taps(fine_size, coarse_size, scale, sigma, shift))
     coarse = np.repeat(np.arange(coarse_size), indices.shape[1])
     matrix = sparse.csr_array((weights.ravel(), (coarse, indices.ravel())), shape=(coarse_size, fine_size))
     return Taps(matrix, indices.min(axis=1), indices.max(axis=1))
 
 
 def observe(
-    reference: xr.DataArray, crop: Crop, rows: Taps, columns: Taps, response: FloatArray
+    reference: xr.DataArray, crop: Crop, rows: Taps, columns: Taps, srf: FloatArray
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """The HSI (C, h, w) and the MSI (M, H, W) of a reference (C, H, W) in physical values, NaN where there is no data."""
     bands = reference.sizes["band"]
     hsi = np.empty((bands, *crop.coarse_size), dtype=np.float32)
-    msi = np.empty((response.shape[0], *crop.fine_size), dtype=np.float32)
+    msi = np.empty((srf.shape[0], *crop.fine_size), dtype=np.float32)
     waiting = _WaitingRows(rows, bands, crop.coarse_size[1])
     windows = list(iterate_windows(reference, WINDOW_BYTES))
     with progress("Simulating", len(windows)) as advance:
@@ -69,7 +69,7 @@ def observe(
                 has_gaps = bool(gaps.any())
                 if has_gaps:
                     window[gaps] = 0.0
-                msi[:, window_rows, window_columns] = _mix_bands(window, gaps if has_gaps else None, response)
+                msi[:, window_rows, window_columns] = _mix_bands(window, gaps if has_gaps else None, srf)
                 _add_along_x(window, columns, window_columns.start, values)
                 if has_gaps:
                     missing = np.zeros_like(values) if missing is None else missing
@@ -80,11 +80,11 @@ def observe(
     return hsi, msi
 
 
-def _mix_bands(window: FloatArray, gaps: NDArray[np.bool_] | None, response: FloatArray) -> FloatArray:
+def _mix_bands(window: FloatArray, gaps: NDArray[np.bool_] | None, srf: FloatArray) -> FloatArray:
     """(C, r, c) -> (M, r, c); missing where a band with weight is missing."""
-    mixed: FloatArray = np.tensordot(response, window, axes=1)
+    mixed: FloatArray = np.tensordot(srf, window, axes=1)
     if gaps is not None:
-        for msi_band, weights in enumerate(response):
+        for msi_band, weights in enumerate(srf):
             mixed[msi_band][gaps[weights != 0].any(axis=0)] = np.nan
     return mixed
 

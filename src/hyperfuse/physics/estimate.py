@@ -35,8 +35,8 @@ FOLDS, FEWEST_PER_FOLD = 4, 6
 
 
 @dataclass(frozen=True)
-class ResponseFit:
-    response: Tensor  # (M, C), never negative
+class SRFFit:
+    srf: Tensor  # (M, C), never negative
     offset: Tensor  # (M,)
     misfit: Tensor  # (M,) variance of what is left on the coarse grid
     largest_misfit: (
@@ -44,7 +44,7 @@ class ResponseFit:
     )
 
 
-def fit_response(hsi: Tensor, msi: Tensor, wavelength_nm: NDArray[np.float64] | None = None) -> ResponseFit:
+def fit_srf(hsi: Tensor, msi: Tensor, wavelength_nm: NDArray[np.float64] | None = None) -> SRFFit:
     """hsi (C, n) and msi (M, n) of the same coarse pixels."""
     hsi, msi = hsi.double(), msi.double()
     roughness = torch.from_numpy(roughness_matrix(hsi.shape[0], wavelength_nm))
@@ -54,15 +54,15 @@ def fit_response(hsi: Tensor, msi: Tensor, wavelength_nm: NDArray[np.float64] | 
     rough = plain_misfit > 1e-8 * msi.square().mean(1)
     shifted = rough & (centred_misfit < (1 - OFFSET_MUST_EXPLAIN) * plain_misfit)
     offset = (level - centred @ mean)[:, 0]
-    response, misfit = torch.where(shifted[:, None], centred, plain), torch.where(shifted, centred_misfit, plain_misfit)
+    srf, misfit = torch.where(shifted[:, None], centred, plain), torch.where(shifted, centred_misfit, plain_misfit)
     pixels = hsi.shape[1]
-    freedom = pixels - (response > 0).sum(1)
+    freedom = pixels - (srf > 0).sum(1)
     enough = freedom > pixels / 3
     largest = misfit * pixels / freedom.clamp_min(1)
     if not bool(enough.all()):
         # More weights than pixels can tell apart: what a fit to some of the pixels leaves of the others tells.
         largest = torch.where(enough, largest, _left_out_misfit(hsi, msi, roughness))
-    return ResponseFit(response, torch.where(shifted, offset, torch.zeros_like(offset)), misfit, largest)
+    return SRFFit(srf, torch.where(shifted, offset, torch.zeros_like(offset)), misfit, largest)
 
 
 def _left_out_misfit(hsi: Tensor, msi: Tensor, roughness: Tensor) -> Tensor:
@@ -74,8 +74,8 @@ def _left_out_misfit(hsi: Tensor, msi: Tensor, roughness: Tensor) -> Tensor:
     total = torch.zeros(len(msi), dtype=torch.float64)
     for place in range(FOLDS):
         fitted, left = fold != place, fold == place
-        response, _ = _smooth_nnls(hsi[:, fitted], msi[:, fitted], roughness)
-        total += (response @ hsi[:, left] - msi[:, left]).square().sum(1)
+        srf, _ = _smooth_nnls(hsi[:, fitted], msi[:, fitted], roughness)
+        total += (srf @ hsi[:, left] - msi[:, left]).square().sum(1)
     return total / pixels
 
 
@@ -92,12 +92,12 @@ def _smooth_nnls(hsi: Tensor, msi: Tensor, roughness: Tensor) -> tuple[Tensor, T
         targets = torch.linalg.solve_triangular(root, crossed, upper=False)
         rows = [nnls(root.T.numpy(), target.numpy(), maxiter=30 * bands)[0] for target in targets.T]
         rungs.append(torch.from_numpy(np.stack(rows)))
-    responses = torch.stack(rungs)
-    misfits = (responses @ hsi - msi).square().mean(2)
+    srfs = torch.stack(rungs)
+    misfits = (srfs @ hsi - msi).square().mean(2)
     good_enough = misfits <= TOLERATED_MISFIT * misfits.amin(0) + 1e-300
     chosen = good_enough.to(torch.int8).argmax(0)
     index = torch.arange(msi.shape[0])
-    return responses[chosen, index], misfits[chosen, index]
+    return srfs[chosen, index], misfits[chosen, index]
 
 
 def roughness_matrix(bands: int, wavelength_nm: NDArray[np.float64] | None) -> NDArray[np.float64]:
@@ -135,7 +135,7 @@ class KnownParts:
 
     sigma: tuple[float, float] | None = None
     misregistration: tuple[float, float] | None = None
-    response: Tensor | None = None  # (M, C)
+    srf: Tensor | None = None  # (M, C)
     hsi_noise: float | Tensor | None = None
     msi_noise: float | Tensor | None = None
 
@@ -170,7 +170,7 @@ def estimate_from_samples(
     spectra, seen, noise_gain = _coarse_spectra(blocks, samples.scale, registration.sigma)
     hsi_noise = _stated_or(known.hsi_noise, samples.hsi_noise, spectra.shape[0])
     msi_noise = _stated_or(known.msi_noise, samples.msi_noise, seen.shape[0])
-    fit = _response(spectra, seen, wavelength_nm, known.response)
+    fit = _srf(spectra, seen, wavelength_nm, known.srf)
     if known.hsi_noise is None:
         hsi_noise = hsi_noise * weakest_components(spectra, hsi_noise)
     if known.msi_noise is None:
@@ -181,7 +181,7 @@ def estimate_from_samples(
         scale=samples.scale,
         sigma=registration.sigma,
         shift=registration.shift,
-        response=fit.response,
+        srf=fit.srf,
         offset=fit.offset,
         hsi_noise=hsi_noise,
         msi_noise=msi_noise,
@@ -261,7 +261,7 @@ def _coarse_spectra(
     spectra, seen, gain = [], [], 1.0
     for block in blocks:
         sizes = [(image.shape[1], image.shape[2]) for image in (block.msi, block.hsi)]
-        operator = SpatialOperator.from_point_spread(sizes[0], sizes[1], scale, sigma, block.origin_shift)
+        operator = SpatialOperator.from_psf(sizes[0], sizes[1], scale, sigma, block.origin_shift)
         usable = block.usable if bool(block.usable.any()) else torch.ones_like(block.usable)
         spectra.append(block.hsi[:, usable])
         seen.append(operator.apply(block.msi)[:, usable])
@@ -269,42 +269,40 @@ def _coarse_spectra(
     return torch.cat(spectra, dim=1).double(), torch.cat(seen, dim=1).double(), gain
 
 
-def _response(
-    spectra: Tensor, seen: Tensor, wavelength_nm: NDArray[np.float64] | None, known: Tensor | None
-) -> ResponseFit:
+def _srf(spectra: Tensor, seen: Tensor, wavelength_nm: NDArray[np.float64] | None, known: Tensor | None) -> SRFFit:
     if known is None:
-        return fit_response(spectra, seen, wavelength_nm)
-    response = torch.as_tensor(known, dtype=torch.float64)
-    if tuple(response.shape) != (seen.shape[0], spectra.shape[0]):
+        return fit_srf(spectra, seen, wavelength_nm)
+    srf = torch.as_tensor(known, dtype=torch.float64)
+    if tuple(srf.shape) != (seen.shape[0], spectra.shape[0]):
         raise BandError(
-            f"response of shape {tuple(response.shape)}",
+            f"response of shape {tuple(srf.shape)}",
             f"({seen.shape[0]}, {spectra.shape[0]}): one row per msi band, one column per hsi band",
         )
-    response = _in_the_msi_unit(response, spectra, seen)
-    misfit = (response @ spectra - seen).square().mean(1)
-    return ResponseFit(response, torch.zeros(seen.shape[0], dtype=torch.float64), misfit, misfit)
+    srf = _in_the_msi_unit(srf, spectra, seen)
+    misfit = (srf @ spectra - seen).square().mean(1)
+    return SRFFit(srf, torch.zeros(seen.shape[0], dtype=torch.float64), misfit, misfit)
 
 
-def _in_the_msi_unit(response: Tensor, spectra: Tensor, seen: Tensor) -> Tensor:
+def _in_the_msi_unit(srf: Tensor, spectra: Tensor, seen: Tensor) -> Tensor:
     """A known response says the shape of a band; where its level is far off, the images are in different units."""
-    predicted = response @ spectra
+    predicted = srf @ spectra
     gains = (predicted * seen).sum(1) / predicted.square().sum(1).clamp_min(1e-300)
     other_unit = (gains > OTHER_UNIT) | ((gains > 0) & (gains < 1 / OTHER_UNIT))
-    return response * torch.where(other_unit, gains, 1.0)[:, None]
+    return srf * torch.where(other_unit, gains, 1.0)[:, None]
 
 
 def _stated_or(stated: float | Tensor | None, estimate: Callable[[], Tensor], bands: int) -> Tensor:
     return estimate() if stated is None else torch.as_tensor(stated, dtype=torch.float64).expand(bands)
 
 
-def _believable_msi_noise(msi_noise: Tensor, hsi_noise: Tensor, fit: ResponseFit, noise_gain: float) -> Tensor:
+def _believable_msi_noise(msi_noise: Tensor, hsi_noise: Tensor, fit: SRFFit, noise_gain: float) -> Tensor:
     """Noise that the hsi does not see shows as misfit on the coarse grid; detail that it sees does not, however rough
     it is.
 
     Misfit beyond both images' noise is an error of the model and counts as noise.
     """
     variance = torch.minimum(msi_noise.square(), fit.largest_misfit / noise_gain)
-    expected = fit.response.square() @ hsi_noise.square() + noise_gain * variance
+    expected = fit.srf.square() @ hsi_noise.square() + noise_gain * variance
     return (variance + (fit.misfit - expected).clamp_min(0)).sqrt()
 
 

@@ -24,7 +24,7 @@ class Observation:
     scale: tuple[float, float]
     sigma: tuple[float, float]
     shift: tuple[float, float]
-    response: Tensor  # (M, C) float64
+    srf: Tensor  # (M, C) float64
     offset: Tensor  # (M,)
     hsi_noise: Tensor  # (C,) standard deviation
     msi_noise: Tensor  # (M,) standard deviation
@@ -37,7 +37,7 @@ class Observation:
         return self.shift[0] - self.grid_shift[0], self.shift[1] - self.grid_shift[1]
 
     def spatial_operator(self, fine_size: tuple[int, int], coarse_size: tuple[int, int]) -> SpatialOperator:
-        return SpatialOperator.from_point_spread(fine_size, coarse_size, self.scale, self.sigma, self.shift)
+        return SpatialOperator.from_psf(fine_size, coarse_size, self.scale, self.sigma, self.shift)
 
     def in_window(self, coarse_start: tuple[int, int], fine_start: tuple[int, int]) -> Observation:
         """The same for a window of the pair (a tile) that begins at these rows and columns of the hsi and of the msi."""
@@ -57,7 +57,7 @@ class Observation:
             "sigma": list(self.sigma),
             "misregistration": list(self.misregistration),
             "grid_shift": list(self.grid_shift),
-            "response": self.response.tolist(),
+            "response": self.srf.tolist(),
             "offset": self.offset.tolist(),
             "hsi_noise": self.hsi_noise.tolist(),
             "msi_noise": self.msi_noise.tolist(),
@@ -67,7 +67,7 @@ class Observation:
 
 
 def known_observation(
-    response: Tensor,
+    srf: Tensor,
     scale: float | tuple[float, float],
     sigma: float | tuple[float, float] | None = None,
     shift: float | tuple[float, float] = 0.0,
@@ -77,16 +77,16 @@ def known_observation(
     """An observation that is simply stated. Without a sigma the point spread is one coarse pixel wide at half its
     maximum.
     """
-    if response.ndim != 2:
-        raise BandError(f"response of shape {tuple(response.shape)}", "one row per msi band, one column per hsi band")
-    response = response.detach().double()
-    msi_bands, bands = response.shape
+    if srf.ndim != 2:
+        raise BandError(f"response of shape {tuple(srf.shape)}", "one row per msi band, one column per hsi band")
+    srf = srf.detach().double()
+    msi_bands, bands = srf.shape
     scale = as_pair(scale)
     return Observation(
         scale=scale,
         sigma=default_sigma(scale) if sigma is None else as_pair(sigma),
         shift=as_pair(shift),
-        response=response,
+        srf=srf,
         offset=torch.zeros(msi_bands, dtype=torch.float64),
         hsi_noise=torch.as_tensor(hsi_noise, dtype=torch.float64).expand(bands),
         msi_noise=torch.as_tensor(msi_noise, dtype=torch.float64).expand(msi_bands),

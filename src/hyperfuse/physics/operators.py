@@ -16,7 +16,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from hyperfuse.physics.psf import point_spread_matrix
+from hyperfuse.physics.psf import psf_matrix
 
 # Singular values below this share of the largest are treated as zero by the pseudo-inverses.
 RELATIVE_RANK_TOLERANCE = 1e-6
@@ -39,7 +39,7 @@ class SpatialOperator:
     columns: Tensor
 
     @classmethod
-    def from_point_spread(
+    def from_psf(
         cls,
         fine_size: tuple[int, int],
         coarse_size: tuple[int, int],
@@ -49,7 +49,7 @@ class SpatialOperator:
     ) -> SpatialOperator:
         """Gaussian point spread, everything given as (y, x) in fine pixels; see `point_spread.py` for the geometry."""
         axes = zip(fine_size, coarse_size, scale, sigma, shift, strict=True)
-        rows, columns = (point_spread_matrix(*axis) for axis in axes)
+        rows, columns = (psf_matrix(*axis) for axis in axes)
         return cls(rows, columns)
 
     @property
@@ -109,17 +109,17 @@ class SpatialOperator:
 class SpectralOperator:
     """The response: (..., C, H, W) -> (..., M, H, W), one (M, C) float64 matrix."""
 
-    response: Tensor
+    srf: Tensor
 
     def apply(self, cube: Tensor) -> Tensor:
-        return mix_bands(self.response, cube)
+        return mix_bands(self.srf, cube)
 
     def adjoint(self, msi: Tensor) -> Tensor:
-        return mix_bands(self.response.T, msi)
+        return mix_bands(self.srf.T, msi)
 
     def pseudo_inverse(self, msi: Tensor) -> Tensor:
         """R+ z, the smallest spectra that the response turns into z."""
-        factors = thin_factors(self.response)
+        factors = thin_factors(self.srf)
         return mix_bands(factors.right / factors.values @ factors.left.T, msi)
 
 

@@ -33,35 +33,33 @@ def sigma_from_fwhm(fwhm: float) -> float:
     return fwhm / FWHM_PER_SIGMA
 
 
-def point_spread_reach(sigma: float) -> int:
+def psf_radius(sigma: float) -> int:
     """How many fine pixels to each side of its centre a coarse pixel looks at."""
     return max(1, math.ceil(REACH_IN_SIGMAS * sigma))
 
 
-def point_spread_taps(
-    fine_size: int, coarse_size: int, scale: float, sigma: float, shift: float = 0.0
-) -> tuple[Tensor, Tensor]:
+def psf_taps(fine_size: int, coarse_size: int, scale: float, sigma: float, shift: float = 0.0) -> tuple[Tensor, Tensor]:
     """Which fine pixels each coarse pixel looks at, and with what weight: two (coarse_size, taps) tensors.
 
     Weights are normalised to unit gain. Beyond the border the image is mirrored (symmetric: the edge pixel is
     repeated), so the same fine pixel may occur in several taps of one row.
     """
     centres = (torch.arange(coarse_size, dtype=torch.float64) + 0.5) * scale - 0.5 + shift
-    reach = point_spread_reach(sigma)
-    offsets = torch.arange(-reach, reach + 1)
+    halo = psf_radius(sigma)
+    offsets = torch.arange(-halo, halo + 1)
     positions = centres.round().long()[:, None] + offsets[None, :]
     distances = positions - centres[:, None]
     # A softmax of the exponent never divides by zero, however narrow the point spread. Where a centre lies between two
     # pixels the taps reach half a pixel further on one side than on the other; cutting both at the same distance keeps
     # mirror symmetry exact.
-    exponent = (-0.5 * (distances / sigma) ** 2).masked_fill(distances.abs() > reach + CENTRE_ROUNDING, -torch.inf)
+    exponent = (-0.5 * (distances / sigma) ** 2).masked_fill(distances.abs() > halo + CENTRE_ROUNDING, -torch.inf)
     weights = torch.softmax(exponent, dim=1)
     return _mirrored(positions, fine_size), weights
 
 
-def point_spread_matrix(fine_size: int, coarse_size: int, scale: float, sigma: float, shift: float = 0.0) -> Tensor:
+def psf_matrix(fine_size: int, coarse_size: int, scale: float, sigma: float, shift: float = 0.0) -> Tensor:
     """The same as a dense (coarse_size, fine_size) float64 matrix whose rows sum to 1."""
-    indices, weights = point_spread_taps(fine_size, coarse_size, scale, sigma, shift)
+    indices, weights = psf_taps(fine_size, coarse_size, scale, sigma, shift)
     matrix = torch.zeros(coarse_size, fine_size, dtype=torch.float64)
     return matrix.scatter_add_(1, indices, weights)
 

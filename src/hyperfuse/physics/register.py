@@ -31,7 +31,7 @@ from scipy.ndimage import gaussian_filter, maximum_filter
 from torch import Tensor
 
 from hyperfuse.physics.operators import separable
-from hyperfuse.physics.psf import point_spread_matrix
+from hyperfuse.physics.psf import psf_matrix
 
 MOST_COMPONENTS = 16
 SEARCH_REACH = 1.5  # coarse pixels to each side
@@ -81,7 +81,7 @@ class _Problem:
 
     def matrices(self, axis: int, sigma: float, shift: float) -> list[Tensor]:
         return [
-            point_spread_matrix(
+            psf_matrix(
                 block.msi.shape[1 + axis],
                 block.hsi.shape[1 + axis],
                 self.scale[axis],
@@ -219,8 +219,8 @@ def _within_limits(parameters: Tensor, start: Tensor, scale: tuple[float, float]
         limited[axis] = limited[axis].clamp(
             math.log(SIGMA_LIMITS[0] * scale[axis]), math.log(SIGMA_LIMITS[1] * scale[axis])
         )
-        reach = 2 * scale[axis]
-        limited[2 + axis] = limited[2 + axis].clamp(float(start[2 + axis]) - reach, float(start[2 + axis]) + reach)
+        halo = 2 * scale[axis]
+        limited[2 + axis] = limited[2 + axis].clamp(float(start[2 + axis]) - halo, float(start[2 + axis]) + halo)
     return limited
 
 

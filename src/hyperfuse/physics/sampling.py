@@ -72,9 +72,7 @@ class PairSamples:
         if bool(self.msi_known.all()):
             return self.hsi_known
         wide = (1.5 * sigma[0], 1.5 * sigma[1])
-        operator = SpatialOperator.from_point_spread(
-            (fine[0], fine[1]), (size[0], size[1]), self.scale, wide, self.shift
-        )
+        operator = SpatialOperator.from_psf((fine[0], fine[1]), (size[0], size[1]), self.scale, wide, self.shift)
         return self.hsi_known & (operator.apply(self.msi_known.float()) > 0.999)
 
     def usable(self, sigma: tuple[float, float]) -> Tensor:

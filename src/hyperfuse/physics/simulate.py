@@ -31,7 +31,7 @@ from hyperfuse.io.grid import grid_of
 from hyperfuse.physics.blur import axis_taps, observe
 from hyperfuse.physics.noise import add_noise, noise_sigmas
 from hyperfuse.physics.psf import Crop, exact_scale, largest_crop, sigma_from_fwhm
-from hyperfuse.physics.srf import Response, ResponseSpec, response_for
+from hyperfuse.physics.srf import SRF, SRFSpec, srf_for
 
 NARROWEST_FWHM = 0.01
 SMALLEST_DB, LARGEST_DB = -20.0, 300.0
@@ -57,7 +57,7 @@ def require_shift(shift: tuple[float, float], size: tuple[int, int]) -> None:
         )
 
 
-def require_point_spread(fwhm: float, size: tuple[int, int]) -> None:
+def require_psf(fwhm: float, size: tuple[int, int]) -> None:
     if not NARROWEST_FWHM <= fwhm <= max(size):
         raise OptionError(
             f"point spread of FWHM {fwhm:g}",
@@ -78,7 +78,7 @@ class _Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
-class ResponseRecord(_Record):
+class SRFRecord(_Record):
     source: str
     names: tuple[str, ...]
     weights: tuple[tuple[float, ...], ...]
@@ -87,14 +87,14 @@ class ResponseRecord(_Record):
     uncovered: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, response: Response) -> ResponseRecord:
+    def of(cls, srf: SRF) -> SRFRecord:
         return cls(
-            source=response.source,
-            names=response.names,
-            weights=tuple(tuple(map(float, row)) for row in response.weights),
-            wavelength_nm=_without_nan(response.wavelength_nm),
-            fwhm_nm=_without_nan(response.fwhm_nm),
-            uncovered=response.uncovered,
+            source=srf.source,
+            names=srf.names,
+            weights=tuple(tuple(map(float, row)) for row in srf.weights),
+            wavelength_nm=_without_nan(srf.wavelength_nm),
+            fwhm_nm=_without_nan(srf.fwhm_nm),
+            uncovered=srf.uncovered,
         )
 
 
@@ -110,7 +110,7 @@ class SimulationRecord(_Record):
     psf_fwhm: float
     psf_sigma: float
     shift: tuple[float, float]
-    response: ResponseRecord
+    srf: SRFRecord
     skip_uncovered: bool
     snr_hsi_db: float | None
     snr_msi_db: float | None
@@ -142,18 +142,18 @@ class SimulationRecord(_Record):
         """The arguments of `point_spread_taps` and `point_spread_matrix` along y (0) or x (1)."""
         return self.fine_size[axis], self.coarse_size[axis], self.scale, self.psf_sigma, self.shift[axis]
 
-    def find_response(self) -> Response:
+    def find_srf(self) -> SRF:
         """The response as it was used, ready to be given to `simulate_pair` or to a method."""
-        record = self.response
+        record = self.srf
         weights = np.array(record.weights, dtype=np.float64)
         columns = (_with_nan(record.wavelength_nm), _with_nan(record.fwhm_nm))
-        return Response(record.names, weights, *columns, record.source, record.uncovered)
+        return SRF(record.names, weights, *columns, record.source, record.uncovered)
 
     def simulation_arguments(self) -> dict[str, Any]:
         """Keyword arguments with which `simulate_pair` makes the same pair again from the same reference."""
         return {
             "scale": Fraction(*self.scale_fraction),
-            "response": self.find_response(),
+            "response": self.find_srf(),
             "psf_fwhm": self.psf_fwhm,
             "shift": self.shift,
             "snr_hsi_db": self.snr_hsi_db,
@@ -212,7 +212,7 @@ class Simulation:
 def simulate_pair(
     reference: xr.DataArray | NDArray[Any],
     scale: float | str | Fraction,
-    response: ResponseSpec,
+    srf: SRFSpec,
     psf_fwhm: float | None = None,
     shift: tuple[float, float] = (0.0, 0.0),
     snr_hsi_db: float | None = None,
@@ -227,9 +227,9 @@ def simulate_pair(
     exact = exact_scale(scale)
     fwhm = float(exact) if psf_fwhm is None else float(psf_fwhm)
     _require_noise(snr_hsi_db, snr_msi_db, seed)
-    found = response_for(cube, response, skip_uncovered=skip_uncovered)
+    found = srf_for(cube, srf, skip_uncovered=skip_uncovered)
     crop, used = _cropped(cube, exact)
-    require_point_spread(fwhm, crop.fine_size)
+    require_psf(fwhm, crop.fine_size)
     require_shift(shift, crop.fine_size)
     sigma = sigma_from_fwhm(fwhm)
     rows, columns = (
@@ -245,7 +245,7 @@ def simulate_pair(
         psf_fwhm=fwhm,
         psf_sigma=sigma,
         shift=(float(shift[0]), float(shift[1])),
-        response=ResponseRecord.of(found),
+        srf=SRFRecord.of(found),
         skip_uncovered=skip_uncovered,
         snr_hsi_db=snr_hsi_db,
         snr_msi_db=snr_msi_db,
@@ -287,13 +287,13 @@ def _hsi_cube(values: NDArray[np.float32], reference: xr.DataArray, scale: Fract
     )
 
 
-def _msi_cube(values: NDArray[np.float32], reference: xr.DataArray, response: Response) -> xr.DataArray:
+def _msi_cube(values: NDArray[np.float32], reference: xr.DataArray, srf: SRF) -> xr.DataArray:
     grid = grid_of(reference)
     return make_cube(
         values,
-        wavelength_nm=response.wavelength_nm,
-        fwhm_nm=response.fwhm_nm,
-        band_names=response.names,
+        wavelength_nm=srf.wavelength_nm,
+        fwhm_nm=srf.fwhm_nm,
+        band_names=srf.names,
         nodata=np.nan,
         crs=grid.crs,
         transform=grid.transform,

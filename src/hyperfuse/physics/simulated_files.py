@@ -13,7 +13,7 @@ from hyperfuse.errors import CubeWriteError
 from hyperfuse.io.atomic import ASIDE, new_workplace, only_run_on
 from hyperfuse.io.files import open_cube, write_cube
 from hyperfuse.physics.simulate import SimulationRecord, simulate_pair, write_simulation_record
-from hyperfuse.physics.srf import ResponseSpec
+from hyperfuse.physics.srf import SRFSpec
 
 HSI_FILE, MSI_FILE, REFERENCE_FILE, OBSERVATION_FILE = "hsi.tif", "msi.tif", "reference.tif", "observation.json"
 OUTPUTS = (HSI_FILE, MSI_FILE, REFERENCE_FILE, OBSERVATION_FILE)
@@ -23,7 +23,7 @@ def simulate(
     reference_path: str | os.PathLike[str],
     out_dir: str | os.PathLike[str],
     scale: float | str | Fraction,
-    response: ResponseSpec,
+    srf: SRFSpec,
     psf_fwhm: float | None = None,
     shift: tuple[float, float] = (0.0, 0.0),
     snr_hsi_db: float | None = None,
@@ -38,7 +38,7 @@ def simulate(
     folder = Path(out_dir)
     with appearing_together(folder, OUTPUTS, overwrite=overwrite) as workplace:
         reference = open_cube(reference_path, variable, band_axis)
-        pair = simulate_pair(reference, scale, response, psf_fwhm, shift, snr_hsi_db, snr_msi_db, seed, skip_uncovered)
+        pair = simulate_pair(reference, scale, srf, psf_fwhm, shift, snr_hsi_db, snr_msi_db, seed, skip_uncovered)
         record = pair.record.model_copy(update={"reference": Path(reference_path).name})
         write_cube(pair.hsi, workplace / HSI_FILE)
         write_cube(pair.msi, workplace / MSI_FILE)

@@ -25,7 +25,7 @@ from hyperfuse.errors import BandError, CubeFileError, OptionError
 from hyperfuse.physics.srf_curves import (
     BandLayout,
     CoveredShare,
-    ResponseCurve,
+    SRFCurve,
     band_weights,
     choose_bands,
     covered_part,
@@ -42,7 +42,7 @@ ARRAY_SUFFIXES = (".npy", ".npz", ".mat")
 CURVE_FORM = "a header `wavelength_nm,name,...` with one row per wavelength, or a matrix of numbers without header"
 
 
-def read_response_file(path: Path, variable: str | None = None) -> list[ResponseCurve] | FloatArray:
+def read_srf_file(path: Path, variable: str | None = None) -> list[SRFCurve] | FloatArray:
     """The curves in a file with a header, or the matrix in any other."""
     if not path.is_file():
         raise CubeFileError(f"{path}: no such response file")
@@ -51,7 +51,7 @@ def read_response_file(path: Path, variable: str | None = None) -> list[Response
     return _read_text(path)
 
 
-def _read_text(path: Path) -> list[ResponseCurve] | FloatArray:
+def _read_text(path: Path) -> list[SRFCurve] | FloatArray:
     try:
         lines = [
             line
@@ -68,7 +68,7 @@ def _read_text(path: Path) -> list[ResponseCurve] | FloatArray:
     return _curves(rows[0], _numbers(rows[1:], path, columns=len(rows[0])), path)
 
 
-def _curves(header: list[str], table: FloatArray, path: Path) -> list[ResponseCurve]:
+def _curves(header: list[str], table: FloatArray, path: Path) -> list[SRFCurve]:
     first = header[0].lower()
     if len(header) < 2 or not ("wavelength" in first or first in ("nm", "um", "wl", "wvl", "lambda")):
         raise CubeFileError(f"{path}: first line {','.join(header)[:60]!r}", CURVE_FORM)
@@ -81,7 +81,7 @@ def _curves(header: list[str], table: FloatArray, path: Path) -> list[ResponseCu
     wavelength = table[order, 0] * (1000.0 if in_micrometres else 1.0)
     if (np.diff(wavelength) <= 0).any():
         raise BandError(f"{path}: a wavelength occurs twice", "one row per wavelength")
-    curves = [ResponseCurve(name, wavelength, table[order, i]) for i, name in enumerate(header[1:], start=1)]
+    curves = [SRFCurve(name, wavelength, table[order, i]) for i, name in enumerate(header[1:], start=1)]
     dark = [curve.name for curve in curves if curve.values.max() <= 0]
     if dark:
         raise BandError(f"{path}: response of band {', '.join(dark)} is nowhere above zero", "some positive values")
@@ -156,7 +156,7 @@ SHARE_OF_FILES = 1 / 3
 
 
 @dataclass(frozen=True, eq=False)
-class Response:
+class SRF:
     """M MSI bands as weighted means of C HSI bands."""
 
     names: tuple[str, ...]
@@ -189,30 +189,30 @@ class Response:
         return int(self.weights.shape[1])
 
 
-ResponseSpec = str | Path | NDArray[Any] | Response
+SRFSpec = str | Path | NDArray[Any] | SRF
 
 
-def response_for(cube: xr.DataArray, spec: ResponseSpec, *, skip_uncovered: bool = False) -> Response:
+def srf_for(cube: xr.DataArray, spec: SRFSpec, *, skip_uncovered: bool = False) -> SRF:
     """The response `spec` on the bands of a cube."""
-    return find_response(
+    return find_srf(
         spec, cube["wavelength"].values, cube["fwhm"].values, cube["good"].values, skip_uncovered=skip_uncovered
     )
 
 
-def find_response(
-    spec: ResponseSpec,
+def find_srf(
+    spec: SRFSpec,
     wavelength_nm: ArrayLike | None,
     fwhm_nm: ArrayLike | None = None,
     good: ArrayLike | None = None,
     *,
     skip_uncovered: bool = False,
-) -> Response:
+) -> SRF:
     """A response by name ("Sentinel-2A", "Landsat 8:B2,B3,B4", "rgb+nir"), from a file (curves or matrix), as a matrix
     or ready made, on the bands of an HSI. Bad bands get no weight. Response bands that the HSI does not cover are an
     error, or dropped.
     """
     wavelength, fwhm, usable = _band_columns(wavelength_nm, fwhm_nm, good)
-    if isinstance(spec, Response):
+    if isinstance(spec, SRF):
         return _on_good_bands(spec, usable)
     if isinstance(spec, np.ndarray):
         return _from_matrix(spec, wavelength, usable, "matrix", None)
@@ -223,7 +223,7 @@ def find_response(
     return _from_curves(found, layout, source, skip_uncovered=skip_uncovered, from_file=from_file)
 
 
-def _look_up(spec: str | Path) -> tuple[list[ResponseCurve] | FloatArray, list[str] | None, str, bool]:
+def _look_up(spec: str | Path) -> tuple[list[SRFCurve] | FloatArray, list[str] | None, str, bool]:
     """What a name or path stands for, the bands chosen from it, and how to call it."""
     text, chosen = str(spec), None
     if not Path(text).is_file() and ":" in text:
@@ -236,7 +236,7 @@ def _look_up(spec: str | Path) -> tuple[list[ResponseCurve] | FloatArray, list[s
             )
     path = Path(text)
     if path.is_file() or path.suffix.lower() in (*TEXT_SUFFIXES, *ARRAY_SUFFIXES):
-        content = read_response_file(path)
+        content = read_srf_file(path)
         if isinstance(content, np.ndarray):
             return content, chosen, path.name, True
         return choose_bands(content, chosen, path.name), None, path.name, True
@@ -289,8 +289,8 @@ def _require_layout(
 
 
 def _from_curves(
-    curves: list[ResponseCurve], layout: BandLayout, source: str, *, skip_uncovered: bool, from_file: bool
-) -> Response:
+    curves: list[SRFCurve], layout: BandLayout, source: str, *, skip_uncovered: bool, from_file: bool
+) -> SRF:
     rows = [band_weights(curve, layout) for curve in curves]
     shares = [covered_share(curve, layout) for curve in curves]
     accept = _file_band_is_covered if from_file else _named_band_is_covered
@@ -304,7 +304,7 @@ def _from_curves(
             f"the HSI covers only a part of response band {', '.join(cut)} of {source}; that part is used", stacklevel=4
         )
     parts = [covered_part(curves[i], layout) for i in kept]
-    return Response(
+    return SRF(
         names=tuple(curves[i].name for i in kept),
         weights=np.stack([rows[i] for i in kept]),
         wavelength_nm=np.array([part.centre_nm for part in parts]),
@@ -314,16 +314,16 @@ def _from_curves(
     )
 
 
-def _named_band_is_covered(curve: ResponseCurve, share: CoveredShare, layout: BandLayout) -> bool:
+def _named_band_is_covered(curve: SRFCurve, share: CoveredShare, layout: BandLayout) -> bool:
     return share.in_range >= SHARE_IN_RANGE and share.on_bands >= SHARE_ON_BANDS
 
 
-def _file_band_is_covered(curve: ResponseCurve, share: CoveredShare, layout: BandLayout) -> bool:
+def _file_band_is_covered(curve: SRFCurve, share: CoveredShare, layout: BandLayout) -> bool:
     return share.on_bands >= SHARE_OF_FILES and bool(is_covered(np.array([curve.peak_nm]), layout)[0])
 
 
 def _uncovered_error(
-    curves: Sequence[ResponseCurve], shares: Sequence[CoveredShare], layout: BandLayout, source: str, *, none_left: bool
+    curves: Sequence[SRFCurve], shares: Sequence[CoveredShare], layout: BandLayout, source: str, *, none_left: bool
 ) -> BandError:
     bands = []
     for curve, share in zip(curves, shares, strict=True):
@@ -344,7 +344,7 @@ def _from_matrix(
     usable: NDArray[np.bool_] | None,
     source: str,
     chosen: list[str] | None,
-) -> Response:
+) -> SRF:
     weights = np.asarray(matrix, dtype=np.float64)
     if weights.ndim != 2 or 0 in weights.shape:
         raise BandError(f"response {source} of shape {weights.shape}", "a matrix (MSI bands, HSI bands)")
@@ -357,30 +357,24 @@ def _from_matrix(
         )
     names = [f"B{number}" for number in range(1, weights.shape[0] + 1)]
     if chosen is not None:
-        curves = [
-            ResponseCurve(name, np.arange(float(hsi_bands)), row) for name, row in zip(names, weights, strict=True)
-        ]
+        curves = [SRFCurve(name, np.arange(float(hsi_bands)), row) for name, row in zip(names, weights, strict=True)]
         rows = choose_bands(curves, chosen, source)
         names, weights = [row.name for row in rows], np.stack([row.values for row in rows])
     weights = _normalised(weights, names, usable, source)
     known = wavelength is not None and not np.isnan(wavelength[weights.any(axis=0)]).any()
     centres = weights @ np.nan_to_num(wavelength) if known and wavelength is not None else None
-    return Response(tuple(names), weights, centres, None, source)
+    return SRF(tuple(names), weights, centres, None, source)
 
 
-def _on_good_bands(response: Response, usable: NDArray[np.bool_] | None) -> Response:
+def _on_good_bands(srf: SRF, usable: NDArray[np.bool_] | None) -> SRF:
     if usable is None:
-        return response
-    if response.hsi_bands != usable.size:
-        raise BandError(
-            f"response for {response.hsi_bands} HSI bands, HSI of {usable.size}", "the same number of bands"
-        )
-    if not response.weights[:, ~usable].any():
-        return response
-    weights = _normalised(response.weights, list(response.names), usable, response.source)
-    return Response(
-        response.names, weights, response.wavelength_nm, response.fwhm_nm, response.source, response.uncovered
-    )
+        return srf
+    if srf.hsi_bands != usable.size:
+        raise BandError(f"response for {srf.hsi_bands} HSI bands, HSI of {usable.size}", "the same number of bands")
+    if not srf.weights[:, ~usable].any():
+        return srf
+    weights = _normalised(srf.weights, list(srf.names), usable, srf.source)
+    return SRF(srf.names, weights, srf.wavelength_nm, srf.fwhm_nm, srf.source, srf.uncovered)
 
 
 def _normalised(weights: FloatArray, names: list[str], usable: NDArray[np.bool_] | None, source: str) -> FloatArray:

@@ -53,7 +53,7 @@ SHORT_NAMES = {"Sentinel-": "s", "Landsat-": "l"}
 
 
 @dataclass(frozen=True, eq=False)
-class ResponseCurve:
+class SRFCurve:
     """How strongly one band of a sensor answers to light of each wavelength; linear between the samples, 0 beyond them."""
 
     name: str
@@ -86,17 +86,17 @@ class Sensor:
     bands: tuple[str, ...]
 
 
-def gaussian_curve(name: str, centre_nm: float, fwhm_nm: float) -> ResponseCurve:
+def gaussian_curve(name: str, centre_nm: float, fwhm_nm: float) -> SRFCurve:
     wavelength = centre_nm + sigma_from_fwhm(fwhm_nm) * np.linspace(-5, 5, 2001)
-    return ResponseCurve(name, wavelength, np.exp(-0.5 * ((wavelength - centre_nm) / sigma_from_fwhm(fwhm_nm)) ** 2))
+    return SRFCurve(name, wavelength, np.exp(-0.5 * ((wavelength - centre_nm) / sigma_from_fwhm(fwhm_nm)) ** 2))
 
 
-def known_responses() -> list[str]:
+def known_srfs() -> list[str]:
     """Every name that `named_curves` takes."""
     return [*GAUSSIAN_SETS, *sorted({sensor.name for sensor in _sensors()})]
 
 
-def named_curves(name: str, chosen: list[str] | None = None) -> list[ResponseCurve]:
+def named_curves(name: str, chosen: list[str] | None = None) -> list[SRFCurve]:
     """The curves of a sensor or Gaussian set, all its reflective bands or the chosen ones in the order chosen."""
     gaussians = GAUSSIAN_SETS.get(name.lower().replace(" ", ""))
     if gaussians is not None:
@@ -108,7 +108,7 @@ def named_curves(name: str, chosen: list[str] | None = None) -> list[ResponseCur
     return curves if chosen else [curve for curve in curves if curve.centre_nm <= THERMAL_NM]
 
 
-def choose_bands(curves: list[ResponseCurve], chosen: list[str] | None, source: str) -> list[ResponseCurve]:
+def choose_bands(curves: list[SRFCurve], chosen: list[str] | None, source: str) -> list[SRFCurve]:
     if chosen is None:
         return curves
     by_name = {_simplified_band(curve.name): curve for curve in curves}
@@ -168,26 +168,24 @@ def _aliases() -> dict[str, Sensor]:
 
 
 @cache
-def _read_sensor(sensor: Sensor) -> tuple[ResponseCurve, ...]:
+def _read_sensor(sensor: Sensor) -> tuple[SRFCurve, ...]:
     from pyrsr.rsr import RSR_reader
 
     tables = RSR_reader(sensor.satellite, sensor.instrument, LayerBandsAssignment=list(sensor.bands))
     return tuple(_table_curve(band, table) for band, table in tables.items())
 
 
-def _table_curve(band: str, table: FloatArray) -> ResponseCurve:
+def _table_curve(band: str, table: FloatArray) -> SRFCurve:
     to_nm = 1000.0 if table[:, 0].max() < 100 else 1.0
     # Below zero is measurement noise of the laboratory.
-    return ResponseCurve(f"B{band}", table[:, 0] * to_nm, np.clip(table[:, 1], 0, None))
+    return SRFCurve(f"B{band}", table[:, 0] * to_nm, np.clip(table[:, 1], 0, None))
 
 
 def _nearest(name: str) -> str:
-    aliases = {_simplified(known): known for known in known_responses()} | {
-        key: s.name for key, s in _aliases().items()
-    }
+    aliases = {_simplified(known): known for known in known_srfs()} | {key: s.name for key, s in _aliases().items()}
     near = difflib.get_close_matches(_simplified(name), aliases, n=6, cutoff=0.6)
     names = list(dict.fromkeys(aliases[key] for key in near))
-    known = ", ".join(known_responses())
+    known = ", ".join(known_srfs())
     return f"one of {known} (nearest: {', '.join(names)})" if names else f"one of {known}"
 
 
@@ -267,7 +265,7 @@ class CoveredShare:
     in_range: float
 
 
-def covered_share(curve: ResponseCurve, layout: BandLayout) -> CoveredShare:
+def covered_share(curve: SRFCurve, layout: BandLayout) -> CoveredShare:
     dense, values = _dense(curve)
     start, end = layout.range_nm
     energy = np.abs(values)
@@ -283,23 +281,21 @@ def is_covered(wavelength_nm: FloatArray, layout: BandLayout) -> NDArray[np.bool
     return inside
 
 
-def covered_part(curve: ResponseCurve, layout: BandLayout) -> ResponseCurve:
+def covered_part(curve: SRFCurve, layout: BandLayout) -> SRFCurve:
     """The curve as the HSI can see it: nothing outside its coverage."""
     dense, values = _dense(curve)
-    return ResponseCurve(curve.name, dense, np.where(is_covered(dense, layout), values, 0.0))
+    return SRFCurve(curve.name, dense, np.where(is_covered(dense, layout), values, 0.0))
 
 
-def band_weights(curve: ResponseCurve, layout: BandLayout) -> FloatArray:
+def band_weights(curve: SRFCurve, layout: BandLayout) -> FloatArray:
     """The weight of each HSI band in one MSI band, (C,), sum 1; all zero where no band sees the response."""
     narrow = curve.fwhm_nm < 2 * layout.spacing_nm
     fwhm = np.fmax(np.where(narrow, layout.spacing_nm, 0.0), layout.fwhm_nm)
     centres = np.where(layout.usable, layout.wavelength_nm, 0.0)
     positions = centres[:, None] + np.nan_to_num(fwhm / FWHM_PER_SIGMA)[:, None] * GAUSSIAN_NODES
     gaussian = np.exp(-0.5 * GAUSSIAN_NODES**2)
-    response = np.interp(positions, curve.wavelength_nm, curve.values, left=0.0, right=0.0) @ (
-        gaussian / gaussian.sum()
-    )
-    weights = np.where(layout.usable, response * np.nan_to_num(layout.width_nm), 0.0)
+    srf = np.interp(positions, curve.wavelength_nm, curve.values, left=0.0, right=0.0) @ (gaussian / gaussian.sum())
+    weights = np.where(layout.usable, srf * np.nan_to_num(layout.width_nm), 0.0)
     total = weights.sum()
     return weights / total if total > 0 else np.zeros_like(weights)
 
@@ -333,7 +329,7 @@ def _merged(stretches: FloatArray) -> FloatArray:
     return np.array(merged)
 
 
-def _dense(curve: ResponseCurve) -> tuple[FloatArray, FloatArray]:
+def _dense(curve: SRFCurve) -> tuple[FloatArray, FloatArray]:
     """Samples close enough to add up, all of the same width."""
     start, end = curve.wavelength_nm[0], curve.wavelength_nm[-1]
     dense = np.linspace(start, end, int(np.clip((end - start) / 0.25, 1000, 100_000)) + 1)

@@ -28,7 +28,7 @@ from hyperfuse.io.cube import make_cube, physical_values, place_cube, window_of
 from hyperfuse.io.grid import PIXEL_TOLERANCE, grid_of, parallel_placement
 from hyperfuse.io.provenance import provenance_of
 from hyperfuse.physics.observation import Observation
-from hyperfuse.physics.srf import ResponseSpec
+from hyperfuse.physics.srf import SRFSpec
 
 # "psf_fwhm=4.0 shift=(0.0, 1.0) trust=hsi": a value ends where the next name begins.
 OPTION = re.compile(r"(\w+)=(.*?)(?= \w+=|$)")
@@ -42,7 +42,7 @@ class RecordedChoices:
     method: str | None
     weights_digest: str | None
     estimate: bool
-    response: str | None
+    srf: str | None
     psf_fwhm: float | None
     shift: tuple[float, float] | None
     trusts_hsi: bool
@@ -59,7 +59,7 @@ def recorded_choices(fused: xr.DataArray) -> RecordedChoices:
         method=record.get("method"),
         weights_digest=record.get("weights"),
         estimate=options.get("estimate") != "False",
-        response=options.get("response"),
+        srf=options.get("response"),
         psf_fwhm=width if isinstance(width, float) else None,
         shift=shift if isinstance(shift, tuple) else None,
         trusts_hsi=options.get("trust") == HSI,
@@ -148,7 +148,7 @@ def examine(
     msi: xr.DataArray,
     chosen: RecordedChoices,
     *,
-    response: ResponseSpec | None = None,
+    srf: SRFSpec | None = None,
     mask: xr.DataArray | None = None,
     hsi_mask: xr.DataArray | None = None,
 ) -> ExaminedPart:
@@ -167,7 +167,7 @@ def examine(
         slice(part.start + cut.start, part.start + cut.stop)
         for part, cut in ((rows, pair.msi_source.rows), (columns, pair.msi_source.columns))
     )
-    pair, observation, notes = _observed(pair, hsi, chosen, response)
+    pair, observation, notes = _observed(pair, hsi, chosen, srf)
     bands = np.flatnonzero(pair.usable_bands & fused["good"].values)
     if bands.size == 0:
         raise BandError(
@@ -175,7 +175,7 @@ def examine(
         )
     among_usable = fused["good"].values[pair.usable_bands]
     observation = replace(
-        observation, response=observation.response[:, among_usable], hsi_noise=observation.hsi_noise[among_usable]
+        observation, srf=observation.srf[:, among_usable], hsi_noise=observation.hsi_noise[among_usable]
     )
     msi_values = pair.msi
     if chosen.trusts_hsi:
@@ -197,10 +197,10 @@ def examine(
 
 
 def _observed(
-    pair: AlignedPair, hsi: xr.DataArray, chosen: RecordedChoices, response: ResponseSpec | None
+    pair: AlignedPair, hsi: xr.DataArray, chosen: RecordedChoices, srf: SRFSpec | None
 ) -> tuple[AlignedPair, Observation, tuple[str, ...]]:
     notes: tuple[str, ...] = ()
-    hints = ObservationHints(chosen.estimate, response or chosen.response, chosen.psf_fwhm, chosen.shift)
+    hints = ObservationHints(chosen.estimate, srf or chosen.srf, chosen.psf_fwhm, chosen.shift)
 
     def seen(hints: ObservationHints) -> tuple[AlignedPair, Observation]:
         found = register_pair(
@@ -211,12 +211,12 @@ def _observed(
     try:
         found = seen(hints)
     except (BandError, CubeFileError):
-        if response is not None:
+        if srf is not None:
             raise
         notes = (
-            f"the response {chosen.response} that it was fused with cannot be had here and was estimated from the pair",
+            f"the response {chosen.srf} that it was fused with cannot be had here and was estimated from the pair",
         )
-        found = seen(replace(hints, response=None))
+        found = seen(replace(hints, srf=None))
     return *found, notes
 
 

@@ -28,7 +28,7 @@ from hyperfuse.metrics.no_reference import (
     OnceMoreScores,
     consistency,
     no_reference_scores,
-    scored_once_more,
+    scored_at_reduced_resolution,
 )
 from hyperfuse.metrics.pairing import Floats, blank_incomparable, plan_comparison
 from hyperfuse.metrics.sums import spectral_angles_degrees
@@ -60,7 +60,7 @@ class QualityFindings:
     part: ExaminedPart
     consistency: Consistency
     without_reference: NoReferenceScores
-    once_more: OnceMore
+    reduced_resolution: OnceMore
     against_reference: AgainstReference | None
 
     @property
@@ -87,9 +87,9 @@ class QualityFindings:
             },
             "without_reference": asdict(self.without_reference),
             "once_more": {
-                "fused_by": self.once_more.fused_by,
-                "scores": None if self.once_more.scores is None else asdict(self.once_more.scores),
-                "why_not": self.once_more.why_not or None,
+                "fused_by": self.reduced_resolution.fused_by,
+                "scores": None if self.reduced_resolution.scores is None else asdict(self.reduced_resolution.scores),
+                "why_not": self.reduced_resolution.why_not or None,
             },
             "reference": None if self.against_reference is None else self.against_reference.scores.as_dict(),
             "notes": [*self.part.notes, *self.part.observation.notes],
@@ -119,20 +119,20 @@ def find_quality(
             math.sqrt(math.prod(part.observation.scale)),
         )
         advance(1)
-        coarser = judge_once_more(part, hsi, msi, chosen, method, weights)
+        coarser = judge_at_reduced_resolution(part, hsi, msi, chosen, method, weights)
         advance(1)
         compared = None if reference is None else _against_reference(part, reference)
         advance(1)
     return QualityFindings(part, agreement, scores, coarser, compared)
 
 
-def judge_once_more(
+def judge_at_reduced_resolution(
     part: ExaminedPart, hsi: Tensor, msi: Tensor, chosen: RecordedChoices, method: str | None, weights: str | None
 ) -> OnceMore:
     name, fuse, why_not = _fusion_to_judge(part, chosen, method, weights)
     if fuse is None:
         return OnceMore(name, None, why_not)
-    scores = scored_once_more(hsi, msi, part.observation, fuse)
+    scores = scored_at_reduced_resolution(hsi, msi, part.observation, fuse)
     if scores is None:
         size = f"{hsi.shape[1]}x{hsi.shape[2]}"
         return OnceMore(name, None, f"The hsi has {size} pixels here, too few to be degraded once more.")

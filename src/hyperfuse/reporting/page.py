@@ -287,8 +287,8 @@ def _tiles(findings: QualityFindings) -> str:
         shown.append((f"{100 * hsi:.3g} %", "error against the HSI"))
     if msi is not None:
         shown.append((f"{100 * msi:.3g} %", "error against the MSI"))
-    if findings.once_more.scores is not None:
-        shown.append((f"{findings.once_more.scores.psnr_db:.2f} dB", "PSNR, degraded once more"))
+    if findings.reduced_resolution.scores is not None:
+        shown.append((f"{findings.reduced_resolution.scores.psnr_db:.2f} dB", "PSNR, degraded once more"))
     if findings.without_reference.hqnr is not None:
         shown.append((f"{findings.without_reference.hqnr:.3f}", "HQNR"))
     return (

@@ -11,7 +11,7 @@ import xarray as xr
 from hyperfuse.errors import OptionError
 from hyperfuse.io.atomic import published, refuse_unwritable
 from hyperfuse.io.files import open_cube
-from hyperfuse.physics.srf import ResponseSpec
+from hyperfuse.physics.srf import SRFSpec
 from hyperfuse.reporting.examine import examine, recorded_choices
 from hyperfuse.reporting.findings import QualityFindings, find_quality
 from hyperfuse.reporting.page import quality_page
@@ -50,7 +50,7 @@ def write_quality_report(
     hsi_mask: PathLike | None = None,
     method: str | None = None,
     weights: PathLike | None = None,
-    response: ResponseSpec | None = None,
+    srf: SRFSpec | None = None,
     overwrite: bool = False,
 ) -> QualityFindings:
     """Judge the image in `fused` by the pair that it was made from, and by its reference where there is one.
@@ -70,7 +70,7 @@ def write_quality_report(
         cubes["hsi"],
         cubes["msi"],
         chosen,
-        response=response,
+        srf=srf,
         mask=cubes.get("mask"),
         hsi_mask=cubes.get("hsi_mask"),
     )

@@ -27,7 +27,7 @@ class ScoreGroup:
 
 def score_groups(findings: QualityFindings) -> list[ScoreGroup]:
     groups = [_against_reference(findings)] if findings.against_reference is not None else []
-    groups += [_consistency(findings), _once_more(findings.once_more), _indices(findings)]
+    groups += [_consistency(findings), _reduced_resolution(findings.reduced_resolution), _indices(findings)]
     return groups if findings.has_angles else [_without_angles(group) for group in groups]
 
 
@@ -122,7 +122,7 @@ def _consistency(findings: QualityFindings) -> ScoreGroup:
     )
 
 
-def _once_more(judged: OnceMore) -> ScoreGroup:
+def _reduced_resolution(judged: OnceMore) -> ScoreGroup:
     introduction = (
         "Both inputs are degraded by the same scale again and fused as before: then the HSI itself is the truth. It judges what "
         "made the image rather than the image, and one scale coarser: there the scene has other details than at its own scale, "

@@ -147,7 +147,7 @@ class ValidationSettings(_Table):
 
     every: Count = 1000
     scales: Annotated[tuple[Annotated[float, Field(gt=1, le=1000)], ...], Field(min_length=1)] = (4.0,)
-    response: str = "rgb"
+    srf: str = "rgb"
     largest: Annotated[int, Field(ge=16)] = 512
 
 

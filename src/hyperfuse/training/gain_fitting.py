@@ -89,7 +89,7 @@ def fit_gains(
 def _lessons(network: PriorNetwork, experiment: Experiment, buckets: Sequence[Bucket], draw: int) -> list[Lesson]:
     """One, or none of a pair that is fused without the network."""
     batch = draw_batch(buckets, experiment.simulation, seed=experiment.seed, draw=draw, batch_size=1)
-    (observation,) = believed_observations(batch.response, batch.scale, batch.believed)
+    (observation,) = believed_observations(batch.srf, batch.scale, batch.believed)
     if batch.hsi[0, 0].numel() < FEWEST_PIXELS:
         return []
     with torch.no_grad():

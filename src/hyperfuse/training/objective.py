@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from hyperfuse.data.observing import PairBatch
 from hyperfuse.fusion.network import fuse_with_network, msi_centres_nm
 from hyperfuse.methods.run import fuse_arrays
-from hyperfuse.models.baselines.base import RivalNetwork
+from hyperfuse.models.baselines.base import BaselineNetwork
 from hyperfuse.models.baselines.catalogue import AnyNetwork
 from hyperfuse.models.baselines.mimo_sst import MimoSst, ScaleOutputs, loss_over_scales
 from hyperfuse.models.channels import find_channels
@@ -47,16 +47,16 @@ class BaseMaker:
 
 def closed_form(batch: PairBatch, method: str) -> Tensor:
     """(B, C, H, W) by a method that is told how each pair was observed."""
-    observations = believed_observations(batch.response, batch.scale, batch.believed)
+    observations = believed_observations(batch.srf, batch.scale, batch.believed)
     pairs = zip(batch.hsi, batch.msi, observations, strict=True)
     return torch.stack([fuse_arrays(hsi, msi, observation, method) for hsi, msi, observation in pairs])
 
 
-def believed_observations(response: Tensor, scale: float, believed: Tensor) -> list[Observation]:
+def believed_observations(srf: Tensor, scale: float, believed: Tensor) -> list[Observation]:
     """How each pair of a batch was observed, as far as a closed form is told."""
     return [
-        known_observation(own_response, scale, sigma, (down, right), hsi_noise, msi_noise)
-        for own_response, (sigma, down, right, hsi_noise, msi_noise) in zip(response, believed.tolist(), strict=True)
+        known_observation(own_srf, scale, sigma, (down, right), hsi_noise, msi_noise)
+        for own_srf, (sigma, down, right, hsi_noise, msi_noise) in zip(srf, believed.tolist(), strict=True)
     ]
 
 
@@ -76,7 +76,7 @@ class NetworkOnBatch(nn.Module):
         base: Tensor | None,
         wavelength_nm: Tensor | None,
         msi_centres_nm: Tensor | None,
-        response: Tensor,
+        srf: Tensor,
         believed: Tensor,
         scale: float,
     ) -> Tensor | ScaleOutputs:
@@ -85,25 +85,25 @@ class NetworkOnBatch(nn.Module):
         Coarse pixels lie where their grid says: a simulated shift is an error that the network has to bear.
         """
         if isinstance(self.network, PriorNetwork):
-            pairs = zip(hsi, msi, believed_observations(response, scale, believed), strict=True)
+            pairs = zip(hsi, msi, believed_observations(srf, scale, believed), strict=True)
             guided = torch.stack([fuse_with_network(self.network, *pair) for pair in pairs])
             # A pair of very few coarse pixels is fused without the network, which must still have a gradient.
             return guided + 0 * sum(parameter.sum() for parameter in self.network.parameters())
         with torch.autocast(hsi.device.type, dtype=torch.bfloat16, enabled=self.in_bfloat16):
             if isinstance(self.network, MimoSst):
                 return self.network.forward_scales(hsi, msi)
-            if isinstance(self.network, RivalNetwork):
-                by_rival: Tensor = self.network(hsi, msi)
-                return by_rival
+            if isinstance(self.network, BaselineNetwork):
+                by_baseline: Tensor = self.network(hsi, msi)
+                return by_baseline
             channels = find_channels(self.network.config, hsi, msi, wavelength_nm, msi_centres_nm)
             fused: Tensor = self.network(hsi, msi, None, base, channels)
         return fused
 
 
 def run_network(module: nn.Module, batch: TrainingBatch) -> Tensor | ScaleOutputs:
-    centres = msi_centres_nm(batch.response, batch.wavelength_nm)
+    centres = msi_centres_nm(batch.srf, batch.wavelength_nm)
     outputs: Tensor | ScaleOutputs = module(
-        batch.hsi, batch.msi, batch.base, batch.wavelength_nm, centres, batch.response, batch.believed, batch.scale
+        batch.hsi, batch.msi, batch.base, batch.wavelength_nm, centres, batch.srf, batch.believed, batch.scale
     )
     return outputs
 

@@ -83,7 +83,7 @@ def gather_scenes(experiment: Experiment, folder: Path | None = None, *, with_ca
     notes = check_settings(buckets, experiment.simulation)
     checked = experiment.validation
     cases = (
-        make_cases(scenes, blocks, checked.scales, checked.response, checked.largest, experiment.network.base)
+        make_cases(scenes, blocks, checked.scales, checked.srf, checked.largest, experiment.network.base)
         if with_cases
         else []
     )

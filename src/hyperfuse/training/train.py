@@ -11,14 +11,14 @@ from pathlib import Path
 import torch
 
 from hyperfuse.data.batches import process_slots
-from hyperfuse.data.observing import named_response
-from hyperfuse.data.pair_settings import RANDOM_RESPONSE
+from hyperfuse.data.observing import named_srf
+from hyperfuse.data.pair_settings import RANDOM_SRF
 from hyperfuse.data.sampler import Bucket
 from hyperfuse.errors import BandError, OptionError
 from hyperfuse.fusion.network import require_fitting_bands
 from hyperfuse.io.atomic import only_run_on
 from hyperfuse.models.analysis import count_parameters
-from hyperfuse.models.baselines.base import RivalConfig
+from hyperfuse.models.baselines.base import BaselineConfig
 from hyperfuse.models.baselines.catalogue import AnyNetwork, build_any_network
 from hyperfuse.models.config import FixedBands, NetworkConfig, WavelengthBands
 from hyperfuse.models.prior import PriorConfig
@@ -87,7 +87,7 @@ def require_trainable(experiment: Experiment, scenes: GatheredScenes) -> None:
     config = experiment.network
     channels = config.channels if isinstance(config, NetworkConfig) else None
     if (
-        isinstance(config, RivalConfig) or isinstance(channels, FixedBands)
+        isinstance(config, BaselineConfig) or isinstance(channels, FixedBands)
     ) and experiment.simulation.keep_bands is not None:
         raise OptionError(
             "a network of fixed channels and simulation.keep_bands", "one of the two", "leave keep_bands out"
@@ -108,8 +108,8 @@ def require_trainable(experiment: Experiment, scenes: GatheredScenes) -> None:
 def _msi_band_counts(experiment: Experiment, bucket: Bucket) -> set[int]:
     """Fewest and most msi bands that a batch of this bucket can have."""
     counts: set[int] = set()
-    for choice in experiment.simulation.responses:
-        weights = None if choice.name == RANDOM_RESPONSE else named_response(choice.name, bucket.bands)
+    for choice in experiment.simulation.srfs:
+        weights = None if choice.name == RANDOM_SRF else named_srf(choice.name, bucket.bands)
         drawn = experiment.simulation.msi_bands if weights is None else (len(weights),)
         counts |= {min(count, bucket.bands.count) for count in drawn}
     return counts

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hyperfuse.data.observing import named_response
+from hyperfuse.data.observing import named_srf
 from hyperfuse.data.pair_settings import BandTable
 from hyperfuse.data.scenes import Scene
 from hyperfuse.data.splits import TestBlock
@@ -51,7 +51,7 @@ def make_cases(
     scenes: Sequence[Scene],
     blocks: Sequence[TestBlock],
     scales: Sequence[float],
-    response: str,
+    srf: str,
     largest: int,
     base: str,
 ) -> list[ValidationCase]:
@@ -61,9 +61,9 @@ def make_cases(
         scene = scenes[block.scene]
         rows, columns = (_middle(part, largest) for part in (block.rows, block.columns))
         reference = scene.patch(rows, columns)
-        weights = named_response(response, BandTable(scene.bands, scene.wavelength_nm, scene.fwhm_nm))
+        weights = named_srf(srf, BandTable(scene.bands, scene.wavelength_nm, scene.fwhm_nm))
         if weights is None:
-            weights = even_response(scene.bands)
+            weights = even_srf(scene.bands)
         for scale in scales:
             cases.append(_make_case(f"{name} x{scale:g}", scene, reference, weights, scale, base))
     return cases
@@ -80,7 +80,7 @@ def _distinct_names(scenes: Sequence[Scene], blocks: Sequence[TestBlock]) -> lis
     return distinct
 
 
-def even_response(bands: int, msi_bands: int = 3) -> NDArray[np.float64]:
+def even_srf(bands: int, msi_bands: int = 3) -> NDArray[np.float64]:
     """(M, C) boxes that share the bands out evenly, for scenes of unknown wavelengths."""
     owner = np.arange(bands) * min(msi_bands, bands) // bands
     boxes: NDArray[np.float64] = (owner == np.arange(min(msi_bands, bands))[:, None]).astype(np.float64)

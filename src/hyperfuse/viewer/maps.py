@@ -207,7 +207,7 @@ def degraded_and_hsi(
     if down.fine.stop <= down.fine.start or across.fine.stop <= across.fine.start:
         return np.full_like(observed, np.nan), observed
     fine = physical_values(fused.cube, down.fine, across.fine, pair.bands)
-    operator = SpatialOperator.from_point_spread(
+    operator = SpatialOperator.from_psf(
         (fine.shape[1], fine.shape[2]),
         (observed.shape[1], observed.shape[2]),
         place.scale,
@@ -227,9 +227,9 @@ def imitated_and_msi(
 ) -> tuple[Planes, Planes]:
     """Both as (M, H, W) for a window of the fused image; the MSI's nearest pixels where it lies on another grid."""
     assert pair.observation is not None
-    response, offset = pair.observation.response.numpy(), pair.observation.offset.numpy()
+    srf, offset = pair.observation.srf.numpy(), pair.observation.offset.numpy()
     fine = physical_values(fused.cube, rows, columns, pair.bands)
-    imitated = np.tensordot(response.astype(np.float32), fine, axes=1) + offset.astype(np.float32)[:, None, None]
+    imitated = np.tensordot(srf.astype(np.float32), fine, axes=1) + offset.astype(np.float32)[:, None, None]
     return imitated, nearest_values(msi, rows, columns)
 
 
@@ -260,11 +260,11 @@ class _Axis:
     """One axis of a window of the HSI: which fine pixels its coarse ones see, and how the point spread lies in these."""
 
     def __init__(self, coarse: slice, start: float, step: float, sigma: float, shift: float, fine_size: int) -> None:
-        from hyperfuse.physics.psf import point_spread_reach
+        from hyperfuse.physics.psf import psf_radius
 
         self.direction = 1 if step > 0 else -1
         centres = ((np.arange(coarse.start, coarse.stop) - start) / step + shift)[:: self.direction]
-        reach = point_spread_reach(sigma) + 1
+        reach = psf_radius(sigma) + 1
         self.inside: NDArray[np.bool_] = (centres > -0.5) & (centres < fine_size - 0.5)
         self.fine = slice(max(0, math.floor(centres[0]) - reach), min(fine_size, math.ceil(centres[-1]) + reach + 1))
         scale = 1 / abs(step)

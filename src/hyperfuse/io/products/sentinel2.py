@@ -114,19 +114,19 @@ def _spectral(band: str, xml: XmlMetadata, spacecraft: str) -> tuple[float, floa
     if described is None:
         return WAVELENGTHS.get(spacecraft, WAVELENGTHS["Sentinel-2A"])[number], WIDTHS[number]
     centre = xml.child_number(described, "Wavelength/CENTRAL")
-    response = [
+    srf = [
         xml.to_number(text, "Spectral_Response")
         for text in (described.findtext("Spectral_Response/VALUES") or "").split()
     ]
-    if not response or max(response) <= 0:
+    if not srf or max(srf) <= 0:
         return centre, WIDTHS[number]
-    return centre, _samples_above_half(np.array(response)) * xml.child_number(described, "Spectral_Response/STEP")
+    return centre, _samples_above_half(np.array(srf)) * xml.child_number(described, "Spectral_Response/STEP")
 
 
-def _samples_above_half(response: NDArray[np.float64]) -> float:
+def _samples_above_half(srf: NDArray[np.float64]) -> float:
     """From where a response first reaches half of its maximum to where it last does, in samples; 0 beyond both ends."""
-    half = response.max() / 2
-    padded = np.concatenate([[0.0], response, [0.0]])
+    half = srf.max() / 2
+    padded = np.concatenate([[0.0], srf, [0.0]])
     above = np.flatnonzero(padded >= half)
     first, last = above[0], above[-1]
     before = (padded[first] - half) / (padded[first] - padded[first - 1])

@@ -31,7 +31,7 @@ EvenWidth = Annotated[int, Field(ge=2, le=100_000, multiple_of=2)]
 WidthOfEights = Annotated[int, Field(ge=8, le=100_000, multiple_of=8)]
 
 
-class RivalConfig(BaseModel):
+class BaselineConfig(BaseModel):
     """kind             which rival
     bands, msi_bands  exactly these, no others
     width            features of the finest level
@@ -146,17 +146,17 @@ def _transposed_unit(keys: Tensor, heads: int) -> Tensor:
     return F.normalize(_by_head(keys, heads), dim=-1).transpose(-2, -1)
 
 
-class RivalNetwork(nn.Module):
+class BaselineNetwork(nn.Module):
     """Call it with `hsi` (B, C, h, w) and `msi` (B, M, H, W): the answer is (B, C, H, W).
 
     It has no margin: every rival weighs its features by what it sees in the whole pair, so that a tile of a scene does
     not give the pixels that the whole scene would.
     """
 
-    config_class: ClassVar[type[RivalConfig]]
-    margin: ClassVar[None] = None
+    config_class: ClassVar[type[BaselineConfig]]
+    receptive_field: ClassVar[None] = None
 
-    def __init__(self, config: RivalConfig) -> None:
+    def __init__(self, config: BaselineConfig) -> None:
         super().__init__()
         self.config = config
         self.weights_digest: str | None = None  # sha256 of the file that the weights were read from
@@ -176,7 +176,7 @@ class RivalNetwork(nn.Module):
         described = {
             "preset": None,
             "network": self.config.model_dump(mode="json"),
-            "margin": self.margin,
+            "margin": self.receptive_field,
             "provenance": dict(provenance or {}),
         }
         weights_folder.write(Path(folder), self.state_dict(), described)

@@ -11,7 +11,7 @@ from pydantic import Discriminator, Field, Tag
 
 from hyperfuse.errors import NetworkError, WeightsFileError
 from hyperfuse.models import weights as weights_folder
-from hyperfuse.models.baselines.base import RivalNetwork
+from hyperfuse.models.baselines.base import BaselineNetwork
 from hyperfuse.models.baselines.dcinn import Dcinn, DcinnConfig
 from hyperfuse.models.baselines.dspnet import DspNet, DspNetConfig
 from hyperfuse.models.baselines.mimo_sst import MimoSst, MimoSstConfig
@@ -30,7 +30,7 @@ def _kind(config: Any) -> str:
     return OURS if kind is None else str(kind)
 
 
-AnyRivalConfig = Annotated[DspNetConfig | MimoSstConfig | DcinnConfig | PstunConfig, Field(discriminator="kind")]
+AnyBaselineConfig = Annotated[DspNetConfig | MimoSstConfig | DcinnConfig | PstunConfig, Field(discriminator="kind")]
 AnyNetworkConfig = Annotated[
     Annotated[NetworkConfig, Tag(OURS)]
     | Annotated[DspNetConfig, Tag("dspnet")]
@@ -44,11 +44,11 @@ AnyNetworkConfig = Annotated[
         custom_error_message="expected kind to be one of prior, dspnet, mimo-sst, dcinn, pstun, or no kind for a fusion network",
     ),
 ]
-AnyNetwork = FusionNetwork | RivalNetwork | PriorNetwork
-RIVALS: dict[str, Any] = {"dspnet": DspNet, "mimo-sst": MimoSst, "dcinn": Dcinn, "pstun": Pstun}
+AnyNetwork = FusionNetwork | BaselineNetwork | PriorNetwork
+BASELINES: dict[str, Any] = {"dspnet": DspNet, "mimo-sst": MimoSst, "dcinn": Dcinn, "pstun": Pstun}
 
 # Bands as in the paper's table of efficiency; `with_bands` for other sensors.
-RIVAL_PRESETS: dict[str, AnyRivalConfig] = {
+BASELINE_PRESETS: dict[str, AnyBaselineConfig] = {
     "dspnet": DspNetConfig(bands=32, msi_bands=3),
     "mimo-sst": MimoSstConfig(bands=31, msi_bands=3, idle_layers=True),
     "dcinn": DcinnConfig(bands=31, msi_bands=3),
@@ -60,32 +60,32 @@ RIVAL_PRESETS: dict[str, AnyRivalConfig] = {
 }
 
 
-def rival_preset(name: str) -> AnyRivalConfig:
+def baseline_preset(name: str) -> AnyBaselineConfig:
     """The configuration of that name; an unknown name is an error that lists the known ones."""
-    if name not in RIVAL_PRESETS:
-        raise NetworkError(f'no rival is called "{name}"', f"one of {', '.join(RIVAL_PRESETS)}")
-    return RIVAL_PRESETS[name]
+    if name not in BASELINE_PRESETS:
+        raise NetworkError(f'no rival is called "{name}"', f"one of {', '.join(BASELINE_PRESETS)}")
+    return BASELINE_PRESETS[name]
 
 
-def build_rival(config: AnyRivalConfig) -> RivalNetwork:
+def build_baseline(config: AnyBaselineConfig) -> BaselineNetwork:
     """A rival of this shape with fresh, untrained weights."""
-    network: RivalNetwork = RIVALS[config.kind](config)
+    network: BaselineNetwork = BASELINES[config.kind](config)
     return network
 
 
-def any_preset(name: str) -> NetworkConfig | AnyRivalConfig:
+def any_preset(name: str) -> NetworkConfig | AnyBaselineConfig:
     """The configuration of that name, ours or a rival's."""
-    known: dict[str, NetworkConfig | AnyRivalConfig] = {**PRESETS, **RIVAL_PRESETS}
+    known: dict[str, NetworkConfig | AnyBaselineConfig] = {**PRESETS, **BASELINE_PRESETS}
     if name not in known:
         raise NetworkError(f'no network is called "{name}"', f"one of {', '.join(known)}")
     return known[name]
 
 
-def build_any_network(config: NetworkConfig | AnyRivalConfig | PriorConfig) -> AnyNetwork:
+def build_any_network(config: NetworkConfig | AnyBaselineConfig | PriorConfig) -> AnyNetwork:
     """Ours or a rival of this shape, with fresh, untrained weights."""
     if isinstance(config, PriorConfig):
         return PriorNetwork(config)
-    return FusionNetwork(config) if isinstance(config, NetworkConfig) else build_rival(config)
+    return FusionNetwork(config) if isinstance(config, NetworkConfig) else build_baseline(config)
 
 
 def load_any_network(source: str | Path) -> AnyNetwork:
@@ -95,9 +95,9 @@ def load_any_network(source: str | Path) -> AnyNetwork:
         return FusionNetwork.from_pretrained(source)
     if kind == PRIOR:
         return PriorNetwork.from_pretrained(source)
-    if kind not in RIVALS:
+    if kind not in BASELINES:
         raise WeightsFileError(
-            f'{source}: a network of kind "{kind}"', f"one of {', '.join(RIVALS)}", "update hyperfuse"
+            f'{source}: a network of kind "{kind}"', f"one of {', '.join(BASELINES)}", "update hyperfuse"
         )
-    network: RivalNetwork = RIVALS[kind].from_pretrained(source)
+    network: BaselineNetwork = BASELINES[kind].from_pretrained(source)
     return network

@@ -26,8 +26,8 @@ from hyperfuse.errors import PairShapeError
 from hyperfuse.models.baselines.base import (
     ChannelNorm,
     EvenWidth,
-    RivalConfig,
-    RivalNetwork,
+    BaselineConfig,
+    BaselineNetwork,
     crop_to,
     halved,
     pad_to_multiple,
@@ -59,8 +59,8 @@ def lift_msi(hsi: Tensor, msi: Tensor, placement: Placement) -> Tensor:
     coarse, wanted = (rows @ msi @ columns.transpose(0, 1)).flatten(2), hsi.flatten(2)
     coarse_mean, wanted_mean = ((image * shares).sum(dim=2, keepdim=True) for image in (coarse, wanted))
     weights = _ridge_weights(coarse - coarse_mean, wanted - wanted_mean, shares)
-    lifted = weights @ (msi.flatten(2) - coarse_mean) + wanted_mean
-    return lifted.reshape(hsi.shape[:2] + msi.shape[2:])
+    diagonally_loaded = weights @ (msi.flatten(2) - coarse_mean) + wanted_mean
+    return diagonally_loaded.reshape(hsi.shape[:2] + msi.shape[2:])
 
 
 def _ridge_weights(inputs: Tensor, outputs: Tensor, shares: Tensor) -> Tensor:
@@ -266,7 +266,7 @@ def edge_conv3(inputs: int, outputs: int) -> nn.Conv2d:
     return nn.Conv2d(inputs, outputs, kernel_size=3, padding=1, padding_mode="replicate")
 
 
-class DcinnConfig(RivalConfig):
+class DcinnConfig(BaselineConfig):
     """width             filters of the condition network and of the inner couplings; conditions and outer couplings
     have half inner_blocks      invertible blocks at half scale condition_blocks  residual blocks of the condition
     network exponential_terms of the series of each convolution exponential, where most of the time goes
@@ -285,7 +285,7 @@ class Conditions(NamedTuple):
     half: Tensor
 
 
-class Dcinn(RivalNetwork):
+class Dcinn(BaselineNetwork):
     config: DcinnConfig
     config_class = DcinnConfig
 

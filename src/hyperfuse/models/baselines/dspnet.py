@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from hyperfuse.models.baselines.base import (
     FeedForward,
     PositionCode,
-    RivalConfig,
-    RivalNetwork,
+    BaselineConfig,
+    BaselineNetwork,
     WidthOfEights,
     apply_map,
     attention_map,
@@ -31,7 +31,7 @@ BAND_GROUPS = (2, 4, 8)
 _SLOPE = 0.2
 
 
-class DspNetConfig(RivalConfig):
+class DspNetConfig(BaselineConfig):
     """width       features of the finest level; the two below have twice and four times as many
     head_width  features that share one map of attention
     """
@@ -47,7 +47,7 @@ class DspNetConfig(RivalConfig):
         return self
 
 
-class DspNet(RivalNetwork):
+class DspNet(BaselineNetwork):
     config: DspNetConfig
     config_class = DspNetConfig
 

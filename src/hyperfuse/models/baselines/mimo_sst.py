@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from hyperfuse.models.baselines.base import (
     ChannelNorm,
     EvenWidth,
-    RivalConfig,
-    RivalNetwork,
+    BaselineConfig,
+    BaselineNetwork,
     apply_map,
     attention_map,
     conv3,
@@ -34,7 +34,7 @@ _SCALES = 3
 _SMALLEST_PIECE = 2 ** (_SCALES - 1)
 
 
-class MimoSstConfig(RivalConfig):
+class MimoSstConfig(BaselineConfig):
     """width        features at full scale; half and quarter scale have twice and four times as many idle_layers
     whether to hold the layers that the published count of parameters includes although nothing computes with them
     """
@@ -72,7 +72,7 @@ class _Pyramid(NamedTuple):
     quarter: Tensor
 
 
-class MimoSst(RivalNetwork):
+class MimoSst(BaselineNetwork):
     config: MimoSstConfig
     config_class = MimoSstConfig
 

@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from hyperfuse.models.baselines.base import (
     FeedForward,
     PositionCode,
-    RivalConfig,
-    RivalNetwork,
+    BaselineConfig,
+    BaselineNetwork,
     apply_map,
     attention_map,
     conv3,
@@ -67,7 +67,7 @@ _LEVELS = 2
 _SMALLEST_PIECE = 2**_LEVELS
 
 
-class PstunConfig(RivalConfig):
+class PstunConfig(BaselineConfig):
     """width   features of the fused image; the levels below have twice and four times as many, in heads of this width
     stages  steps of the unfolded optimisation
     """
@@ -77,7 +77,7 @@ class PstunConfig(RivalConfig):
     stages: Positive = 3
 
 
-class Pstun(RivalNetwork):
+class Pstun(BaselineNetwork):
     config: PstunConfig
     config_class = PstunConfig
 
