@@ -6,7 +6,7 @@ import pytest
 import torch
 from tests.models.network_fixtures import TINY, random_pair, tiny_network
 
-from hyperfuse.errors import ChannelCountError, NetworkError, PairShapeError
+from hyperfuse.errors import BandError, GridError, OptionError
 from hyperfuse.models.channels import PairChannels, find_channels, principal_subspace
 from hyperfuse.models.config import Components, MatryoshkaBands, NetworkConfig, WavelengthBands
 from hyperfuse.models.export import export_onnx
@@ -61,9 +61,9 @@ def test_another_base_is_added_to_and_seen(config):
         network.output_kernel.weight.zero_()
         network.output_kernel.bias.zero_()
         assert torch.equal(network(hsi, msi, base=base, channels=channels), base)
-    with pytest.raises(PairShapeError, match="no base; expected the image of local_fuse"):
+    with pytest.raises(GridError, match="no base; expected the image of local_fuse"):
         network(hsi, msi, channels=channels)
-    with pytest.raises(PairShapeError, match="a base of shape"):
+    with pytest.raises(GridError, match="a base of shape"):
         network(hsi, msi, base=base[:, 1:], channels=channels)
 
 
@@ -84,7 +84,7 @@ def test_slots_of_an_own_msi_kernel_do_not_move_with_the_sensor():
     wider = torch.cat([hsi, torch.zeros(1, 4, *COARSE)], dim=1)
     with torch.no_grad():
         torch.testing.assert_close(network(hsi, msi), network(wider, msi)[:, :5], atol=1e-6, rtol=0)
-    with pytest.raises(ChannelCountError, match="expected at most 16 and 16"):
+    with pytest.raises(BandError, match="expected at most 16 and 16"):
         network(*random_pair(5, 17, COARSE, FINE))
 
 
@@ -130,7 +130,7 @@ def test_every_sample_may_have_its_own_wavelengths():
 
 
 def test_wavelength_kernels_need_wavelengths():
-    with pytest.raises(ChannelCountError, match="no wavelengths of the hsi's bands"):
+    with pytest.raises(BandError, match="no wavelengths of the hsi's bands"):
         tiny_network(config=WAVELENGTH)(*random_pair(5, 3, COARSE, FINE))
 
 
@@ -173,7 +173,7 @@ def test_channels_that_do_not_line_up_are_not_joined():
 
 def test_only_plain_channels_become_onnx(tmp_path):
     for config in (WAVELENGTH, COMPONENTS, TINY.model_copy(update={"base": "gsa"})):
-        with pytest.raises(NetworkError, match="expected channels that are bands, and a bicubic base"):
+        with pytest.raises(OptionError, match="expected channels that are bands, and a bicubic base"):
             export_onnx(tiny_network(config=config), tmp_path / "network.onnx")
     assert not list(tmp_path.iterdir())
 

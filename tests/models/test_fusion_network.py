@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.models.network_fixtures import TINY, random_pair, tiny_network
 
-from hyperfuse.errors import ChannelCountError, NetworkError, PairShapeError, PairTypeError
+from hyperfuse.errors import BandError, GridError, OptionError
 from hyperfuse.models.analysis import count_parameters, fuse_plainly
 from hyperfuse.models.config import PRESETS, FixedBands, NetworkConfig, preset, preset_name
 from hyperfuse.models.pixel_centres import AxisPlacement, Placement, shared_edges, upsample_bicubic
@@ -33,7 +33,7 @@ def test_presets_are_found_by_name_and_by_content():
     assert all(preset_name(preset(name)) == name for name in PRESETS)
     assert preset_name(TINY) is None
     assert preset("ssa-small").with_max_channels(300).channels.max_channels == 300
-    with pytest.raises(NetworkError, match='no network is called "ssa-9"; expected one of ssa-1-1, '):
+    with pytest.raises(OptionError, match='no network is called "ssa-9"; expected one of ssa-1-1, '):
         preset("ssa-9")
 
 
@@ -93,7 +93,7 @@ def test_the_full_width_path_is_the_sliced_one():
 
 def test_more_bands_than_the_kernels_hold_are_refused_with_the_remedy():
     with pytest.raises(
-        ChannelCountError, match="14 hsi bands and 3 msi bands; expected at most 16 together; select fewer bands"
+        BandError, match="14 hsi bands and 3 msi bands; expected at most 16 together; select fewer bands"
     ):
         tiny_network()(*random_pair(14, 3, (4, 4), (8, 8)))
 
@@ -105,7 +105,7 @@ def test_without_matryoshka_kernels_only_one_sensor_fits():
         assert network(*random_pair(5, 3, (4, 4), (13, 10))).shape == (1, 5, 13, 10)
         for bands, msi_bands in ((4, 3), (5, 1), (4, 4)):
             with pytest.raises(
-                ChannelCountError, match=f"{bands} hsi bands and {msi_bands} msi bands; expected exactly 5 and 3"
+                BandError, match=f"{bands} hsi bands and {msi_bands} msi bands; expected exactly 5 and 3"
             ):
                 network(*random_pair(bands, msi_bands, (4, 4), (8, 8)))
 
@@ -136,7 +136,7 @@ def test_without_matryoshka_kernels_the_same_weights_give_the_same_image():
     ],
 )
 def test_a_pair_that_is_none_is_refused(hsi, msi):
-    with pytest.raises(PairShapeError, match="expected"):
+    with pytest.raises(GridError, match="expected"):
         tiny_network()(torch.zeros(hsi), torch.zeros(msi))
 
 
@@ -146,7 +146,7 @@ def test_a_pair_that_is_none_is_refused(hsi, msi):
 def test_other_number_types_are_refused_with_the_remedy(types):
     hsi, msi = (image.to(each) for image, each in zip(random_pair(3, 2, (4, 4), (8, 8)), types, strict=True))
     with pytest.raises(
-        PairTypeError, match=r"expected torch.float32, as the weights are; convert both with \.to\(torch.float32\)"
+        OptionError, match=r"expected torch.float32, as the weights are; convert both with \.to\(torch.float32\)"
     ):
         tiny_network()(hsi, msi)
 

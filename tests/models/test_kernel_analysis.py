@@ -11,7 +11,7 @@ import pytest
 import torch
 from tests.models.network_fixtures import TINY, tiny_network
 
-from hyperfuse.errors import NetworkError, OptionError
+from hyperfuse.errors import OptionError
 from hyperfuse.models import analysis as kernel_analysis
 from hyperfuse.models.analysis import kernel_vectors, map_kernels, principal_plane, smoothness
 from hyperfuse.reporting.figures import draw_kernel_maps
@@ -56,10 +56,10 @@ def test_every_channel_of_every_kernel_is_mapped():
     assert [tuple(each.points.shape) for each in maps] == [(16, 2)] * 3
     assert [len(each.points) for each in map_kernels(network, channels=5, umap=False)] == [5] * 3
     with pytest.raises(
-        NetworkError, match="17 channels to draw; expected at least 4 and at most the 16 of the network"
+        OptionError, match="17 channels to draw; expected at least 4 and at most the 16 of the network"
     ):
         map_kernels(network, channels=17)
-    with pytest.raises(NetworkError, match="1 channels to draw; expected at least 4"):
+    with pytest.raises(OptionError, match="1 channels to draw; expected at least 4"):
         map_kernels(tiny_network(config=TINY.with_fixed_bands(1, 1)))
 
 

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hyperfuse.errors import ChannelCountError
+from hyperfuse.errors import BandError
 from hyperfuse.models.matryoshka import MatryoshkaInputKernel, MatryoshkaOutputKernel
 
 MAX_CHANNELS = 7
@@ -82,7 +82,7 @@ def test_gradients_reach_only_the_slice_used(channels):
 
 
 def test_more_channels_than_the_kernel_has_is_an_error_with_the_remedy():
-    with pytest.raises(ChannelCountError, match=r"^8 channels; expected at most 7.*; .*max_channels=8"):
+    with pytest.raises(BandError, match=r"^8 channels; expected at most 7.*; .*max_channels=8"):
         MatryoshkaInputKernel(MAX_CHANNELS, 4)(torch.zeros(1, 8, 3, 3))
-    with pytest.raises(ChannelCountError, match="9 channels; expected at most 7"):
+    with pytest.raises(BandError, match="9 channels; expected at most 7"):
         MatryoshkaOutputKernel(4, MAX_CHANNELS)(torch.zeros(1, 4, 3, 3), 9)

@@ -8,7 +8,7 @@ import torch
 from tests.models.network_fixtures import TINY, random_pair, tiny_network
 
 from hyperfuse.cli.train import export
-from hyperfuse.errors import MissingExtraError
+from hyperfuse.errors import OptionError
 from hyperfuse.models import export as onnx_export
 from hyperfuse.models.export import export_onnx
 
@@ -66,7 +66,7 @@ def test_fixed_bands_export_too(tmp_path):
 def test_without_the_extra_the_error_says_how_to_get_it(monkeypatch, tmp_path):
     monkeypatch.setattr(onnx_export, "find_spec", lambda name: None)
     with pytest.raises(
-        MissingExtraError, match=r"writing ONNX needs onnx and onnxscript; install it with: pip install"
+        OptionError, match=r"writing ONNX needs onnx and onnxscript; install it with: pip install"
     ):
         export_onnx(tiny_network(), tmp_path / "tiny.onnx")
     assert not list(tmp_path.iterdir())

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hyperfuse.errors import PairShapeError
+from hyperfuse.errors import GridError
 from hyperfuse.models import pixel_centres
 from hyperfuse.models.pixel_centres import (
     AxisPlacement,
@@ -102,5 +102,5 @@ def test_a_window_chooses_the_same_neighbours_on_coarse_centres(scale, fine_star
 
 
 def test_a_scale_below_one_is_refused():
-    with pytest.raises(PairShapeError, match="a scale below 1; expected an msi with at least as many rows"):
+    with pytest.raises(GridError, match="a scale below 1; expected an msi with at least as many rows"):
         shared_edges((8, 16), (9, 16))

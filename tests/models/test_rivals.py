@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from pydantic import TypeAdapter, ValidationError
 from tests.models.network_fixtures import random_pair, tiny_network
 
-from hyperfuse.errors import ChannelCountError, NetworkError, PairShapeError, PairTypeError, WeightsFileError
+from hyperfuse.errors import BandError, GridError, OptionError, WeightsError
 from hyperfuse.models.analysis import count_parameters, performed_multiply_adds
 from hyperfuse.models.baselines import pstun as linear_resampling
 from hyperfuse.models.baselines.base import apply_map, attention_map, pad_to_multiple
@@ -20,9 +20,9 @@ from hyperfuse.models.baselines.catalogue import (
     BASELINE_PRESETS,
     BASELINES,
     AnyBaselineConfig,
+    baseline_preset,
     build_baseline,
     load_any_network,
-    baseline_preset,
 )
 from hyperfuse.models.baselines.dcinn import (
     ActivationNorm,
@@ -200,13 +200,13 @@ def test_what_is_added_to_is_the_bicubic_image(kind, last):
 @every_rival
 def test_what_is_no_pair_for_it_is_refused(kind):
     network, (hsi, msi) = loud_rival(kind), random_pair(5, 3, (4, 4), (8, 8))
-    with pytest.raises(ChannelCountError, match=r"4 hsi bands and 3 msi bands; expected exactly 5 and 3"):
+    with pytest.raises(BandError, match=r"4 hsi bands and 3 msi bands; expected exactly 5 and 3"):
         network(hsi[:, :4], msi)
-    with pytest.raises(PairShapeError, match=r"same batch"):
+    with pytest.raises(GridError, match=r"same batch"):
         network(hsi[0], msi)
-    with pytest.raises(PairShapeError, match=r"scale below 1"):
+    with pytest.raises(GridError, match=r"scale below 1"):
         network(random_pair(5, 3, (9, 9), (8, 8))[0], msi)
-    with pytest.raises(PairTypeError, match=r"torch.float64"):
+    with pytest.raises(OptionError, match=r"torch.float64"):
         network(hsi.double(), msi)
 
 
@@ -231,14 +231,14 @@ def test_weights_of_ours_are_told_from_a_rival_s(tmp_path):
     tiny_network().save_pretrained(tmp_path / "ours")
     assert isinstance(load_any_network(tmp_path / "ours"), FusionNetwork)
     loud_rival("pstun").save_pretrained(tmp_path / "pstun")
-    with pytest.raises(WeightsFileError, match=r'"kind": Input should be \'dspnet\''):
+    with pytest.raises(WeightsError, match=r'"kind": Input should be \'dspnet\''):
         DspNet.from_pretrained(tmp_path / "pstun")
-    with pytest.raises(WeightsFileError):
+    with pytest.raises(WeightsError):
         FusionNetwork.from_pretrained(tmp_path / "pstun")
     path = tmp_path / "pstun" / "config.json"
     path.write_text(path.read_text().replace('"pstun"', '"telepathy"'))
     with pytest.raises(
-        WeightsFileError, match=r'kind "telepathy"; expected one of dspnet, mimo-sst, dcinn, pstun; update'
+        WeightsError, match=r'kind "telepathy"; expected one of dspnet, mimo-sst, dcinn, pstun; update'
     ):
         load_any_network(tmp_path / "pstun")
 
@@ -263,7 +263,7 @@ def test_a_config_that_cannot_be_is_refused(changes, message):
 
 def test_presets_are_found_by_name():
     assert baseline_preset("pstun").with_bands(48, 4) == PstunConfig(bands=48, msi_bands=4)
-    with pytest.raises(NetworkError, match='no rival is called "lrtn"; expected one of dspnet, '):
+    with pytest.raises(OptionError, match='no rival is called "lrtn"; expected one of dspnet, '):
         baseline_preset("lrtn")
 
 
@@ -361,7 +361,7 @@ def test_dcinn_comes_back_to_what_it_started_from():
         diagonally_loaded = lift_msi(hsi, msi, shared_edges((12, 16), (4, 4)))
         assert float((fused - diagonally_loaded).abs().mean()) > 0.1
         torch.testing.assert_close(network.inverse(fused, hsi, msi), diagonally_loaded, rtol=1e-6, atol=1e-6)
-    with pytest.raises(PairShapeError, match=r"11 x 16 pixels; expected even sizes"):
+    with pytest.raises(GridError, match=r"11 x 16 pixels; expected even sizes"):
         network.inverse(fused[:, :, :11], hsi, msi[:, :, :11])
 
 

@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.models.network_fixtures import TINY, loud_network, random_pair, tiny_network
 
-from hyperfuse.errors import NetworkError
+from hyperfuse.errors import OptionError
 from hyperfuse.models.pixel_centres import AxisPlacement, Placement, shared_edges
 from hyperfuse.models.ssa import ReceptiveField
 from hyperfuse.models.tiling import Window, fuse_by_tiles, plan_tiles, run_by_tiles
@@ -87,5 +87,5 @@ def test_only_windows_are_read():
 
 
 def test_a_tile_of_nothing_is_refused():
-    with pytest.raises(NetworkError, match="tile size 0; expected at least 1"):
+    with pytest.raises(OptionError, match="tile size 0; expected at least 1"):
         list(plan_tiles((8, 8), (2, 2), tiny_network(config=TINY).receptive_field, 0, shared_edges((8, 8), (2, 2))))

@@ -10,7 +10,7 @@ import pytest
 import torch
 from tests.models.network_fixtures import TINY, random_pair, tiny_network
 
-from hyperfuse.errors import MissingExtraError, WeightsFileError
+from hyperfuse.errors import OptionError, WeightsError
 from hyperfuse.models import weights as weights_folder
 from hyperfuse.models.ssa import FusionNetwork, build_network
 
@@ -85,7 +85,7 @@ def test_a_damaged_file_is_refused(folder):
     contents = bytearray(path.read_bytes())
     contents[-1] ^= 1
     path.write_bytes(contents)
-    with pytest.raises(WeightsFileError, match=r"sha256 .*; expected .* as its config says; the file is damaged"):
+    with pytest.raises(WeightsError, match=r"sha256 .*; expected .* as its config says; the file is damaged"):
         FusionNetwork.from_pretrained(folder)
 
 
@@ -134,7 +134,7 @@ def test_a_damaged_file_is_refused(folder):
 )
 def test_an_unknown_newer_or_unfitting_config_is_refused(folder, changes, message):
     edit_config(folder, **changes)
-    with pytest.raises(WeightsFileError, match=message) as caught:
+    with pytest.raises(WeightsError, match=message) as caught:
         FusionNetwork.from_pretrained(folder)
     assert "\n" not in str(caught.value)
 
@@ -144,7 +144,7 @@ def test_weights_that_are_not_finite_are_refused(tmp_path):
     with torch.no_grad():
         network.output_kernel.bias[3] = float("nan")
     network.save_pretrained(tmp_path / "diverged")
-    with pytest.raises(WeightsFileError, match=r"tensor output_kernel\.bias has values that are not finite"):
+    with pytest.raises(WeightsError, match=r"tensor output_kernel\.bias has values that are not finite"):
         FusionNetwork.from_pretrained(tmp_path / "diverged")
 
 
@@ -163,16 +163,16 @@ def test_saving_removes_only_weights_of_its_own(folder):
 
 
 def test_missing_and_malformed_files_are_refused(folder, tmp_path):
-    with pytest.raises(WeightsFileError, match=r"config\.json does not exist; expected a folder with"):
+    with pytest.raises(WeightsError, match=r"config\.json does not exist; expected a folder with"):
         FusionNetwork.from_pretrained(tmp_path / "nothing")
     next(folder.glob("*.safetensors")).unlink()
-    with pytest.raises(WeightsFileError, match="cannot be read"):
+    with pytest.raises(WeightsError, match="cannot be read"):
         FusionNetwork.from_pretrained(folder)
-    with pytest.raises(WeightsFileError, match=r"config\.json does not exist; expected a folder with"):
+    with pytest.raises(WeightsError, match=r"config\.json does not exist; expected a folder with"):
         FusionNetwork.from_pretrained(folder / "config.json" / "weights")
     for text in ("{", "", "[" * 100_000):
         (folder / "config.json").write_text(text)
-        with pytest.raises(WeightsFileError, match="cannot be read as JSON"):
+        with pytest.raises(WeightsError, match="cannot be read as JSON"):
             FusionNetwork.from_pretrained(folder)
 
 
@@ -180,13 +180,13 @@ def test_weights_are_not_read_from_outside_the_folder(folder):
     listed = json.loads((folder / "config.json").read_text())["weights"]
     (folder.parent / "elsewhere.safetensors").write_bytes((folder / listed["file"]).read_bytes())
     edit_config(folder, weights={**listed, "file": "../elsewhere.safetensors"})
-    with pytest.raises(WeightsFileError, match="cannot be read"):
+    with pytest.raises(WeightsError, match="cannot be read"):
         FusionNetwork.from_pretrained(folder)
 
 
 def test_the_hub_needs_its_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'hyperfuse\[hub\]'"):
+    with pytest.raises(OptionError, match=r"pip install 'hyperfuse\[hub\]'"):
         FusionNetwork.from_pretrained("hf://someone/some-weights")
 
 
@@ -208,7 +208,7 @@ def test_what_the_hub_does_not_give_is_said_in_one_line(monkeypatch):
 
     monkeypatch.setitem(sys.modules, "huggingface_hub", types.SimpleNamespace(snapshot_download=snapshot_download))
     with pytest.raises(
-        WeightsFileError, match=r"hf://a/b/c cannot be fetched \(Repo id .*; check the name and the connection"
+        WeightsError, match=r"hf://a/b/c cannot be fetched \(Repo id .*; check the name and the connection"
     ) as caught:
         FusionNetwork.from_pretrained("hf://a/b/c")
     assert "\n" not in str(caught.value)

@@ -189,14 +189,12 @@ def export(
     overwrite: Overwrite = False,
 ) -> None:
     """Write a network as one ONNX file that takes any band count, any msi and any scale."""
-    from hyperfuse.fusion.network import network_errors
     from hyperfuse.io.atomic import refuse_unwritable
     from hyperfuse.models.export import export_onnx
     from hyperfuse.models.ssa import FusionNetwork
 
     refuse_unwritable(output, overwrite=overwrite)
-    with network_errors():
-        export_onnx(FusionNetwork.from_pretrained(weights), output)
+    export_onnx(FusionNetwork.from_pretrained(weights), output)
     typer.echo(f"{output}  {output.stat().st_size / 1e6:.1f} MB")
 
 
@@ -210,14 +208,12 @@ def kernels(
     """Draw what the Matryoshka kernels have learned: each channel a point, coloured by its index."""
     import json
 
-    from hyperfuse.fusion.network import network_errors
     from hyperfuse.models.analysis import map_kernels, umap_is_installed
     from hyperfuse.models.ssa import FusionNetwork
     from hyperfuse.reporting.figures import draw_kernel_maps, refuse_unwritable_figure
 
     refuse_unwritable_figure(output, overwrite=overwrite)
-    with network_errors():
-        maps = map_kernels(FusionNetwork.from_pretrained(weights), channels)
+    maps = map_kernels(FusionNetwork.from_pretrained(weights), channels)
     projection = "UMAP" if umap_is_installed() else "PCA"
     draw_kernel_maps(maps, output, projection)
     if as_json:
@@ -241,20 +237,18 @@ def describe_network(
     """Parameters and multiply-adds of a preset for one pair: `size` fine pixels on a side, `size / scale` coarse ones."""
     import torch
 
-    from hyperfuse.fusion.network import network_errors
     from hyperfuse.models.analysis import count_multiply_adds, count_parameters
     from hyperfuse.models.config import preset
     from hyperfuse.models.ssa import FusionNetwork
 
     _refuse_impossible_pair(bands, msi_bands, size, scale)
-    with network_errors():
-        config = preset(name)
-        if fixed_bands:
-            config = config.with_fixed_bands(bands, msi_bands)
-        coarse = round(size / scale)
-        counts = count_multiply_adds(config, bands, msi_bands, (size, size), (coarse, coarse))
-        with torch.device("meta"):
-            network = FusionNetwork(config)
+    config = preset(name)
+    if fixed_bands:
+        config = config.with_fixed_bands(bands, msi_bands)
+    coarse = round(size / scale)
+    counts = count_multiply_adds(config, bands, msi_bands, (size, size), (coarse, coarse))
+    with torch.device("meta"):
+        network = FusionNetwork(config)
     return {
         "network": name,
         "matryoshka_kernels": not fixed_bands,

@@ -11,8 +11,7 @@ Shapes: C bands, M msi bands, h w coarse, H W fine. The arrays have no holes.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
@@ -20,18 +19,6 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from hyperfuse.errors import (
-    BandError,
-    ChannelCountError,
-    GridError,
-    HyperfuseError,
-    MissingExtraError,
-    NetworkError,
-    OptionError,
-    PairShapeError,
-    WeightsError,
-    WeightsFileError,
-)
 from hyperfuse.methods.catalogue import find_method
 from hyperfuse.methods.run import fuse_arrays, fuse_window, fuse_window_by
 from hyperfuse.methods.scene_stats import alone, answered, learned
@@ -53,33 +40,15 @@ LARGEST_SAMPLE = 1_000_000
 # A response that explains less than this share of an msi band's brightness does not say its unit.
 SMALLEST_GAIN = 0.2
 
-OUR_ERRORS: dict[type[NetworkError], type[HyperfuseError]] = {
-    ChannelCountError: BandError,
-    PairShapeError: GridError,
-    WeightsFileError: WeightsError,
-    MissingExtraError: OptionError,
-}
-
-
-@contextmanager
-def network_errors() -> Iterator[None]:
-    """`networks/` knows nothing of our errors; here its own become ours."""
-    try:
-        yield
-    except NetworkError as error:
-        raise OUR_ERRORS.get(type(error), OptionError)(error.got, error.expected, error.remedy) from error
-
 
 def load_network(weights: str) -> AnyNetwork:
     """Ours or a rival."""
-    with network_errors():
-        return load_any_network(weights)
+    return load_any_network(weights)
 
 
 def require_fitting_bands(network: AnyNetwork, bands: int, msi_bands: int) -> None:
     """Said before the estimation, not after it."""
-    with network_errors():
-        network.check_bands(bands, msi_bands)
+    network.check_bands(bands, msi_bands)
 
 
 def fuse_with_network(
@@ -97,21 +66,20 @@ def fuse_with_network(
     device = next(network.parameters()).device
     whole_hsi, whole_msi = (hsi / hsi_unit)[None].to(device), (msi / msi_unit)[None].to(device)
     if isinstance(network, BaselineNetwork):
-        with network_errors(), torch.inference_mode():
+        with torch.inference_mode():
             whole: Tensor = network(whole_hsi, whole_msi, placement)
         return whole[0].cpu() * hsi_unit
-    with network_errors():
-        channels = find_channels(
-            network.config, whole_hsi, whole_msi, wavelength_nm, msi_centres_nm(observation.srf, wavelength_nm)
-        )
-        fused = fuse_by_tiles(
-            network,
-            whole_hsi,
-            whole_msi,
-            placement=placement,
-            base=None if base is None else (base / hsi_unit)[None].to(device),
-            channels=channels,
-        )
+    channels = find_channels(
+        network.config, whole_hsi, whole_msi, wavelength_nm, msi_centres_nm(observation.srf, wavelength_nm)
+    )
+    fused = fuse_by_tiles(
+        network,
+        whole_hsi,
+        whole_msi,
+        placement=placement,
+        base=None if base is None else (base / hsi_unit)[None].to(device),
+        channels=channels,
+    )
     return fused[0].cpu() * hsi_unit
 
 
@@ -211,14 +179,13 @@ class NetworkFusion:
         placement = Placement(
             *(axis_placement(*axis) for axis in zip(observation.scale, observation.shift, strict=True))
         )
-        with network_errors():
-            fused = self.network(
-                (inner.hsi / self.hsi_unit)[None],
-                (inner.msi / self.msi_unit)[None],
-                placement,
-                None if base is None else (base / self.hsi_unit)[None],
-                self.channels,
-            )
+        fused = self.network(
+            (inner.hsi / self.hsi_unit)[None],
+            (inner.msi / self.msi_unit)[None],
+            placement,
+            None if base is None else (base / self.hsi_unit)[None],
+            self.channels,
+        )
         return mask_missing(inner.fine(fused[0]) * self.hsi_unit, window)
 
 
@@ -244,8 +211,7 @@ def learn_network(
     hsi_unit = unit_of(hsi, network.config.value_range[1])
     msi_unit = msi_units(msi, observation, hsi_unit, network.config.value_range[1])
     centres = msi_centres_nm(observation.srf, wavelength_nm)
-    with network_errors():
-        channels = find_channels(network.config, (hsi / hsi_unit)[None], (msi / msi_unit)[None], wavelength_nm, centres)
+    channels = find_channels(network.config, (hsi / hsi_unit)[None], (msi / msi_unit)[None], wavelength_nm, centres)
     name = network.config.base
     base = None if name == BICUBIC else learn_method(name, False, windows)
     return NetworkFusion(network, hsi_unit, msi_unit, channels, base)

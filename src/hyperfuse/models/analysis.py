@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
-from hyperfuse.errors import NetworkError
+from hyperfuse.errors import OptionError
 from hyperfuse.models.baselines.catalogue import AnyBaselineConfig, build_baseline
 from hyperfuse.models.channels import find_channels
 from hyperfuse.models.config import BICUBIC, Components, NetworkConfig, WavelengthBands
@@ -57,7 +57,7 @@ def map_kernels(network: FusionNetwork, channels: int | None = None, *, umap: bo
     most = min(len(each) for each in vectors.values())
     drawn = most if channels is None else channels
     if not _FEWEST_CHANNELS <= drawn <= most:
-        raise NetworkError(
+        raise OptionError(
             f"{drawn} channels to draw", f"at least {_FEWEST_CHANNELS} and at most the {most} of the network"
         )
     vectors = {title: each[:channels] for title, each in vectors.items()}

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hyperfuse.errors import ChannelCountError
+from hyperfuse.errors import BandError
 from hyperfuse.models.config import Components, NetworkConfig, WavelengthBands
 
 # A component below this share of the first one's deviation is rounding.
@@ -109,7 +109,7 @@ def find_channels(
     if isinstance(kind, WavelengthBands):
         for name, given in (("hsi", wavelength_nm), ("msi", msi_wavelength_nm)):
             if given is None:
-                raise ChannelCountError(
+                raise BandError(
                     f"no wavelengths of the {name}'s bands",
                     "one for each band: this network's channels are wavelengths",
                     "give wavelengths, or use a network with other channels",

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from hyperfuse.errors import NetworkError
+from hyperfuse.errors import OptionError
 
 # Far above any network that could be run, and small enough that the size of a tensor is still a number that torch can
 # hold.
@@ -139,7 +139,7 @@ PRESETS: dict[str, NetworkConfig] = {
 def preset(name: str) -> NetworkConfig:
     """The configuration of that name; an unknown name is an error that lists the known ones."""
     if name not in PRESETS:
-        raise NetworkError(f'no network is called "{name}"', f"one of {', '.join(PRESETS)}")
+        raise OptionError(f'no network is called "{name}"', f"one of {', '.join(PRESETS)}")
     return PRESETS[name]
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 from torch.export import Dim
 
-from hyperfuse.errors import MissingExtraError, NetworkError
+from hyperfuse.errors import OptionError
 from hyperfuse.models.config import BICUBIC, FixedBands, MatryoshkaBands, NetworkConfig
 from hyperfuse.models.ssa import FusionNetwork
 
@@ -67,7 +67,7 @@ def export_onnx(network: FusionNetwork, path: str | Path) -> None:
 def _require_packages() -> None:
     missing = [name for name in ("onnx", "onnxscript") if find_spec(name) is None]
     if missing:
-        raise MissingExtraError(
+        raise OptionError(
             f"writing ONNX needs {' and '.join(missing)}", remedy="install it with: pip install 'hyperfuse[onnx]'"
         )
 
@@ -77,7 +77,7 @@ def _require_plain_channels(config: NetworkConfig) -> None:
     neither.
     """
     if not isinstance(config.channels, MatryoshkaBands | FixedBands) or config.base != BICUBIC:
-        raise NetworkError(
+        raise OptionError(
             f'channels of kind "{config.channels.kind}" on the base {config.base}',
             "channels that are bands, and a bicubic base",
             "run this network with `hyperfuse fuse --weights`",

@@ -27,7 +27,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hyperfuse.errors import ChannelCountError
+from hyperfuse.errors import BandError
 from hyperfuse.models.config import WavelengthBands
 
 
@@ -86,7 +86,7 @@ class MatryoshkaOutputKernel(nn.Conv2d):
 
 def _refuse_more_channels(channels: int, max_channels: int) -> None:
     if channels > max_channels:
-        raise ChannelCountError(
+        raise BandError(
             f"{channels} channels",
             f"at most {max_channels}, the width of this Matryoshka kernel",
             f"select at most {max_channels} channels, or build the network with max_channels={channels} and train it",

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hyperfuse.errors import PairShapeError
+from hyperfuse.errors import GridError
 
 # A fine pixel that lies on a coarse centre (every odd scale has such pixels) may come out a rounding error to the left
 # of it. Without this slack it would choose other neighbours in a tile than in the whole image.
@@ -66,7 +66,7 @@ def shared_edges(fine_size: tuple[int, int], coarse_size: tuple[int, int]) -> Pl
 
 def _shared_edges_along_axis(fine_size: int, coarse_size: int) -> AxisPlacement:
     if fine_size < coarse_size:
-        raise PairShapeError(
+        raise GridError(
             f"{fine_size} fine pixels over {coarse_size} coarse ones, a scale below 1",
             "an msi with at least as many rows and columns as the hsi",
             "check which of the two images is the hsi",

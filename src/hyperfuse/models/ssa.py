@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hyperfuse.errors import ChannelCountError, PairShapeError, PairTypeError, WeightsFileError
+from hyperfuse.errors import BandError, GridError, OptionError, WeightsError
 from hyperfuse.models import weights as weights_folder
 from hyperfuse.models.channels import PairChannels, find_channels
 from hyperfuse.models.config import (
@@ -175,7 +175,7 @@ class FusionNetwork(nn.Module):
         config = weights_folder.parse_network(described, folder)
         expected = receptive_field(config)._asdict()
         if expected != described.get("margin"):
-            raise WeightsFileError(
+            raise WeightsError(
                 f"{folder}: its config says margin {described.get('margin')}",
                 f"{expected}, the receptive field of that network",
                 "the config was edited or damaged; fetch the weights again",
@@ -195,7 +195,7 @@ class FusionNetwork(nn.Module):
         remedy = "select fewer bands, use weights of a wider network, or fuse by a method that needs no weights"
         if isinstance(channels, FixedBands):
             if (bands, msi_bands) != (channels.bands, channels.msi_bands):
-                raise ChannelCountError(
+                raise BandError(
                     got,
                     f"exactly {channels.bands} and {channels.msi_bands}: this network has fixed channels",
                     "use a network with Matryoshka kernels for other sensors",
@@ -203,22 +203,22 @@ class FusionNetwork(nn.Module):
         elif self.config.msi_kernel == "joined":
             assert isinstance(channels, MatryoshkaBands)
             if bands + msi_bands > channels.max_channels:
-                raise ChannelCountError(got, f"at most {channels.max_channels} together", remedy)
+                raise BandError(got, f"at most {channels.max_channels} together", remedy)
         elif isinstance(channels, MatryoshkaBands) and (
             bands > channels.max_channels or msi_bands > self.config.max_msi_bands
         ):
-            raise ChannelCountError(got, f"at most {channels.max_channels} and {self.config.max_msi_bands}", remedy)
+            raise BandError(got, f"at most {channels.max_channels} and {self.config.max_msi_bands}", remedy)
 
     def _check_pair(self, hsi: Tensor, msi: Tensor, base: Tensor | None) -> None:
         if hsi.ndim != 4 or msi.ndim != 4 or hsi.shape[0] != msi.shape[0] or 0 in hsi.shape or 0 in msi.shape:
-            raise PairShapeError(
+            raise GridError(
                 f"hsi {tuple(hsi.shape)} and msi {tuple(msi.shape)}",
                 "(batch, bands, rows, columns) for both, of the same batch, none of them 0",
                 "add a batch dimension with [None]",
             )
         precision = self.hsi_kernel.weight.dtype
         if hsi.dtype != precision or msi.dtype != precision:
-            raise PairTypeError(
+            raise OptionError(
                 f"hsi of {hsi.dtype} and msi of {msi.dtype}",
                 f"{precision}, as the weights are",
                 f"convert both with .to({precision})",
@@ -226,13 +226,13 @@ class FusionNetwork(nn.Module):
         self.check_bands(hsi.shape[1], msi.shape[1])
         expected = (hsi.shape[0], hsi.shape[1], msi.shape[2], msi.shape[3])
         if base is None and self.config.base != BICUBIC:
-            raise PairShapeError(
+            raise GridError(
                 "no base",
                 f"the image of {self.config.base}, which this network adds to",
                 f"run {self.config.base} before it",
             )
         if base is not None and tuple(base.shape) != expected:
-            raise PairShapeError(
+            raise GridError(
                 f"a base of shape {tuple(base.shape)}", f"{expected}: the hsi's bands on the msi's pixels"
             )
 

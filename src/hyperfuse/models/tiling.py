@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hyperfuse.errors import NetworkError
+from hyperfuse.errors import OptionError
 from hyperfuse.models.channels import PairChannels, find_channels
 from hyperfuse.models.pixel_centres import CENTRE_SLACK, AxisPlacement, Placement, shared_edges
 from hyperfuse.models.ssa import FusionNetwork, ReceptiveField
@@ -66,7 +66,7 @@ def plan_tiles(
 ) -> Iterator[Tile]:
     """Tiles whose cores cover the fine image, row by row; each core is at most `tile_size` fine pixels on a side."""
     if tile_size < 1:
-        raise NetworkError(f"tile size {tile_size}", "at least 1 fine pixel")
+        raise OptionError(f"tile size {tile_size}", "at least 1 fine pixel")
     placement = placement or shared_edges(fine_size, coarse_size)
     columns = [
         _axis_tile(left, tile_size, fine_size[1], coarse_size[1], receptive_field, placement.columns)

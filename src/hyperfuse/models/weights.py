@@ -21,7 +21,7 @@ from safetensors.torch import load as parse_safetensors
 from safetensors.torch import save as serialise_safetensors
 from torch import Tensor
 
-from hyperfuse.errors import MissingExtraError, WeightsFileError
+from hyperfuse.errors import OptionError, WeightsError
 from hyperfuse.models.config import NetworkConfig
 
 CONFIG_NAME = "config.json"
@@ -86,7 +86,7 @@ def parse_config(config: Mapping[str, object], folder: Path, kind: type[Config])
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "network"
-        raise WeightsFileError(
+        raise WeightsError(
             f'{folder / CONFIG_NAME}: "{where}": {first["msg"]}',
             "a network that this version of hyperfuse knows",
             "update hyperfuse, or fetch the weights again",
@@ -98,7 +98,7 @@ def refuse_other_tensors(tensors: Mapping[str, Tensor], wanted: Mapping[str, Ten
     for name in (*sorted(wanted.keys() ^ tensors.keys()), *sorted(wanted.keys() & tensors.keys())):
         fault = _fault(tensors.get(name), wanted.get(name))
         if fault:
-            raise WeightsFileError(
+            raise WeightsError(
                 f"{folder}: tensor {name} {fault}",
                 f"the {len(wanted)} tensors of the network in its config, all finite",
                 "the weights belong to another config or to a training that failed; fetch both again",
@@ -121,36 +121,36 @@ def _read_config(folder: Path) -> dict[str, object]:
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise WeightsFileError(f"{path} does not exist", f"a folder with {CONFIG_NAME} and weights", remedy) from error
+        raise WeightsError(f"{path} does not exist", f"a folder with {CONFIG_NAME} and weights", remedy) from error
     except (OSError, ValueError, RecursionError) as error:
-        raise WeightsFileError(f"{path} cannot be read as JSON ({error})", "", remedy) from error
+        raise WeightsError(f"{path} cannot be read as JSON ({error})", "", remedy) from error
     if not isinstance(config, dict) or config.get("format") != FORMAT:
         found = config.get("format") if isinstance(config, dict) else type(config).__name__
-        raise WeightsFileError(f"{path}: format {found!r}", f"format {FORMAT!r}", remedy)
+        raise WeightsError(f"{path}: format {found!r}", f"format {FORMAT!r}", remedy)
     version = config.get("format_version")
     if version != FORMAT_VERSION:
-        raise WeightsFileError(
+        raise WeightsError(
             f"{path}: format version {version!r}", f"version {FORMAT_VERSION}", "update hyperfuse to read newer weights"
         )
     unknown = sorted(config.keys() - _KEYS)
     if unknown:
-        raise WeightsFileError(f'{path}: unknown key "{unknown[0]}"', f"only {', '.join(sorted(_KEYS))}", remedy)
+        raise WeightsError(f'{path}: unknown key "{unknown[0]}"', f"only {', '.join(sorted(_KEYS))}", remedy)
     return config
 
 
 def _read_tensors(folder: Path, config: Mapping[str, object]) -> dict[str, Tensor]:
     listed = config.get("weights")
     if not isinstance(listed, dict) or not {"file", "sha256"} <= listed.keys():
-        raise WeightsFileError(f"{folder / CONFIG_NAME}: no weights listed", "weights with file and sha256")
+        raise WeightsError(f"{folder / CONFIG_NAME}: no weights listed", "weights with file and sha256")
     # Only a name: a config from elsewhere must not reach outside its folder.
     path = folder / Path(str(listed["file"])).name
     try:
         contents = path.read_bytes()
     except OSError as error:
-        raise WeightsFileError(f"{path} cannot be read ({error.strerror})", "", "fetch the weights again") from error
+        raise WeightsError(f"{path} cannot be read ({error.strerror})", "", "fetch the weights again") from error
     digest = hashlib.sha256(contents).hexdigest()
     if digest != listed_digest(config):
-        raise WeightsFileError(
+        raise WeightsError(
             f"{path}: sha256 {digest[:12]}...",
             f"{listed_digest(config)[:12]}... as its config says",
             "the file is damaged or was exchanged; fetch the weights again",
@@ -158,7 +158,7 @@ def _read_tensors(folder: Path, config: Mapping[str, object]) -> dict[str, Tenso
     try:
         tensors: dict[str, Tensor] = parse_safetensors(contents)
     except SafetensorError as error:
-        raise WeightsFileError(f"{path} is not a safetensors file ({error})", "", "fetch the weights again") from error
+        raise WeightsError(f"{path} is not a safetensors file ({error})", "", "fetch the weights again") from error
     return {name: tensor.to(torch.float32, copy=True) for name, tensor in tensors.items()}
 
 
@@ -172,7 +172,7 @@ def _fetched(address: str) -> Path:
     try:
         from huggingface_hub import snapshot_download
     except ImportError as error:
-        raise MissingExtraError(
+        raise OptionError(
             f"{address} lies on the Hugging Face hub and huggingface_hub is not installed",
             "",
             "install it with: pip install 'hyperfuse[hub]', or give a local folder",
@@ -180,7 +180,7 @@ def _fetched(address: str) -> Path:
     try:
         return Path(snapshot_download(name, revision=revision or None, allow_patterns=["*.json", "*.safetensors"]))
     except (OSError, ValueError) as error:  # what the hub answers, no connection, and a name that cannot be one
-        raise WeightsFileError(
+        raise WeightsError(
             f"{address} cannot be fetched ({str(error).splitlines()[0]})",
             "hf://owner/name or hf://owner/name@revision",
             "check the name and the connection, or give a local folder",

@@ -226,13 +226,11 @@ def read_experiment(path: str | Path, changes: Sequence[str] = ()) -> Experiment
 
 
 def parse_experiment(tables: dict[str, Any], named: str) -> Experiment:
-    from hyperfuse.errors import NetworkError
-
     try:
         return Experiment.model_validate(tables)
     except ValidationError as error:
         raise OptionError(f"{named}: {_first_fault(error, tables)}") from error
-    except NetworkError as error:
+    except OptionError as error:
         raise OptionError(f"{named}: {error.got}", error.expected, error.remedy) from error
 
 

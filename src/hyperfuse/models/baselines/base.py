@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 from torch import Tensor, nn
 
-from hyperfuse.errors import ChannelCountError, PairShapeError, PairTypeError
+from hyperfuse.errors import BandError, GridError, OptionError
 from hyperfuse.models import weights as weights_folder
 from hyperfuse.models.config import BICUBIC, Positive
 from hyperfuse.models.pixel_centres import Placement, shared_edges
@@ -200,7 +200,7 @@ class BaselineNetwork(nn.Module):
     def check_bands(self, bands: int, msi_bands: int) -> None:
         """Refuse a pair that has not the bands this network is made for."""
         if (bands, msi_bands) != (self.config.bands, self.config.msi_bands):
-            raise ChannelCountError(
+            raise BandError(
                 f"{bands} hsi bands and {msi_bands} msi bands",
                 f"exactly {self.config.bands} and {self.config.msi_bands}: this network is made for one pair of sensors",
                 "select these bands, or use a network that takes any number of them",
@@ -209,14 +209,14 @@ class BaselineNetwork(nn.Module):
     def checked_placement(self, hsi: Tensor, msi: Tensor, placement: Placement | None) -> Placement:
         """Refuse what is no pair for this network, and say where the msi lies on the hsi."""
         if hsi.ndim != 4 or msi.ndim != 4 or hsi.shape[0] != msi.shape[0] or 0 in hsi.shape or 0 in msi.shape:
-            raise PairShapeError(
+            raise GridError(
                 f"hsi {tuple(hsi.shape)} and msi {tuple(msi.shape)}",
                 "(batch, bands, rows, columns) for both, of the same batch, none of them 0",
                 "add a batch dimension with [None]",
             )
         precision = next(self.parameters()).dtype
         if hsi.dtype != precision or msi.dtype != precision:
-            raise PairTypeError(
+            raise OptionError(
                 f"hsi of {hsi.dtype} and msi of {msi.dtype}",
                 f"{precision}, as the weights are",
                 f"convert both with .to({precision})",

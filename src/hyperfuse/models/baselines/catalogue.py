@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import Discriminator, Field, Tag
 
-from hyperfuse.errors import NetworkError, WeightsFileError
+from hyperfuse.errors import OptionError, WeightsError
 from hyperfuse.models import weights as weights_folder
 from hyperfuse.models.baselines.base import BaselineNetwork
 from hyperfuse.models.baselines.dcinn import Dcinn, DcinnConfig
@@ -63,7 +63,7 @@ BASELINE_PRESETS: dict[str, AnyBaselineConfig] = {
 def baseline_preset(name: str) -> AnyBaselineConfig:
     """The configuration of that name; an unknown name is an error that lists the known ones."""
     if name not in BASELINE_PRESETS:
-        raise NetworkError(f'no rival is called "{name}"', f"one of {', '.join(BASELINE_PRESETS)}")
+        raise OptionError(f'no rival is called "{name}"', f"one of {', '.join(BASELINE_PRESETS)}")
     return BASELINE_PRESETS[name]
 
 
@@ -77,7 +77,7 @@ def any_preset(name: str) -> NetworkConfig | AnyBaselineConfig:
     """The configuration of that name, ours or a rival's."""
     known: dict[str, NetworkConfig | AnyBaselineConfig] = {**PRESETS, **BASELINE_PRESETS}
     if name not in known:
-        raise NetworkError(f'no network is called "{name}"', f"one of {', '.join(known)}")
+        raise OptionError(f'no network is called "{name}"', f"one of {', '.join(known)}")
     return known[name]
 
 
@@ -96,7 +96,7 @@ def load_any_network(source: str | Path) -> AnyNetwork:
     if kind == PRIOR:
         return PriorNetwork.from_pretrained(source)
     if kind not in BASELINES:
-        raise WeightsFileError(
+        raise WeightsError(
             f'{source}: a network of kind "{kind}"', f"one of {', '.join(BASELINES)}", "update hyperfuse"
         )
     network: BaselineNetwork = BASELINES[kind].from_pretrained(source)

@@ -22,12 +22,12 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from hyperfuse.errors import PairShapeError
+from hyperfuse.errors import GridError
 from hyperfuse.models.baselines.base import (
-    ChannelNorm,
-    EvenWidth,
     BaselineConfig,
     BaselineNetwork,
+    ChannelNorm,
+    EvenWidth,
     crop_to,
     halved,
     pad_to_multiple,
@@ -314,7 +314,7 @@ class Dcinn(BaselineNetwork):
         """
         placement = self.checked_placement(hsi, msi, placement)
         if fused.shape[2] % 2 or fused.shape[3] % 2:
-            raise PairShapeError(
+            raise GridError(
                 f"a fused image of {fused.shape[2]} x {fused.shape[3]} pixels",
                 "even sizes",
                 "an odd size is padded on the way, and what was cut off again cannot be undone",

@@ -14,10 +14,10 @@ from pydantic import model_validator
 from torch import Tensor, nn
 
 from hyperfuse.models.baselines.base import (
-    FeedForward,
-    PositionCode,
     BaselineConfig,
     BaselineNetwork,
+    FeedForward,
+    PositionCode,
     WidthOfEights,
     apply_map,
     attention_map,

@@ -14,10 +14,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hyperfuse.models.baselines.base import (
-    ChannelNorm,
-    EvenWidth,
     BaselineConfig,
     BaselineNetwork,
+    ChannelNorm,
+    EvenWidth,
     apply_map,
     attention_map,
     conv3,

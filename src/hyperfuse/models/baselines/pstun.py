@@ -18,10 +18,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hyperfuse.models.baselines.base import (
-    FeedForward,
-    PositionCode,
     BaselineConfig,
     BaselineNetwork,
+    FeedForward,
+    PositionCode,
     apply_map,
     attention_map,
     conv3,
