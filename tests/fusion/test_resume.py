@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import socket
 import subprocess
@@ -20,7 +19,7 @@ from hyperfuse import fuse_files, open_cube, write_cube
 from hyperfuse.errors import Cancelled, CubeWriteError, OptionError
 from hyperfuse.fusion.journal import WorkFolder
 from hyperfuse.io.atomic import lock_file
-from hyperfuse.io.output import OutputOptions
+from hyperfuse.config import OutputConfig
 from hyperfuse.progress import ProgressReport, listening
 
 OLD = b"an older result"
@@ -172,7 +171,7 @@ def test_only_the_same_run_is_continued(
     with pytest.raises(OptionError, match="--resume with another method"):
         fuse_files(*pair, target, method="gsa", resume=True, **KNOWN)
     with pytest.raises(OptionError, match="--resume with another dtype"):
-        fuse_files(*pair, target, method="glp", resume=True, stored=OutputOptions(dtype="int32"), **KNOWN)
+        fuse_files(*pair, target, method="glp", resume=True, stored=OutputConfig(dtype="int32"), **KNOWN)
     with pytest.raises(OptionError, match="--resume with another msi"):
         fuse_files(
             pair[0], write_cube(open_cube(pair[1]), tmp_path / "msi.tif"), target, method="glp", resume=True, **KNOWN
@@ -200,7 +199,7 @@ def test_a_full_disk_is_one_clear_line(pair: tuple[Path, Path], tmp_path: Path, 
 
 def test_a_lock_of_another_machine_is_respected(pair: tuple[Path, Path], tmp_path: Path) -> None:
     target = tmp_path / "fused.tif"
-    lock_file(target).write_text(json.dumps({"pid": 1, "host": "elsewhere"}))
+    lock_file(target).write_text("1\nelsewhere\n")
     with pytest.raises(
         CubeWriteError, match=r"process 1 on elsewhere; .* delete .*\.fused\.tif\.lock if that run is over"
     ):

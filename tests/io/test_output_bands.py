@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from hyperfuse.errors import BandError, HyperfuseError, OptionError
 from hyperfuse.io.bands import check_selection, select_bands
 from hyperfuse.io.cube import make_cube
-from hyperfuse.io.output import OutputOptions, output_template, selected
+from hyperfuse.config import OutputConfig
+from hyperfuse.io.output import output_template, selected
 
 # Two detectors that overlap, so that the centres are not sorted.
 CENTRES = np.array([400.0, 500.0, 600.0, 700.0, 800.0, 900.0, 750.0, 850.0, 1000.0, 1100.0])
@@ -82,7 +83,7 @@ def test_what_is_no_selection(selection: str) -> None:
     with pytest.raises(OptionError, match=r"is none; expected numbers from 1 \(1-50,60\), wavelengths .* or good"):
         check_selection(selection)
     with pytest.raises(OptionError):
-        OutputOptions(bands=selection)
+        OutputConfig(bands=selection)
 
 
 def test_the_smaller_wavelength_comes_first() -> None:
@@ -104,7 +105,7 @@ def test_unknown_wavelengths_are_in_no_range() -> None:
 
 
 def test_the_band_table_follows() -> None:
-    output = OutputOptions(bands="1.0um,2-3")
+    output = OutputConfig(bands="1.0um,2-3")
     part, template = selected(cube(), output), output_template(cube(), output)
     for each in (part, template):
         assert each["wavelength"].values.tolist() == [1000.0, 500.0, 600.0]

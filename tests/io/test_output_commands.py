@@ -18,7 +18,7 @@ from hyperfuse.cli.app import run
 from hyperfuse.fusion.run import fuse_files
 from hyperfuse.io.cube import make_cube, nodata_of, physical_values
 from hyperfuse.io.files import open_cube, write_cube
-from hyperfuse.io.output import OutputOptions
+from hyperfuse.config import OutputConfig
 from hyperfuse.physics.simulate import simulate_pair
 
 FULL_DISK = Path(__file__).parents[1] / "cli" / "full_disk.py"
@@ -162,7 +162,7 @@ class TestFuse:
         assert item["properties"]["hyperfuse:method"] == "gsa"
 
     def test_clipping_is_counted(self, scenes: Path, tmp_path: Path) -> None:
-        stored = OutputOptions(dtype="uint8", scale_factor=0.004)
+        stored = OutputConfig(dtype="uint8", scale_factor=0.004)
         with pytest.warns(
             UserWarning, match=r"of 12288 values .* lay beyond uint8 with a scale factor of 0\.004 \(0 to 1\.02\)"
         ):
@@ -173,7 +173,7 @@ class TestFuse:
 
     def test_in_tiles_as_in_one_piece(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         hsi, msi = written_pair(tmp_path, (20, 20), bands=6)
-        stored = OutputOptions("5,1-2", "uint16", 2e-5, nodata=7, compress="zstd", overviews=True, stac=True)
+        stored = OutputConfig("5,1-2", "uint16", 2e-5, nodata=7, compress="zstd", overviews=True, stac=True)
         known = {"method": "glp", "estimate": False, "stored": stored}
         whole = open_cube(fuse_files(hsi, msi, tmp_path / "whole.tif", **known))
         small_tiles(monkeypatch)
@@ -191,9 +191,9 @@ class TestFuse:
 
     def test_more_precise_than_the_hsi(self, scenes: Path, tmp_path: Path) -> None:
         """Whole numbers in, floats out: what was computed is not rounded on its way."""
-        coarse = OutputOptions(dtype="uint8", scale_factor=0.01)
+        coarse = OutputConfig(dtype="uint8", scale_factor=0.01)
         write_cube(open_cube(scenes / "hsi.tif"), tmp_path / "hsi.tif", output=coarse)
-        stored = OutputOptions(dtype="float32", scale_factor=1)
+        stored = OutputConfig(dtype="float32", scale_factor=1)
         fuse_files(
             tmp_path / "hsi.tif", scenes / "msi.tif", tmp_path / "s.tif", method="gsa", estimate=False, stored=stored
         )
@@ -257,7 +257,7 @@ def test_a_full_disk_while_overviews_or_the_item_are_written(tmp_path: Path) -> 
     write_cube(make_cube(rng.integers(0, 255, (1, 257, 140), dtype=np.uint8)), tmp_path / "image.npz")
     write_cube(make_cube(np.zeros((600, 1, 1), np.uint8)), tmp_path / "bands.npz")
     (tmp_path / "out").mkdir()
-    old = write_cube(reference().isel(band=[0]), tmp_path / "out" / "s.tif", output=OutputOptions(dtype="float64"))
+    old = write_cube(reference().isel(band=[0]), tmp_path / "out" / "s.tif", output=OutputConfig(dtype="float64"))
     before = old.read_bytes()
     commands = [
         ["--quiet", "convert", str(tmp_path / "image.npz"), str(old), "--overwrite", "--overviews"],

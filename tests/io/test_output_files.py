@@ -24,14 +24,15 @@ from hyperfuse.errors import HyperfuseError, OptionError
 from hyperfuse.io.cube import make_cube, nodata_of, physical_values
 from hyperfuse.io.files import created_cube, open_cube, write_cube
 from hyperfuse.io.grid import grid_of
-from hyperfuse.io.output import COMPRESSIONS, OutputOptions, output_template
+from hyperfuse.config import COMPRESSIONS, OutputConfig
+from hyperfuse.io.output import output_template
 from hyperfuse.io.provenance import provenance
 from hyperfuse.io.raster_writing import overview_factors
 
 CENTRES = [450.125, 550.25, 650.5, 1400.0, 860.75, 2200.0]
 WIDTHS = [10.0, 12.5, 9.25, 8.0, 20.0, 30.0]
 PLACE = Affine(10.0, 0.0, 399960.0, 0.0, -10.0, 5700000.0)
-AS_PRODUCTS = OutputOptions(bands="0.4-1.0um,2200nm", dtype="int16", scale_factor=1e-4, nodata=-9999)
+AS_PRODUCTS = OutputConfig(bands="0.4-1.0um,2200nm", dtype="int16", scale_factor=1e-4, nodata=-9999)
 KEPT = [0, 1, 2, 4, 5]
 
 
@@ -82,7 +83,7 @@ def test_bands_numbers_and_provenance_in_every_format_and_from_one_to_the_next(t
 def test_plain_rasterio(cog: bool, tmp_path: Path) -> None:
     cube = reflectance((600, 300))
     path = write_cube(
-        cube, tmp_path / "s.tif", output=OutputOptions(**vars(AS_PRODUCTS) | {"overviews": True}), cog=cog
+        cube, tmp_path / "s.tif", output=OutputConfig(**vars(AS_PRODUCTS) | {"overviews": True}), cog=cog
     )
     with rasterio.open(path) as source:
         assert source.crs == "EPSG:32633" and source.transform == PLACE and source.nodata == -9999
@@ -185,7 +186,7 @@ class TestCompression:
         smooth = make_cube(
             np.broadcast_to(np.arange(300, dtype=dtype), (2, 300, 300)), crs="EPSG:32633", transform=PLACE
         )
-        path = write_cube(smooth, tmp_path / "s.tif", output=OutputOptions(compress=compress), cog=cog)
+        path = write_cube(smooth, tmp_path / "s.tif", output=OutputConfig(compress=compress), cog=cog)
         with rasterio.open(path) as source:
             structure = source.tags(ns="IMAGE_STRUCTURE")
             assert structure.get("COMPRESSION", "NONE") == compress.upper()
@@ -195,13 +196,13 @@ class TestCompression:
 
     @pytest.mark.parametrize(("compress", "kept"), [("deflate", "gzip"), ("none", None)])
     def test_netcdf(self, compress: str, kept: str | None, tmp_path: Path) -> None:
-        path = write_cube(reflectance(), tmp_path / "s.nc", output=OutputOptions(compress=compress))
+        path = write_cube(reflectance(), tmp_path / "s.nc", output=OutputConfig(compress=compress))
         with h5py.File(path) as file:
             assert file["cube"].compression == kept
 
     @pytest.mark.parametrize(("compress", "kept"), [("deflate", "GZip"), ("zstd", "Zstd"), ("none", None)])
     def test_zarr(self, compress: str, kept: str | None, tmp_path: Path) -> None:
-        path = write_cube(reflectance(), tmp_path / "s.zarr", output=OutputOptions(compress=compress))
+        path = write_cube(reflectance(), tmp_path / "s.zarr", output=OutputConfig(compress=compress))
         array: Any = zarr.open(str(path), mode="r")["cube"]
         assert [type(each).__name__ for each in array.compressors] == ([] if kept is None else [kept])
         np.testing.assert_array_equal(open_cube(path).values, reflectance().values)
@@ -217,13 +218,13 @@ class TestCompression:
     )
     def test_what_a_format_has_not(self, name: str, compress: str, message: str, tmp_path: Path) -> None:
         with pytest.raises(OptionError, match=message):
-            write_cube(reflectance(), tmp_path / name, output=OutputOptions(compress=compress))
+            write_cube(reflectance(), tmp_path / name, output=OutputConfig(compress=compress))
         assert list(tmp_path.iterdir()) == []
 
     def test_said_twice(self, tmp_path: Path) -> None:
         with pytest.raises(OptionError, match="--compress and --co COMPRESS; expected one of the two"):
             write_cube(
-                reflectance(), tmp_path / "s.tif", output=OutputOptions(compress="zstd"), options={"compress": "LZW"}
+                reflectance(), tmp_path / "s.tif", output=OutputConfig(compress="zstd"), options={"compress": "LZW"}
             )
 
 
@@ -237,7 +238,7 @@ class TestOverviews:
 
     def test_only_in_geotiff(self, tmp_path: Path) -> None:
         with pytest.raises(OptionError, match=r"overviews in \.nc; expected --cog or --overviews with \.tif"):
-            write_cube(reflectance(), tmp_path / "s.nc", output=OutputOptions(overviews=True))
+            write_cube(reflectance(), tmp_path / "s.nc", output=OutputConfig(overviews=True))
 
     def test_in_bounded_memory(self, tmp_path: Path) -> None:
         """One row of blocks is written, again and again; building the overviews adds next to nothing."""
@@ -268,7 +269,7 @@ for path in ("small.tif", "large.tif"):
 
 
 def test_half_way_nothing_is_left(tmp_path: Path) -> None:
-    output = OutputOptions(overviews=True, stac=True)
+    output = OutputConfig(overviews=True, stac=True)
     with pytest.raises(ZeroDivisionError), created_cube(tmp_path / "s.tif", reflectance(), output=output) as writer:
         writer.write(slice(0, 6), slice(0, 5), reflectance().values)
         raise ZeroDivisionError
@@ -291,7 +292,7 @@ def test_windows_of_physical_values_go_through_a_template(tmp_path: Path) -> Non
 
 SUFFIXES = st.sampled_from([".tif", ".hdr", ".nc", ".zarr", ".npy"])
 OUTPUTS = st.builds(
-    OutputOptions,
+    OutputConfig,
     bands=st.sampled_from([None, "good", "400-900nm", "6,1", "2200nm,good"]),
     dtype=st.sampled_from([None, "uint8", "int16", "uint16", "int32", "float64"]),
     scale_factor=st.sampled_from([None, 1.0, 1e-4, 0.004]),
@@ -307,7 +308,7 @@ BANDS = {None: range(6), "good": [0, 1, 4, 5], "400-900nm": [0, 1, 2, 4], "6,1":
 @given(suffix=SUFFIXES, output=OUTPUTS, cog=st.booleans())
 @settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_any_combination_keeps_its_promise_or_leaves_nothing(
-    suffix: str, output: OutputOptions, cog: bool, tmp_path_factory: pytest.TempPathFactory
+    suffix: str, output: OutputConfig, cog: bool, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder, cube = tmp_path_factory.mktemp("any"), reflectance()
     try:

@@ -17,7 +17,8 @@ from tests.io.random_cubes import sample_cube
 
 from hyperfuse.errors import OptionError
 from hyperfuse.io.cube import make_cube, nodata_of, physical_values
-from hyperfuse.io.output import DTYPES, Clipping, OutputOptions, converted, output_template, to_stored
+from hyperfuse.config import DTYPES, OutputConfig
+from hyperfuse.io.output import Clipping, converted, output_template, to_stored
 
 
 def image(values: Any, dtype: str = "float32", **known: Any) -> xr.DataArray:
@@ -25,7 +26,7 @@ def image(values: Any, dtype: str = "float32", **known: Any) -> xr.DataArray:
 
 
 def through(cube: xr.DataArray, **options: Any) -> xr.DataArray:
-    lazy, clipping = converted(cube, OutputOptions(**options))
+    lazy, clipping = converted(cube, OutputConfig(**options))
     loaded = lazy.load()
     clipping.report(lazy)
     return loaded
@@ -37,9 +38,9 @@ def stored(cube: xr.DataArray, **options: Any) -> list[float]:
 
 def test_nothing_asked_nothing_done() -> None:
     cube = sample_cube()
-    same, _ = converted(cube, OutputOptions())
+    same, _ = converted(cube, OutputConfig())
     assert same.identical(cube)
-    same, _ = converted(cube, OutputOptions(dtype="uint16", scale_factor=1e-4, nodata=0))
+    same, _ = converted(cube, OutputConfig(dtype="uint16", scale_factor=1e-4, nodata=0))
     assert same.identical(cube)
 
 
@@ -148,7 +149,7 @@ class TestNodata:
             OptionError,
             match=rf"nodata {re.escape(f'{nodata:g}')} for {dtype} values; expected a .*number from .*mend --nodata",
         ):
-            converted(image([1.0]), OutputOptions(dtype=dtype, nodata=nodata))
+            converted(image([1.0]), OutputConfig(dtype=dtype, nodata=nodata))
 
 
 class TestRefused:
@@ -163,7 +164,7 @@ class TestRefused:
     )
     def test_options(self, options: dict[str, Any], message: str) -> None:
         with pytest.raises(OptionError, match=message):
-            OutputOptions(**options)
+            OutputConfig(**options)
 
     def test_reflectance_in_whole_numbers(self) -> None:
         cube = image([0.1, 0.2, 0.6])
@@ -171,9 +172,9 @@ class TestRefused:
             r"values from 0\.1 to 0\.6 as int16 in steps of 1: no difference would remain.*add --scale-factor 0\.0001"
         )
         with pytest.raises(OptionError, match=message):
-            converted(cube, OutputOptions(dtype="int16"))
+            converted(cube, OutputConfig(dtype="int16"))
         with pytest.raises(OptionError, match=r"add --scale-factor 0\.01"):
-            converted(cube, OutputOptions(dtype="uint8"))
+            converted(cube, OutputConfig(dtype="uint8"))
 
     def test_a_map_of_classes_may_be_whole_numbers(self) -> None:
         assert stored(image([0, 1, 1, 0]), dtype="uint8") == [0, 1, 1, 0]
@@ -182,7 +183,7 @@ class TestRefused:
         with pytest.raises(
             OptionError, match=r"as int16: 67% of them do not fit; expected most within int16 .* \(-0\.032768 to 0\.0"
         ):
-            converted(image([0.01, 0.2, 0.6]), OutputOptions(dtype="int16", scale_factor=1e-6))
+            converted(image([0.01, 0.2, 0.6]), OutputConfig(dtype="int16", scale_factor=1e-6))
 
     def test_nothing_to_judge_by(self) -> None:
         assert stored(image([np.nan, np.nan]), dtype="uint8") == [255, 255]
@@ -190,7 +191,7 @@ class TestRefused:
 
 def test_lazy_and_by_band() -> None:
     cube = sample_cube(shape=(6, 40, 30), dtype="uint16")
-    lazy, clipping = converted(cube, OutputOptions(bands="5,2", dtype="float32", scale_factor=1))
+    lazy, clipping = converted(cube, OutputConfig(bands="5,2", dtype="float32", scale_factor=1))
     window = lazy.isel(band=[1], y=slice(3, 5), x=slice(7, 9))
     expected = physical_values(cube, bands=[1], rows=slice(3, 5), columns=slice(7, 9))
     np.testing.assert_allclose(window.values, np.nan_to_num(expected), rtol=1e-6)
@@ -203,7 +204,7 @@ def test_lazy_and_by_band() -> None:
 def test_templates_take_no_memory() -> None:
     place = {"crs": "EPSG:32633", "transform": Affine(10, 0, 0, 0, -10, 0), "nodata": -1}
     source = make_cube(np.broadcast_to(np.float32(0), (200, 5000, 5000)), **place)
-    template = output_template(source, OutputOptions(dtype="float64", nodata=-2, scale_factor=0.5))
+    template = output_template(source, OutputConfig(dtype="float64", nodata=-2, scale_factor=0.5))
     assert template.dtype == np.float64 and template.shape == (200, 5000, 5000)
     assert source.values.strides == template.values.strides == (0, 0, 0)
     assert (nodata_of(source), nodata_of(template)) == (-1, -2)
@@ -211,7 +212,7 @@ def test_templates_take_no_memory() -> None:
 
 
 @st.composite
-def conversions(draw: st.DrawFn) -> tuple[xr.DataArray, OutputOptions]:
+def conversions(draw: st.DrawFn) -> tuple[xr.DataArray, OutputConfig]:
     dtype = draw(st.sampled_from(DTYPES))
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     integers = np.dtype(dtype).kind != "f"
@@ -221,7 +222,7 @@ def conversions(draw: st.DrawFn) -> tuple[xr.DataArray, OutputOptions]:
         values[rng.random(values.shape) < 0.2] = np.nan
     scale = draw(st.sampled_from([1.0, 0.5, 1e-4, [1e-4, 1.0, 3.0]]))
     cube = make_cube(values, scale=scale, offset=draw(st.sampled_from([0.0, 1.0, -0.25])), nodata=nodata)
-    output = OutputOptions(
+    output = OutputConfig(
         bands=draw(st.sampled_from([None, "2", "3,1", "good"])),
         dtype=draw(st.none() | st.sampled_from(DTYPES)),
         scale_factor=draw(st.sampled_from([None, 1.0, 0.01, 1e-5, 0.3])),
@@ -232,7 +233,7 @@ def conversions(draw: st.DrawFn) -> tuple[xr.DataArray, OutputOptions]:
 
 @given(case=conversions())
 @settings(max_examples=300, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-def test_values_come_back_to_the_promised_precision(case: tuple[xr.DataArray, OutputOptions]) -> None:
+def test_values_come_back_to_the_promised_precision(case: tuple[xr.DataArray, OutputConfig]) -> None:
     """Half a step where there are steps, the type's own precision where not; what is missing stays missing, and only
     that.
     """

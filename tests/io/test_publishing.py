@@ -17,11 +17,10 @@ from tests.io.random_cubes import FORMATS, Format, assert_nothing_lost, sample_c
 
 from hyperfuse.errors import CubeWriteError, HyperfuseError, OptionError
 from hyperfuse.io import atomic as publishing
-from hyperfuse.io.atomic import published, signals_waiting
+from hyperfuse.io.atomic import GuardedFile, deferred_signals, published
 from hyperfuse.io.cube import make_cube, nodata_of
-from hyperfuse.io.files import created_cube, open_cube, refuse_target, write_cube
+from hyperfuse.io.files import check_target, created_cube, open_cube, write_cube
 from hyperfuse.io.grid import grid_of
-from hyperfuse.io.hdf5 import GuardedFile
 
 
 def listing(folder: Path) -> dict[str, bytes | None]:
@@ -245,7 +244,7 @@ def handling(number: int) -> Iterator[list[int]]:
 
 def test_signals_wait_for_the_end_of_a_block() -> None:
     with handling(signal.SIGTERM) as heard:
-        with signals_waiting():
+        with deferred_signals():
             signal.raise_signal(signal.SIGTERM)
             assert heard == []
         assert heard == [signal.SIGTERM]
@@ -295,15 +294,15 @@ def test_a_geotiff_that_gdal_changed_since_keeps_gdal_s_word(tmp_path: Path) -> 
 
 
 def test_a_target_is_refused_before_the_work(tmp_path: Path) -> None:
-    refuse_target(tmp_path / "scene.hdr")
+    check_target(tmp_path / "scene.hdr")
     (tmp_path / "scene.img").touch()
     with pytest.raises(CubeWriteError, match=r"scene\.img exists already"):
-        refuse_target(tmp_path / "scene.hdr")
-    refuse_target(tmp_path / "scene.hdr", overwrite=True)
+        check_target(tmp_path / "scene.hdr")
+    check_target(tmp_path / "scene.hdr", overwrite=True)
     with pytest.raises(OptionError, match=r"a cloud-optimised \.nc"):
-        refuse_target(tmp_path / "scene.nc", cog=True)
+        check_target(tmp_path / "scene.nc", cog=True)
     with pytest.raises(OptionError, match=r"option COLOUR for scene\.nc; expected COMPRESS"):
-        refuse_target(tmp_path / "scene.nc", options={"colour": "red"})
+        check_target(tmp_path / "scene.nc", options={"colour": "red"})
     with pytest.raises(CubeWriteError, match="unknown suffix"):
-        refuse_target(tmp_path / "scene.xyz")
+        check_target(tmp_path / "scene.xyz")
     assert [path.name for path in tmp_path.iterdir()] == ["scene.img"]

@@ -19,12 +19,12 @@ from referencing import Registry, Resource
 from hyperfuse.errors import CubeWriteError
 from hyperfuse.io.cube import make_cube
 from hyperfuse.io.files import open_cube, write_cube
-from hyperfuse.io.output import OutputOptions
+from hyperfuse.config import OutputConfig
 from hyperfuse.io.provenance import provenance, provenance_of, time_of_writing
 from hyperfuse.io.stac import stac_item
 
 PLACE = Affine(10.0, 0, 399960.0, 0, -10.0, 5700000.0)
-WITH_ITEM = OutputOptions(stac=True)
+WITH_ITEM = OutputConfig(stac=True)
 # The fields that the extensions' schemas know; they refuse every other one with their prefix.
 KNOWN_FIELDS = {
     "eo": {"center_wavelength", "full_width_half_max"},
@@ -117,7 +117,7 @@ def test_only_the_bands_that_are_written(tmp_path: Path) -> None:
     write_cube(
         cube(),
         tmp_path / "s.tif",
-        output=OutputOptions(stac=True, bands="2", dtype="float32", scale_factor=1),
+        output=OutputConfig(stac=True, bands="2", dtype="float32", scale_factor=1),
         cog=True,
     )
     asset = pystac.Item.from_file(str(tmp_path / "s.json")).assets["cube"]
@@ -254,5 +254,5 @@ class TestProvenance:
     def test_conversion_keeps_it(self, tmp_path: Path) -> None:
         made = cube()
         first = open_cube(write_cube(made, tmp_path / "a.hdr"))
-        second = open_cube(write_cube(first, tmp_path / "b.zarr", output=OutputOptions(bands="1", dtype="float32")))
+        second = open_cube(write_cube(first, tmp_path / "b.zarr", output=OutputConfig(bands="1", dtype="float32")))
         assert provenance_of(second.attrs) == provenance_of(made.attrs) == provenance_of(first.attrs)

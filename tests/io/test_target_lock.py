@@ -13,7 +13,7 @@ import pytest
 from tests.io.random_cubes import assert_nothing_lost, sample_cube
 
 from hyperfuse.errors import CubeWriteError
-from hyperfuse.io.atomic import ASIDE, lock_file, new_workplace, only_run_on
+from hyperfuse.io.atomic import ASIDE, lock_file, make_work_folder, target_lock
 from hyperfuse.io.files import created_cube, open_cube, write_cube
 
 # Writes half of a cube to the target, says so, and waits.
@@ -89,7 +89,7 @@ def test_a_step_of_the_same_run_may_hold_it_again_but_no_other_thread(tmp_path: 
         except CubeWriteError as error:
             refusals.append(str(error))
 
-    with only_run_on(target), only_run_on(target):
+    with target_lock(target), target_lock(target):
         thread = threading.Thread(target=elsewhere)
         thread.start()
         thread.join()
@@ -105,7 +105,7 @@ def test_a_step_of_the_same_run_may_hold_it_again_but_no_other_thread(tmp_path: 
 
 def test_a_path_from_here_is_the_same_target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with only_run_on(tmp_path / "s.tif"):
+    with target_lock(tmp_path / "s.tif"):
         write_cube(sample_cube(), "s.tif")
     assert names_in(tmp_path) == ["s.tif"]
 
@@ -113,7 +113,7 @@ def test_a_path_from_here_is_the_same_target(tmp_path: Path, monkeypatch: pytest
 def test_long_names_that_begin_alike(tmp_path: Path) -> None:
     first, second = (tmp_path / f"{'long ' * 40}{end}.tif" for end in "ab")
     assert lock_file(first) != lock_file(second) and len(lock_file(first).name) < 100
-    dead = new_workplace(first)
+    dead = make_work_folder(first)
     write_cube(sample_cube(), second)
     assert dead.exists()
     write_cube(sample_cube(), first)

@@ -66,14 +66,14 @@ def test_saving_again_replaces_the_old_weights(folder):
 
 def test_an_interrupted_save_keeps_the_old_weights(folder, monkeypatch):
     before = tiny_network().state_dict()
-    replace = weights_folder._replace
+    atomic_write = weights_folder.atomic_write
 
-    def full_disk(path, contents):
+    def full_disk(path):
         if path.name == "config.json":
             raise OSError(28, "No space left on device")
-        replace(path, contents)
+        return atomic_write(path)
 
-    monkeypatch.setattr(weights_folder, "_replace", full_disk)
+    monkeypatch.setattr(weights_folder, "atomic_write", full_disk)
     with pytest.raises(OSError, match="No space left"):
         tiny_network(seed=5).save_pretrained(folder)
     loaded = FusionNetwork.from_pretrained(folder).state_dict()

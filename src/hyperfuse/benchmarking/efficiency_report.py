@@ -33,7 +33,7 @@ from hyperfuse.benchmarking.paper import PrintedEfficiency, printed_efficiency
 from hyperfuse.benchmarking.results import current_session
 from hyperfuse.errors import CubeWriteError, OptionError
 from hyperfuse.fusion.memory import GIGABYTE, default_ram_gb
-from hyperfuse.io.atomic import published, refuse_unwritable
+from hyperfuse.io.atomic import published, check_writable
 
 JSON_NAME, MARKDOWN_NAME, FIGURE_NAME = "efficiency.json", "efficiency.md", "efficiency.png"
 # The paper's names of the presets that have its sizes.
@@ -333,7 +333,7 @@ def _make_folder(folder: Path, *, overwrite: bool) -> None:
             f"cannot make the folder {folder}: {error.strerror}", remedy="choose another -o"
         ) from error
     for name in (JSON_NAME, MARKDOWN_NAME, FIGURE_NAME):
-        refuse_unwritable(folder / name, overwrite=overwrite)
+        check_writable(folder / name, overwrite=overwrite)
 
 
 def _command() -> str:

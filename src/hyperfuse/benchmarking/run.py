@@ -37,7 +37,7 @@ from hyperfuse.benchmarking.plan import Plan, PlannedCase, make_plan
 from hyperfuse.benchmarking.results import FAILED, RESULTS, SCORED, UNFIT, Result, ResultsFile, open_folder
 from hyperfuse.data.splits import SplitKind
 from hyperfuse.errors import Cancelled, GridError, HyperfuseError, ValueRangeError
-from hyperfuse.io.atomic import only_run_on
+from hyperfuse.io.atomic import target_lock
 from hyperfuse.metrics.metrics import ergas, psnr_db, spectral_angle_degrees, ssim
 from hyperfuse.progress import listening, progress
 
@@ -184,7 +184,7 @@ def benchmark(
     )
     folder = Path(folder)
     folder.absolute().parent.mkdir(parents=True, exist_ok=True)
-    with only_run_on(folder):
+    with target_lock(folder):
         open_folder(folder, plan.described, command)
         results = ResultsFile(folder / RESULTS)
         _run(plan, results, folder, plan.pictured if pictures else set())

@@ -242,10 +242,10 @@ def fuse(
 
 def _uncertainty_request(request: FusionRequest, path: Path) -> FusionRequest:
     """Everything that can be said against it is said before the first run."""
-    from hyperfuse.io.files import refuse_target
+    from hyperfuse.io.files import check_target
 
     asked = request.for_uncertainty(path)
-    refuse_target(path, output=asked.stored, options=asked.options, cog=asked.cog, overwrite=request.overwrite)
+    check_target(path, output=asked.stored, options=asked.options, cog=asked.cog, overwrite=request.overwrite)
     return asked
 
 

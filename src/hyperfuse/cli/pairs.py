@@ -173,14 +173,14 @@ def register(
 
     from hyperfuse.errors import OptionError
     from hyperfuse.fusion.registration_report import report_registration
-    from hyperfuse.io.atomic import refuse_unwritable
+    from hyperfuse.io.atomic import check_writable
     from hyperfuse.io.files import open_cube
     from hyperfuse.reporting.figures import offset_figure
 
     if output is not None:
         if output.suffix.lower() != ".png":
             raise OptionError(f"picture {output.name}", "a name that ends in .png")
-        refuse_unwritable(output, overwrite=True)
+        check_writable(output, overwrite=True)
     masks = [None if path is None else open_cube(path) for path in (mask, hsi_mask)]
     report = report_registration(
         open_cube(hsi, hsi_variable), open_cube(msi, msi_variable), mask=masks[0], hsi_mask=masks[1]

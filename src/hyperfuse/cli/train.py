@@ -189,11 +189,11 @@ def export(
     overwrite: Overwrite = False,
 ) -> None:
     """Write a network as one ONNX file that takes any band count, any msi and any scale."""
-    from hyperfuse.io.atomic import refuse_unwritable
+    from hyperfuse.io.atomic import check_writable
     from hyperfuse.models.export import export_onnx
     from hyperfuse.models.ssa import FusionNetwork
 
-    refuse_unwritable(output, overwrite=overwrite)
+    check_writable(output, overwrite=overwrite)
     export_onnx(FusionNetwork.from_pretrained(weights), output)
     typer.echo(f"{output}  {output.stat().st_size / 1e6:.1f} MB")
 

@@ -18,8 +18,8 @@ from hyperfuse.errors import HyperfuseError, OptionError
 from hyperfuse.fusion.journal import WorkFolder
 from hyperfuse.fusion.request import FusionRequest
 from hyperfuse.fusion.run import FusionRun, run_fusion
-from hyperfuse.io.files import refuse_target
-from hyperfuse.io.output import OutputOptions
+from hyperfuse.io.files import check_target
+from hyperfuse.config import OutputConfig
 
 NEEDED = ("hsi", "msi", "output")
 PATHS = (*NEEDED, "mask", "hsi_mask")
@@ -98,7 +98,7 @@ def _delimiter(text: str) -> str:
 
 
 def _columns(header: list[str], path: Path) -> list[str]:
-    known = {each.name: each for each in (*fields(FusionRequest), *fields(OutputOptions))}
+    known = {each.name: each for each in (*fields(FusionRequest), *fields(OutputConfig))}
     columns = []
     for cell in header:
         name = re.sub(r"[-\s]+", "_", cell.strip().lower().removeprefix("--"))
@@ -127,17 +127,17 @@ def _request(columns: list[str], cells: list[str], number: int, path: Path) -> F
     empty = [name for name in NEEDED if name not in given]
     if empty:
         raise OptionError(f"{path}, line {number}: no {empty[0]}", "a file name", "mend the line")
-    stored_names = {each.name for each in fields(OutputOptions)}
+    stored_names = {each.name for each in fields(OutputConfig)}
     # What was interrupted is continued, unless the list says otherwise.
     values: dict[str, Any] = {"resume": True}
     try:
         values |= {name: _value(name, cell, path.parent) for name, cell in given.items()}
-        stored = OutputOptions(**{name: value for name, value in values.items() if name in stored_names})
+        stored = OutputConfig(**{name: value for name, value in values.items() if name in stored_names})
         request = FusionRequest(
             **{name: value for name, value in values.items() if name not in stored_names}, stored=stored
         )
         # What exists already is skipped; everything else that can be said against an output is said now.
-        refuse_target(request.target, output=stored, options=request.options, cog=request.cog, overwrite=True)
+        check_target(request.target, output=stored, options=request.options, cog=request.cog, overwrite=True)
         return request
     except HyperfuseError as error:
         raise OptionError(f"{path}, line {number}: {error}") from error
@@ -149,7 +149,7 @@ def _value(name: str, cell: str, folder: Path) -> Any:
         return folder / cell
     if name == "weights":
         return cell if cell.startswith("hf://") else folder / cell
-    kinds = {each.name: str(each.type) for each in (*fields(FusionRequest), *fields(OutputOptions))}
+    kinds = {each.name: str(each.type) for each in (*fields(FusionRequest), *fields(OutputConfig))}
     try:
         return _parsed(kinds[name], cell)
     except (ValueError, KeyError) as error:

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from hyperfuse.errors import CubeWriteError, OptionError
 from hyperfuse.fusion.request import FusionRequest
 from hyperfuse.fusion.tiles import Tile
-from hyperfuse.io.atomic import FULL
+from hyperfuse.io.atomic import DISK_FULL, atomic_write
 from hyperfuse.io.provenance import provenance_of
 
 JOURNAL, SCENE, TARGET = "journal.json", "scene.pt", "target"
@@ -134,21 +134,15 @@ class WorkFolder:
         shutil.rmtree(self.path, ignore_errors=True)
 
     def _write(self, name: str, content: bytes) -> None:
-        """Whole or not at all."""
-        temporary = self.path / f"{name}.partial"
-        try:
+        with atomic_write(self.path / name, sync=False) as temporary:
             temporary.write_bytes(content)
-            temporary.replace(self.path / name)
-        except OSError:
-            temporary.unlink(missing_ok=True)
-            raise
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:
-            what = "no space left" if error.errno in FULL else (error.strerror or str(error))
+            what = "no space left" if error.errno in DISK_FULL else (error.strerror or str(error))
             raise CubeWriteError(
                 f"{what} while keeping a tile of {self.target}", remedy="choose another disk"
             ) from error

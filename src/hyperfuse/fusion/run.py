@@ -43,10 +43,10 @@ from hyperfuse.fusion.plan import (
 )
 from hyperfuse.fusion.request import MSI, FusionChoices, FusionRequest, PathLike
 from hyperfuse.fusion.tiles import Tile
-from hyperfuse.io.atomic import CubeWriter, only_run_on
+from hyperfuse.io.atomic import CubeWriter, target_lock
 from hyperfuse.io.cube import as_cube
-from hyperfuse.io.files import created_cube, open_cube, refuse_target, write_cube
-from hyperfuse.io.output import AS_IT_IS, Clipping, OutputOptions
+from hyperfuse.io.files import check_target, created_cube, open_cube, write_cube
+from hyperfuse.io.output import AS_IT_IS, Clipping, OutputConfig
 from hyperfuse.io.provenance import provenance
 from hyperfuse.methods.catalogue import DEFAULT
 from hyperfuse.physics.srf import SRFSpec
@@ -138,7 +138,7 @@ def _created(plan: ScenePlan, template: xr.DataArray, folder: WorkFolder) -> Ite
         cog=request.cog,
         overwrite=request.overwrite,
         inputs=list(request.inputs.values()),
-        workplace=folder.workplace,
+        work_folder=folder.workplace,
     ) as writer:
         yield writer
 
@@ -190,10 +190,10 @@ class FusionRun:
 
 def run_fusion(request: FusionRequest) -> FusionRun:
     """What cannot be written is said before the work, not after it."""
-    refuse_target(
+    check_target(
         request.target, output=request.stored, options=request.options, cog=request.cog, overwrite=request.overwrite
     )
-    with only_run_on(request.target), bounded_pools():
+    with target_lock(request.target), bounded_pools():
         folder = WorkFolder(request.target)
         journal = _to_continue(folder, request)
         plan = plan_scene(request, None if journal is None else journal.method)
@@ -324,7 +324,7 @@ def fuse_files(
     msi_variable: str | None = None,
     hsi_band_axis: int | None = None,
     msi_band_axis: int | None = None,
-    stored: OutputOptions = AS_IT_IS,
+    stored: OutputConfig = AS_IT_IS,
     options: Mapping[str, str] | None = None,
     cog: bool = False,
     overwrite: bool = False,

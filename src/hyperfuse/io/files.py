@@ -13,14 +13,16 @@ from numpy.typing import NDArray
 
 from hyperfuse.errors import CubeFileError, CubeWriteError, OptionError
 from hyperfuse.io.arrays import LAST, FoundArray, cube_from_arrays
-from hyperfuse.io.atomic import CubeWriter, published, refuse_unwritable, undisturbed
+from hyperfuse.io.bands import check_selection
+from hyperfuse.io.atomic import CubeWriter, check_writable, published, signal_safe
 from hyperfuse.io.cube import as_cube, iterate_windows
 from hyperfuse.io.envi import old_data
 from hyperfuse.io.hdf5 import arrays_in_hdf5
 from hyperfuse.io.matlab import arrays_in_mat, created_mat
 from hyperfuse.io.netcdf import arrays_in_netcdf, created_netcdf
 from hyperfuse.io.numpy_files import arrays_in_npy, arrays_in_npz, created_npy, created_npz, side_file
-from hyperfuse.io.output import AS_IT_IS, COMPRESSIONS, OutputOptions, converted
+from hyperfuse.config import COMPRESSIONS, OutputConfig
+from hyperfuse.io.output import AS_IT_IS, converted
 from hyperfuse.io.products.catalogue import open_product
 from hyperfuse.io.raster import open_raster_file
 from hyperfuse.io.raster_writing import created_envi, created_geotiff, require_envi_type
@@ -147,7 +149,7 @@ def write_cube(
     cube: xr.DataArray | NDArray[Any],
     path: PathLike,
     *,
-    output: OutputOptions = AS_IT_IS,
+    output: OutputConfig = AS_IT_IS,
     options: Mapping[str, str] | None = None,
     cog: bool = False,
     overwrite: bool = False,
@@ -158,7 +160,7 @@ def write_cube(
     `output` says which bands to write and in which numbers; `options` are the format's own. `inputs` are the files that
     the cube was made from, for a STAC item.
     """
-    refuse_target(Path(path), output=output, options=options, cog=cog, overwrite=overwrite)
+    check_target(Path(path), output=output, options=options, cog=cog, overwrite=overwrite)
     source = as_cube(cube)
     cube, clipping = converted(source, output)
     windows = list(
@@ -188,47 +190,49 @@ def created_cube(
     path: PathLike,
     template: xr.DataArray,
     *,
-    output: OutputOptions = AS_IT_IS,
+    output: OutputConfig = AS_IT_IS,
     options: Mapping[str, str] | None = None,
     cog: bool = False,
     overwrite: bool = False,
     inputs: Sequence[PathLike] = (),
-    workplace: Path | None = None,
+    work_folder: Path | None = None,
 ) -> Iterator[CubeWriter]:
     """A new cube like `template` (whose values are not looked at), written window by window; it appears when the block
     ends.
 
     The template is what is to be written: of `output` only counts how it is stored (see `output_template` for the
-    rest). `workplace` is a folder that does not exist yet, on the target's disk, for the time until then; without it
+    rest). `work_folder` is a folder that does not exist yet, on the target's disk, for the time until then; without it
     one is made up.
     """
     path = Path(path)
-    refuse_target(path, output=output, options=options, cog=cog, overwrite=overwrite)
+    check_target(path, output=output, options=options, cog=cog, overwrite=overwrite)
     create, given = creator_for(path), _format_options(path, output, options)
     item = stac_item(path, template, _companions(path), inputs, cog=cog) if output.stac else None
     beside = _written_beside(path, output)
-    with published(path, overwrite=overwrite, beside=beside, stale=_stale(path), workplace=workplace) as temporary:
+    with published(path, overwrite=overwrite, beside=beside, stale=_stale(path), work_folder=work_folder) as temporary:
         if create is created_geotiff:
             creation: AbstractContextManager[CubeWriter] = created_geotiff(
                 temporary, template, given, cog=cog, overviews=output.overviews
             )
         else:
             creation = create(temporary, template, given)
-        with undisturbed(creation) as writer:
+        with signal_safe(creation) as writer:
             yield writer
         if item is not None:
             write_item(item_file(temporary), item)
 
 
-def refuse_target(
+def check_target(
     path: Path,
     *,
-    output: OutputOptions = AS_IT_IS,
+    output: OutputConfig = AS_IT_IS,
     options: Mapping[str, str] | None = None,
     cog: bool = False,
     overwrite: bool = False,
 ) -> None:
     """Whatever can be said against a target before there is anything to write to it; to be asked before hours of work."""
+    if output.bands is not None:
+        check_selection(output.bands)
     if creator_for(path) is not created_geotiff and (cog or output.overviews):
         raise OptionError(
             f"{'a cloud-optimised' if cog else 'overviews in'} {path.suffix}", "--cog or --overviews with .tif"
@@ -237,10 +241,10 @@ def refuse_target(
         require_envi_type(output.dtype)
     _refuse_unknown_options(path, _format_options(path, output, options))
     for each in (*_written_beside(path, output), path):
-        refuse_unwritable(each, overwrite=overwrite)
+        check_writable(each, overwrite=overwrite)
 
 
-def _format_options(path: Path, output: OutputOptions, options: Mapping[str, str] | None) -> dict[str, str]:
+def _format_options(path: Path, output: OutputConfig, options: Mapping[str, str] | None) -> dict[str, str]:
     """The format's own options, with the compression among them under the name that it has there."""
     given = {key.upper(): value for key, value in (options or {}).items()}
     if output.compress is None:
@@ -262,7 +266,7 @@ def _refuse_unknown_options(path: Path, given: Mapping[str, str]) -> None:
             raise OptionError(f"option {name} for {path.name}", expected, "check --co NAME=VALUE")
 
 
-def _written_beside(path: Path, output: OutputOptions) -> list[Path]:
+def _written_beside(path: Path, output: OutputConfig) -> list[Path]:
     """Every file that is written together with `path`."""
     return [*_companions(path), *([item_file(path)] if output.stac else [])]
 

@@ -32,9 +32,10 @@ from rasterio.io import MemoryFile
 from rasterio.windows import Window
 
 from hyperfuse.errors import CubeWriteError, OptionError
+from hyperfuse.io.atomic import GuardedOpener
 from hyperfuse.io.cube import nodata_of
 from hyperfuse.io.grid import grid_of
-from hyperfuse.io.hdf5 import GuardedOpener, reserve
+from hyperfuse.io.hdf5 import reserve
 from hyperfuse.io.provenance import describe, record_text, text_attributes
 from hyperfuse.io.raster import (
     ENVI_RECORD_KEY,

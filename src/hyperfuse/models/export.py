@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import logging
-import tempfile
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ import torch
 from torch.export import Dim
 
 from hyperfuse.errors import OptionError
+from hyperfuse.io.atomic import atomic_write
 from hyperfuse.models.config import BICUBIC, FixedBands, MatryoshkaBands, NetworkConfig
 from hyperfuse.models.ssa import FusionNetwork
 
@@ -58,10 +58,8 @@ def export_onnx(network: FusionNetwork, path: str | Path) -> None:
             verbose=False,
         )
     assert program is not None
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
-        whole = Path(folder) / path.name
-        program.save(whole, external_data=False)
-        whole.replace(path)
+    with atomic_write(path) as temporary:
+        program.save(temporary, external_data=False)
 
 
 def _require_packages() -> None:

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeVar
@@ -22,6 +20,7 @@ from safetensors.torch import save as serialise_safetensors
 from torch import Tensor
 
 from hyperfuse.errors import OptionError, WeightsError
+from hyperfuse.io.atomic import atomic_write
 from hyperfuse.models.config import NetworkConfig
 
 CONFIG_NAME = "config.json"
@@ -45,8 +44,9 @@ def write(folder: Path, tensors: Mapping[str, Tensor], described: Mapping[str, o
     }
     config_text = json.dumps(config, indent=2) + "\n"
     folder.mkdir(parents=True, exist_ok=True)
-    _replace(folder / weights_name, contents)
-    _replace(folder / CONFIG_NAME, config_text.encode())
+    for name, content in ((weights_name, contents), (CONFIG_NAME, config_text.encode())):
+        with atomic_write(folder / name) as temporary:
+            temporary.write_bytes(content)
     for old in folder.glob(f"weights-{'[0-9a-f]' * 12}.safetensors"):
         if old.name != weights_name:
             old.unlink()
@@ -185,21 +185,3 @@ def _fetched(address: str) -> Path:
             "hf://owner/name or hf://owner/name@revision",
             "check the name and the connection, or give a local folder",
         ) from error
-
-
-def _replace(path: Path, contents: bytes) -> None:
-    """Write beside the target and rename, so that the target is never half written."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(contents)
-            file.flush()
-            os.fsync(file.fileno())
-        # mkstemp makes a file for its owner alone; weights are shared like any other file.
-        umask = os.umask(0)
-        os.umask(umask)
-        Path(name).chmod(0o666 & ~umask)
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise

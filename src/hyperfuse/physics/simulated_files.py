@@ -10,7 +10,7 @@ from fractions import Fraction
 from pathlib import Path
 
 from hyperfuse.errors import CubeWriteError
-from hyperfuse.io.atomic import ASIDE, new_workplace, only_run_on
+from hyperfuse.io.atomic import ASIDE, make_work_folder, target_lock
 from hyperfuse.io.files import open_cube, write_cube
 from hyperfuse.physics.simulate import SimulationRecord, simulate_pair, write_simulation_record
 from hyperfuse.physics.srf import SRFSpec
@@ -55,9 +55,9 @@ def appearing_together(folder: Path, names: tuple[str, ...], *, overwrite: bool)
     Other files in `folder` are left alone; files of the same names stay as they were until every new one is ready.
     """
     _refuse(folder, names, overwrite=overwrite)
-    with only_run_on(folder.absolute()):
+    with target_lock(folder.absolute()):
         try:
-            workplace = new_workplace(folder.absolute())
+            workplace = make_work_folder(folder.absolute())
         except OSError as error:
             raise CubeWriteError(
                 f"cannot write beside {folder}: {error.strerror}", remedy="choose another folder"

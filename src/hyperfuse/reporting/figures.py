@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from hyperfuse.errors import OptionError
 from hyperfuse.fusion.registration_report import RegistrationReport
-from hyperfuse.io.atomic import published, refuse_unwritable
+from hyperfuse.io.atomic import published, check_writable
 from hyperfuse.models.analysis import KernelMap
 
 SUFFIXES = (".png", ".svg", ".pdf")
@@ -28,7 +28,7 @@ def refuse_unwritable_figure(path: Path, *, overwrite: bool) -> None:
     """Complain before the maps are made, not after."""
     if path.suffix.lower() not in SUFFIXES:
         raise OptionError(f"figure {path}", f"a name that ends in {', '.join(SUFFIXES)}")
-    refuse_unwritable(path, overwrite=overwrite)
+    check_writable(path, overwrite=overwrite)
 
 
 def draw_kernel_maps(maps: Sequence[KernelMap], path: str | Path, projection: str) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import xarray as xr
 
 from hyperfuse.errors import OptionError
-from hyperfuse.io.atomic import published, refuse_unwritable
+from hyperfuse.io.atomic import published, check_writable
 from hyperfuse.io.files import open_cube
 from hyperfuse.physics.srf import SRFSpec
 from hyperfuse.reporting.examine import examine, recorded_choices
@@ -24,7 +24,7 @@ def refuse_unwritable_page(output: Path, *, overwrite: bool) -> None:
     """Said before the work, not after it."""
     if output.suffix.lower() not in PAGE_SUFFIXES:
         raise OptionError(f"a page called {str(output)!r}", "a name that ends with .html", "choose such a name")
-    refuse_unwritable(output, overwrite=overwrite)
+    check_writable(output, overwrite=overwrite)
 
 
 @dataclass(frozen=True)

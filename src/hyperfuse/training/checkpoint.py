@@ -5,9 +5,7 @@ All randomness of a training comes from (seed, step), so weights, optimiser and 
 
 from __future__ import annotations
 
-import errno
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,8 +18,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from hyperfuse.errors import CubeWriteError, TrainingError, WeightsError
-
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+from hyperfuse.io.atomic import DISK_FULL, atomic_write
 
 
 @dataclass(frozen=True)
@@ -44,18 +41,12 @@ def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
         raise TrainingError(
             "weights that are not finite", "numbers", "the checkpoint before them is kept; lower the learning rate"
         )
-    # A name of its own, so that what a killed run left is overwritten instead of piling up.
-    beside = path.with_name(f".{path.name}.partial")
     try:
-        # JSON writes the shortest decimals that read back as the same numbers.
-        save_file(contents, beside, metadata={"progress": json.dumps(checkpoint.progress)})
-        with beside.open("rb") as written:
-            os.fsync(written.fileno())
-        beside.replace(path)
+        with atomic_write(path) as temporary:
+            # JSON writes the shortest decimals that read back as the same numbers.
+            save_file(contents, temporary, metadata={"progress": json.dumps(checkpoint.progress)})
     except (OSError, SafetensorError) as error:
         raise _write_error(path, error) from error
-    finally:
-        beside.unlink(missing_ok=True)
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
@@ -97,7 +88,7 @@ def restore_optimiser(optimiser: Optimizer, state: Mapping[int, Mapping[str, Ten
 
 
 def _write_error(path: Path, error: Exception) -> CubeWriteError:
-    full = (isinstance(error, OSError) and error.errno in FULL) or "No space left" in str(error)
+    full = (isinstance(error, OSError) and error.errno in DISK_FULL) or "No space left" in str(error)
     return CubeWriteError(
         f"no space left while writing {path}" if full else f"cannot write {path}: {error}",
         remedy="the checkpoint before it is kept; free space and go on with --resume",

@@ -16,7 +16,7 @@ from hyperfuse.data.pair_settings import RANDOM_SRF
 from hyperfuse.data.sampler import Bucket
 from hyperfuse.errors import BandError, OptionError
 from hyperfuse.fusion.network import require_fitting_bands
-from hyperfuse.io.atomic import only_run_on
+from hyperfuse.io.atomic import target_lock
 from hyperfuse.models.analysis import count_parameters
 from hyperfuse.models.baselines.base import BaselineConfig
 from hyperfuse.models.baselines.catalogue import AnyNetwork, build_any_network
@@ -69,7 +69,7 @@ def train(
         # A generator of its own would not reach the layers' initialisation.
         torch.manual_seed(experiment.seed)
         network = build_any_network(experiment.network)
-    with only_run_on(run.path) if is_first_process() else nullcontext():
+    with target_lock(run.path) if is_first_process() else nullcontext():
         trainer = Trainer(experiment, gathered, run, network.train())
         progress = trainer.train(resume=trainer.told_by_first_process(continues))
     return TrainingOutcome(

@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from hyperfuse.errors import CubeFileError, CubeWriteError, HyperfuseError, OptionError
-from hyperfuse.io.atomic import refuse_unwritable
+from hyperfuse.io.atomic import check_writable
 from hyperfuse.io.envi import DATA_SUFFIXES, find_data
 from hyperfuse.io.files import CONTAINERS, CREATORS
 from hyperfuse.io.products.catalogue import KINDS
@@ -202,7 +202,7 @@ class Folder:
             raise CubeWriteError(
                 f"{path.name!r}", f"a plain name ending with {', '.join(CREATORS)}", "for example fused.tif"
             )
-        refuse_unwritable(path, overwrite=overwrite)
+        check_writable(path, overwrite=overwrite)
         return path
 
     def upload(self, name: str) -> Path:
