@@ -22,7 +22,7 @@ from torch import Tensor
 from hyperfuse.fusion.network import fuse_with_network
 from hyperfuse.methods.pair_model import principal_axes
 from hyperfuse.methods.run import fuse_arrays
-from hyperfuse.methods.scene_stats import SceneWise
+from hyperfuse.methods.scene_stats import SceneComputation
 from hyperfuse.methods.universal import shipped_network
 from hyperfuse.metrics.metrics import psnr_db, spectral_angle_degrees
 from hyperfuse.models.prior import BEYOND, LIKE_LOCAL_FUSE, PREDICTIONS, PriorNetwork
@@ -86,7 +86,7 @@ def quietly() -> Iterator[None]:
         yield
 
 
-def plain_axes(hsi: Tensor, most: int, noise: Tensor) -> SceneWise[tuple[Tensor, Tensor]]:
+def plain_axes(hsi: Tensor, most: int, noise: Tensor) -> SceneComputation[tuple[Tensor, Tensor]]:
     return principal_axes(hsi, most)
 
 

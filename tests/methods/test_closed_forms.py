@@ -15,11 +15,12 @@ from hyperfuse.methods.hysure import _cosine_basis, _differences, _divergence, _
 from hyperfuse.methods.injection import glp
 from hyperfuse.methods.local_fuse import LIKENESS, REACH, RIDGE_OF_NEIGHBOURHOOD, WIDTH, _Neighbourhoods, solve_small
 from hyperfuse.methods.pair_model import condition_on_hsi, condition_on_msi, model_pair, principal_axes
-from hyperfuse.methods.run import choose_method, at_reduced_resolution, scores_at_reduced_resolution
-from hyperfuse.methods.scene_stats import alone
-from hyperfuse.methods.window import Window, fill_missing, interpolation_matrix, upsample
+from hyperfuse.methods.run import at_reduced_resolution, choose_method, scores_at_reduced_resolution
+from hyperfuse.methods.scene_stats import run_on_scene
+from hyperfuse.methods.window import Window, fill_missing
 from hyperfuse.physics.observation import known_observation
 from hyperfuse.physics.operators import SpatialOperator
+from hyperfuse.physics.resample import upsample_bicubic
 
 
 def test_the_two_steps_are_the_exact_posterior_mean():
@@ -28,7 +29,7 @@ def test_the_two_steps_are_the_exact_posterior_mean():
     observation = replace(
         pair.observation, hsi_noise=torch.full((8,), 0.03).double(), msi_noise=torch.full((3,), 0.02).double()
     )
-    model = alone(model_pair(Window(pair.hsi.double(), pair.msi.double(), observation), most_components=4))
+    model = run_on_scene(model_pair(Window(pair.hsi.double(), pair.msi.double(), observation), most_components=4))
     generator = torch.Generator().manual_seed(0)
     root = torch.randn(4, 4, generator=generator, dtype=torch.float64)
     prior = 0.01 * (root @ root.T + 0.1 * torch.eye(4))
@@ -53,34 +54,15 @@ def test_the_two_steps_are_the_exact_posterior_mean():
     torch.testing.assert_close(found, expected, atol=1e-8, rtol=1e-6)
 
 
-def keys(distance):
-    """Keys 1981, equation 15, a = -1/2."""
-    d = abs(distance)
-    if d < 1:
-        return 1.5 * d**3 - 2.5 * d**2 + 1
-    return -0.5 * d**3 + 2.5 * d**2 - 4 * d + 2 if d < 2 else 0.0
-
-
-@pytest.mark.parametrize(
-    ("coarse", "fine", "scale", "shift"), [(5, 20, 4.0, 0.0), (5, 16, 3.2, 0.7), (7, 9, 9 / 7, -2.5), (1, 6, 6.0, 0.0)]
-)
-def test_bicubic_by_loops(coarse, fine, scale, shift):
-    matrix = interpolation_matrix(coarse, fine, scale, shift)
-    for i in range(fine):
-        position = (i + 0.5 - shift) / scale - 0.5
-        expected = [0.0] * coarse
-        for k in range(math.floor(position) - 1, math.floor(position) + 3):
-            expected[min(max(k, 0), coarse - 1)] += keys(position - k)
-        assert matrix[i].tolist() == pytest.approx(expected, abs=1e-12)
-
-
 def test_bicubic_reproduces_a_ramp_and_a_constant():
     observation = known_observation(torch.ones(1, 1), 4.0, shift=(0.5, -1.0))
     rows = torch.arange(8.0)[:, None].expand(8, 8)
-    fine = upsample(rows[None], (32, 32), observation)
+    fine = upsample_bicubic(rows[None], (32, 32), observation.placement)
     inner = torch.arange(8, 24)
     torch.testing.assert_close(fine[0, inner, 16], ((inner + 0.5 - 0.5) / 4 - 0.5).float())
-    torch.testing.assert_close(upsample(torch.ones(1, 8, 8), (32, 32), observation), torch.ones(1, 32, 32))
+    torch.testing.assert_close(
+        upsample_bicubic(torch.ones(1, 8, 8), (32, 32), observation.placement), torch.ones(1, 32, 32)
+    )
 
 
 def slow_trust(wanted, got):
@@ -101,15 +83,16 @@ def test_glp_is_interpolation_plus_regressed_detail_as_far_as_the_hsi_bears_it_o
     design = torch.cat([coarse.flatten(1), torch.ones(1, 64, dtype=torch.float64)]).T
     gains = torch.linalg.lstsq(design, pair.hsi.double().flatten(1).T).solution[:3].T
     hsi_detail, msi_detail = (
-        image - operator.apply(upsample(image, (32, 32), pair.observation)) for image in (pair.hsi.double(), coarse)
+        image - operator.apply(upsample_bicubic(image, (32, 32), pair.observation.placement))
+        for image in (pair.hsi.double(), coarse)
     )
     got = torch.einsum("cm,myx->cyx", gains, msi_detail)
     trust = [slow_trust(a.flatten().tolist(), b.flatten().tolist()) for a, b in zip(hsi_detail, got, strict=True)]
     assert min(trust) < 1
-    detail = pair.msi.double() - upsample(coarse, (32, 32), pair.observation)
+    detail = pair.msi.double() - upsample_bicubic(coarse, (32, 32), pair.observation.placement)
     injected = torch.tensor(trust)[:, None, None] * torch.einsum("cm,myx->cyx", gains, detail)
-    expected = upsample(pair.hsi.double(), (32, 32), pair.observation) + injected
-    fused = alone(glp(Window(pair.hsi.double(), pair.msi.double(), pair.observation)))
+    expected = upsample_bicubic(pair.hsi.double(), (32, 32), pair.observation.placement) + injected
+    fused = run_on_scene(glp(Window(pair.hsi.double(), pair.msi.double(), pair.observation)))
     torch.testing.assert_close(fused, expected, atol=1e-3, rtol=0)
 
 
@@ -181,7 +164,7 @@ def test_principal_axes_of_a_rank_deficient_image():
     spectra = torch.randn(5, 2, generator=torch.Generator().manual_seed(4)) @ torch.randn(
         2, 30, generator=torch.Generator().manual_seed(5)
     )
-    mean, axes = alone(principal_axes(spectra.reshape(5, 5, 6), most=4))
+    mean, axes = run_on_scene(principal_axes(spectra.reshape(5, 5, 6), most=4))
     assert axes.shape == (5, 2)
     centred = spectra.double() - mean[:, None]
     torch.testing.assert_close(axes @ (axes.T @ centred), centred, atol=1e-6, rtol=0)

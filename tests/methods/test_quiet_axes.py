@@ -8,7 +8,7 @@ from torch import Tensor
 
 from hyperfuse.methods.details import mnf_axes
 from hyperfuse.methods.pair_model import principal_axes
-from hyperfuse.methods.scene_stats import alone
+from hyperfuse.methods.scene_stats import run_on_scene
 
 BANDS, PIXELS, RANK = 120, 16, 3
 
@@ -43,22 +43,22 @@ def missed(basis: Tensor, axes: Tensor) -> float:
 def test_nearer_to_the_truth_than_principal_axes():
     hsi, basis = smooth_scene()
     observed, deviation = noisy(hsi)
-    _, plain = alone(principal_axes(observed, RANK))
-    _, quiet = alone(mnf_axes(observed, RANK, deviation))
+    _, plain = run_on_scene(principal_axes(observed, RANK))
+    _, quiet = run_on_scene(mnf_axes(observed, RANK, deviation))
     assert missed(basis, quiet) < 0.3 * missed(basis, plain)
 
 
 def test_rough_spectra_are_not_smoothed_away():
     hsi, basis = smooth_scene(rough=True)
     observed, deviation = noisy(hsi)
-    _, plain = alone(principal_axes(observed, RANK))
-    _, quiet = alone(mnf_axes(observed, RANK, deviation))
+    _, plain = run_on_scene(principal_axes(observed, RANK))
+    _, quiet = run_on_scene(mnf_axes(observed, RANK, deviation))
     assert missed(basis, quiet) < 1.05 * missed(basis, plain)
 
 
 def test_without_noise_the_same_subspace():
     hsi, basis = smooth_scene()
-    mean, axes = alone(mnf_axes(hsi, RANK, torch.zeros(BANDS)))
+    mean, axes = run_on_scene(mnf_axes(hsi, RANK, torch.zeros(BANDS)))
     assert missed(basis, axes) < 1e-6
     torch.testing.assert_close(mean, hsi.mean((1, 2)))
 
@@ -66,7 +66,7 @@ def test_without_noise_the_same_subspace():
 @pytest.mark.parametrize("bands", [1, 4, 9, 600])
 def test_orthonormal_and_by_descending_variance(bands):
     hsi = torch.rand(bands, 5, 6, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    _, axes = alone(mnf_axes(hsi, 16, torch.full((bands,), 0.01)))
+    _, axes = run_on_scene(mnf_axes(hsi, 16, torch.full((bands,), 0.01)))
     torch.testing.assert_close(axes.T @ axes, torch.eye(axes.shape[1], dtype=torch.float64), atol=1e-9, rtol=0)
     components = axes.T @ (hsi - hsi.mean((1, 2), keepdim=True)).flatten(1)
     variances = components.square().mean(1)
@@ -74,5 +74,5 @@ def test_orthonormal_and_by_descending_variance(bands):
 
 
 def test_an_image_of_one_value():
-    mean, axes = alone(mnf_axes(torch.zeros(12, 4, 4), 16, torch.zeros(12)))
+    mean, axes = run_on_scene(mnf_axes(torch.zeros(12, 4, 4), 16, torch.zeros(12)))
     assert axes.shape == (12, 1) and bool(torch.isfinite(axes).all()) and float(mean.abs().max()) == 0

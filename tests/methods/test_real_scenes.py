@@ -12,10 +12,9 @@ from tests.methods.tiny_pairs import TinyPair, psnr_db
 
 from hyperfuse.methods.catalogue import METHODS
 from hyperfuse.methods.run import fuse_arrays
-from hyperfuse.methods.window import interpolation_matrix
 from hyperfuse.physics.estimate import KnownParts, estimate_observation
 from hyperfuse.physics.observation import known_observation
-from hyperfuse.physics.operators import separable
+from hyperfuse.physics.resample import Placement, upsample_bicubic
 
 DATA = Path(os.environ.get("HYPERFUSE_DATA", Path(__file__).parents[3] / "shared" / "data"))
 pytestmark = [
@@ -78,10 +77,8 @@ def test_local_fuse_is_never_far_below_fuse(name):
 
 def onto_hsi_grid(image, shift):
     """The image where the hsi's own grid looks."""
-    rows, columns = (
-        interpolation_matrix(size, size, 1.0, -move) for size, move in zip(image.shape[1:], shift, strict=True)
-    )
-    return separable(rows, columns, image)
+    placement = Placement.from_scale((1.0, 1.0), (-shift[0], -shift[1]))
+    return upsample_bicubic(image, tuple(image.shape[1:]), placement)
 
 
 @pytest.mark.parametrize("method", [name for name in METHODS if name != "bicubic"])

@@ -17,7 +17,7 @@ from hyperfuse.fusion.network import fuse_with_network
 from hyperfuse.methods.guided_regression import GuidedRegression
 from hyperfuse.methods.local_fuse import solve_lower, solve_small
 from hyperfuse.methods.run import fuse_arrays
-from hyperfuse.methods.scene_stats import alone
+from hyperfuse.methods.scene_stats import run_on_scene
 from hyperfuse.methods.universal import fuse_guided, shipped_network
 from hyperfuse.methods.window import Window
 from hyperfuse.metrics.metrics import psnr_db
@@ -132,7 +132,7 @@ def test_small_systems():
 
 def test_very_few_pixels_are_fused_without_the_network():
     pair = tiny_pair(6, 3, (4, 4), 4)
-    by_network = alone(fuse_guided(Window(pair.hsi.float(), pair.msi.float(), pair.observation), shipped_network()))
+    by_network = run_on_scene(fuse_guided(Window(pair.hsi.float(), pair.msi.float(), pair.observation), shipped_network()))
     assert bool(torch.isfinite(by_network).all())
 
 

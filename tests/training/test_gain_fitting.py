@@ -6,7 +6,7 @@ import pytest
 import torch
 from tests.methods.tiny_pairs import tiny_pair
 
-from hyperfuse.methods.scene_stats import alone
+from hyperfuse.methods.scene_stats import run_on_scene
 from hyperfuse.models.prior import COMPONENT_STATISTICS, PriorConfig, PriorNetwork
 from hyperfuse.training.experiment import GainFitting
 from hyperfuse.training.gain_fitting import (
@@ -30,7 +30,7 @@ def make_network() -> PriorNetwork:
 def make_lesson(network: PriorNetwork) -> Lesson:
     pair = tiny_pair(12, 3, (10, 10), 4.0)
     with torch.no_grad():
-        lesson = alone(lesson_of(network, pair.hsi.float(), pair.msi.float(), pair.observation, pair.reference.float()))
+        lesson = run_on_scene(lesson_of(network, pair.hsi.float(), pair.msi.float(), pair.observation, pair.reference.float()))
     assert lesson is not None
     return lesson
 
@@ -66,7 +66,7 @@ def test_an_msi_that_says_nothing_is_no_lesson():
     flat = torch.ones_like(pair.msi).float()
     with torch.no_grad(), pytest.warns(match="constant"):
         assert (
-            alone(lesson_of(make_network(), pair.hsi.float(), flat, pair.observation, pair.reference.float())) is None
+            run_on_scene(lesson_of(make_network(), pair.hsi.float(), flat, pair.observation, pair.reference.float())) is None
         )
 
 

@@ -13,7 +13,7 @@ from hyperfuse.methods.fuse import fuse, fuse_halo, local_fuse
 from hyperfuse.methods.hysure import hysure, hysure_halo
 from hyperfuse.methods.injection import bicubic, detail_halo, detail_halo_twice, glp, gsa, sfim
 from hyperfuse.methods.lift import nonlinear_lift
-from hyperfuse.methods.scene_stats import SceneWise, alone
+from hyperfuse.methods.scene_stats import SceneComputation, run_on_scene
 from hyperfuse.methods.uncertainty import expected_error, expected_error_without_msi
 from hyperfuse.methods.universal import universal, universal_halo
 from hyperfuse.methods.window import Window
@@ -41,16 +41,16 @@ class Method:
     scene.
     """
 
-    over_scene: Callable[[Window], SceneWise[Tensor]]
+    over_scene: Callable[[Window], SceneComputation[Tensor]]
     footprint: Footprint
     line: str
     reference: str
-    without_msi: Callable[[Window], SceneWise[Tensor]] = bicubic
+    without_msi: Callable[[Window], SceneComputation[Tensor]] = bicubic
     """What takes its place where the msi is constant."""
 
     def function(self, hsi: Tensor, msi: Tensor, observation: Observation) -> Tensor:
         """hsi (C, h, w), msi (M, H, W) -> (C, H, W), where the pair is the whole scene."""
-        return alone(self.over_scene(Window(hsi, msi, observation)))
+        return run_on_scene(self.over_scene(Window(hsi, msi, observation)))
 
 
 INTERPOLATION = Footprint(detail_halo, core_copies=2.5)

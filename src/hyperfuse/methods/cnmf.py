@@ -12,8 +12,9 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from hyperfuse.methods.scene_stats import SceneWise, ask, scene_range
-from hyperfuse.methods.window import Window, upsample
+from hyperfuse.methods.scene_stats import SceneComputation, scene_range, scene_statistic
+from hyperfuse.methods.window import Window
+from hyperfuse.physics.resample import upsample_bicubic
 
 MOST_ENDMEMBERS = 12
 ROUNDS = 3
@@ -22,7 +23,7 @@ FINE_STEPS = 30
 TINY = 1e-9
 
 
-def cnmf(window: Window) -> SceneWise[Tensor]:
+def cnmf(window: Window) -> SceneComputation[Tensor]:
     """Alternates between unmixing the hsi (endmembers) and the msi (fine abundances) by multiplicative updates.
 
     Endmembers belong to the scene; given them, abundances follow pixel by pixel.
@@ -31,15 +32,15 @@ def cnmf(window: Window) -> SceneWise[Tensor]:
     spectra, fine = yield from _lifted_above_zero(window)
     operator = observation.spatial_operator(window.fine_size, window.coarse_size)
     srf = observation.srf.clamp_min(0).to(hsi)
-    endmembers = yield from ask(lambda: window.coarse(spectra).flatten(1), _pure_pixels_of_all)
+    endmembers = yield from scene_statistic(lambda: window.coarse(spectra).flatten(1), _pure_pixels_of_all)
     coarse = _abundances(spectra.flatten(1), endmembers).reshape(-1, *window.coarse_size)
-    abundances = upsample(coarse, window.fine_size, observation).flatten(1).clamp_min(TINY)
+    abundances = upsample_bicubic(coarse, window.fine_size, observation.placement).flatten(1).clamp_min(TINY)
     steps: list[Tensor] = []
     for _ in range(ROUNDS):
         abundances = _update_abundances(fine.flatten(1), srf @ endmembers, abundances, FINE_STEPS)
         coarse = operator.apply(abundances.reshape(-1, *window.fine_size)).clamp_min(TINY)
         share = partial(_learning_pixels, window, spectra, coarse)
-        steps = yield from ask(share, partial(_updated_endmembers, start=endmembers))
+        steps = yield from scene_statistic(share, partial(_updated_endmembers, start=endmembers))
         endmembers = steps[-1]
     abundances = _update_abundances(fine.flatten(1), srf @ endmembers, abundances, FINE_STEPS)
     unmixed = (endmembers @ abundances).reshape(-1, *window.fine_size)
@@ -50,7 +51,7 @@ def cnmf(window: Window) -> SceneWise[Tensor]:
     return window.upsample_to_core(hsi) + trust[:, None, None] * detail
 
 
-def _lifted_above_zero(window: Window) -> SceneWise[tuple[Tensor, Tensor]]:
+def _lifted_above_zero(window: Window) -> SceneComputation[tuple[Tensor, Tensor]]:
     """Both images; negative reflectances do not unmix, so everything is lifted first, consistently through the
     response.
     """
@@ -77,7 +78,7 @@ def _updated_endmembers(shares: list[tuple[Tensor, Tensor]], start: Tensor) -> l
 
 def _trust(
     window: Window, spectra: Tensor, fine: Tensor, coarse: Tensor, steps: list[Tensor], srf: Tensor
-) -> SceneWise[Tensor]:
+) -> SceneComputation[Tensor]:
     """(C,) 0 to 1: how well the detail of each hsi band follows when smooth abundances are unmixed with the coarse msi
     alone.
     """
@@ -87,7 +88,9 @@ def _trust(
         for endmembers in steps:
             abundances = _next_abundances(spectra.flatten(1), endmembers, abundances)
         operator = window.observation.spatial_operator(window.fine_size, window.coarse_size)
-        interpolated = upsample(abundances.reshape(-1, *window.coarse_size), window.fine_size, window.observation)
+        interpolated = upsample_bicubic(
+            abundances.reshape(-1, *window.coarse_size), window.fine_size, window.observation.placement
+        )
         smooth = window.coarse(operator.apply(interpolated)).flatten(1).clamp_min(TINY)
         seen, wanted = window.coarse(operator.apply(fine)).flatten(1), window.coarse(spectra).flatten(1)
         sharpened = endmembers @ _update_abundances(seen, srf @ endmembers, smooth, (ROUNDS + 1) * FINE_STEPS)
@@ -95,7 +98,7 @@ def _trust(
         gained, missed = (sharpened - blurred).double(), (wanted - blurred).double()
         return torch.stack([(gained * missed).sum(1), gained.square().sum(1)])
 
-    crossed, energy = yield from ask(share, _summed)
+    crossed, energy = yield from scene_statistic(share, _summed)
     # Abundances that start smooth on the coarse grid have further to go than on the fine one: a little more trust than
     # the slope.
     trust: Tensor = (1.2 * crossed / energy.clamp_min(1e-30)).clamp(0, 1).to(spectra)

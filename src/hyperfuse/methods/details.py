@@ -29,7 +29,7 @@ from torch import Tensor
 from hyperfuse.methods.guided_regression import octave_trend
 from hyperfuse.methods.local_fuse import FEW_PIXELS, FINE_DETAIL_GAIN, RIDGE_OF_SCENE
 from hyperfuse.methods.pair_model import NOISE_FLOOR, PairModel, diagonally_loaded, scene_covariance_and_count
-from hyperfuse.methods.scene_stats import SceneWise, scene_count, scene_mean, scene_moments, together
+from hyperfuse.methods.scene_stats import SceneComputation, in_one_pass, scene_count, scene_mean, scene_moments
 from hyperfuse.physics.operators import mix_bands
 
 ROUGHNESS_ORDER = 2
@@ -39,9 +39,9 @@ STRENGTHS = torch.cat([torch.zeros(1), torch.logspace(-2, 5, 29)]).double()
 CAUTION = 2.0
 
 
-def mnf_axes(hsi: Tensor, most: int, noise: Tensor) -> SceneWise[tuple[Tensor, Tensor]]:
+def mnf_axes(hsi: Tensor, most: int, noise: Tensor) -> SceneComputation[tuple[Tensor, Tensor]]:
     """Mean spectrum (C,) and axes (C, p), by descending variance; `noise` (C,) is the standard deviation in each band."""
-    (mean, spread), pixels = yield from together(scene_moments(hsi), scene_count(hsi[0].numel()))
+    (mean, spread), pixels = yield from in_one_pass(scene_moments(hsi), scene_count(hsi[0].numel()))
     level = (mean.square().mean() + spread.diagonal().mean()).sqrt()
     unit = (noise.double().square() + (NOISE_FLOOR * level) ** 2).sqrt().clamp_min(1e-30)
     variances, axes = torch.linalg.eigh(spread / unit[:, None] / unit)
@@ -84,7 +84,7 @@ def _roughness(bands: int) -> tuple[Tensor, Tensor]:
 OFF_LEVEL = 1.0  # an msi whose mean is farther than this from what the hsi says, in deviations, has a level of its own
 
 
-def without_own_level(model: PairModel) -> SceneWise[PairModel]:
+def without_own_level(model: PairModel) -> SceneComputation[PairModel]:
     """The msi may have an unknown unit or offset."""
     level, spread = yield from scene_moments(model.window.fine(model.msi))
     off = level.abs() > OFF_LEVEL * spread.diagonal().sqrt()
@@ -136,18 +136,18 @@ class Details:
         return torch.cat([mix_bands((axes / units).T, self.fine_msi), mix_bands(0.3 * axes.T, self.fine_msi_detail)])
 
 
-def find_details(model: PairModel, coefficients: Tensor, seen: Tensor) -> SceneWise[Details]:
+def find_details(model: PairModel, coefficients: Tensor, seen: Tensor) -> SceneComputation[Details]:
     interpolated, interpolated_msi = model.upsample(coefficients), model.upsample(seen)
     detail = coefficients - model.operator.apply(interpolated)
     msi_detail = seen - model.operator.apply(interpolated_msi)
     window = model.window
-    ((moments, pixels), (_, spread)), ((octave, (_, component_spread)), unevenness) = yield from together(
-        together(
+    ((moments, pixels), (_, spread)), ((octave, (_, component_spread)), unevenness) = yield from in_one_pass(
+        in_one_pass(
             scene_covariance_and_count(lambda: window.coarse(torch.cat([msi_detail, detail]))),
             scene_moments(window.coarse(seen)),
         ),
-        together(
-            together(
+        in_one_pass(
+            in_one_pass(
                 octave_trend(window.coarse(coefficients), window.coarse(seen.detach())),
                 scene_moments(window.coarse(coefficients)),
             ),
@@ -182,7 +182,7 @@ def find_details(model: PairModel, coefficients: Tensor, seen: Tensor) -> SceneW
     )
 
 
-def _unevenness(detail: Tensor) -> SceneWise[Tensor]:
+def _unevenness(detail: Tensor) -> SceneComputation[Tensor]:
     """Of coarse msi detail (M, h, w): near 0.3 where all places are alike, larger the fewer they are that have most of
     it.
     """

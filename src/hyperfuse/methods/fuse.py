@@ -26,7 +26,7 @@ from hyperfuse.methods.pair_model import (
     scene_covariance_and_count,
     signal_covariance,
 )
-from hyperfuse.methods.scene_stats import SceneWise, scene_count, scene_moments
+from hyperfuse.methods.scene_stats import SceneComputation, scene_count, scene_moments
 from hyperfuse.methods.window import Cut, Window
 from hyperfuse.physics.observation import Observation
 from hyperfuse.physics.operators import mix_bands, separable
@@ -35,7 +35,7 @@ WIDTH = 4.0  # of the neighbourhoods, in coarse pixels
 REACH = 10  # coarse pixels; farther ones together weigh a hundredth
 
 
-def denoised_coefficients(coefficients: Tensor, coarse_msi: Tensor, noise: Tensor, window: Window) -> SceneWise[Tensor]:
+def denoised_coefficients(coefficients: Tensor, coarse_msi: Tensor, noise: Tensor, window: Window) -> SceneComputation[Tensor]:
     """Hsi components (p, h, w) with the noise that their local regression on the msi exposes shrunk away (Wiener's
     matrix).
     """
@@ -85,13 +85,13 @@ def fuse_halo(observation: Observation) -> int:
     return REACH + conditioning_halo(observation)
 
 
-def fuse(window: Window) -> SceneWise[Tensor]:
+def fuse(window: Window) -> SceneComputation[Tensor]:
     """Maximum a posteriori in the hsi's subspace, in closed form. Prior mean: the interpolated hsi."""
     model, mean, posterior = yield from scene_posterior((yield from model_pair(window)))
     return model.image(condition_on_hsi(mean, posterior, model))
 
 
-def scene_posterior(model: PairModel) -> SceneWise[tuple[PairModel, Tensor, Tensor]]:
+def scene_posterior(model: PairModel) -> SceneComputation[tuple[PairModel, Tensor, Tensor]]:
     """Mean (p, H, W) and covariance (p, p) after the msi, before the hsi, under one prior covariance for the whole
     scene.
 
@@ -105,7 +105,7 @@ def scene_posterior(model: PairModel) -> SceneWise[tuple[PairModel, Tensor, Tens
     return model, mean, diagonally_loaded(posterior)
 
 
-def local_fuse(window: Window) -> SceneWise[Tensor]:
+def local_fuse(window: Window) -> SceneComputation[Tensor]:
     """FUSE with a prior of its own for every pixel: regressed on the msi over a coarse neighbourhood that follows the
     image.
 
@@ -118,7 +118,7 @@ def local_fuse(window: Window) -> SceneWise[Tensor]:
     return model.image(condition_on_hsi(mean, prior, model))
 
 
-def local_prior(model: PairModel) -> SceneWise[tuple[PairModel, Tensor]]:
+def local_prior(model: PairModel) -> SceneComputation[tuple[PairModel, Tensor]]:
     """(p, H, W), and the model to which it belongs: without the margin that only the denoising needs."""
     model, coefficients, seen = yield from denoised(model, conditioning_halo(model.observation))
     interpolated, interpolated_msi = model.upsample(coefficients), model.upsample(seen)
@@ -134,7 +134,7 @@ def local_prior(model: PairModel) -> SceneWise[tuple[PairModel, Tensor]]:
     return model, interpolated.add_(predicted)
 
 
-def denoised(model: PairModel, halo: int) -> SceneWise[tuple[PairModel, Tensor, Tensor]]:
+def denoised(model: PairModel, halo: int) -> SceneComputation[tuple[PairModel, Tensor, Tensor]]:
     """The model within reach of the core, its components (p, h, w) without noise, the msi as the hsi's sensor sees it
     (M, h, w).
     """

@@ -25,10 +25,11 @@ from torch.nn.functional import pad
 
 from hyperfuse.methods.local_fuse import REACH, RIDGE_OF_NEIGHBOURHOOD, WIDTH, CellAxis, solve_lower
 from hyperfuse.methods.pair_model import covariance, diagonally_loaded
-from hyperfuse.methods.scene_stats import SceneWise, scene_mean
-from hyperfuse.methods.window import Window, interpolation_matrix
-from hyperfuse.physics.operators import SpatialOperator, separable
+from hyperfuse.methods.scene_stats import SceneComputation, scene_mean
+from hyperfuse.methods.window import Window
+from hyperfuse.physics.operators import SpatialOperator
 from hyperfuse.physics.psf import sigma_from_fwhm
+from hyperfuse.physics.resample import Placement, upsample_bicubic
 
 NOWHERE = -1e4  # logarithm of the weight of a neighbour beyond the border: as good as 0, and it can be differentiated
 NUMBERS_AT_ONCE = 4_000_000
@@ -176,7 +177,7 @@ ENOUGH_LEFT_OUT = 1500  # coarse pixels that show how well a prediction does on 
 SMALLEST_RATIO = 1e-6
 
 
-def octave_trend(coefficients: Tensor, msi: Tensor) -> SceneWise[Tensor]:
+def octave_trend(coefficients: Tensor, msi: Tensor) -> SceneComputation[Tensor]:
     """(p, 2): slopes learned one octave coarser, tried here: the gain that would suit them, and the share they explain."""
     bands = len(msi)
 
@@ -199,9 +200,8 @@ def _octave_details(image: Tensor) -> tuple[Tensor, Tensor]:
     half = (max(2, round(size[0] / 2)), max(2, round(size[1] / 2)))
     scale = (size[0] / half[0], size[1] / half[1])
     operator = SpatialOperator.from_psf(size, half, scale, (sigma_from_fwhm(scale[0]), sigma_from_fwhm(scale[1])))
-    rows, columns = (interpolation_matrix(*axis) for axis in zip(half, size, scale, strict=True))
     coarse = operator.apply(image)
-    interpolated = separable(rows, columns, coarse)
+    interpolated = upsample_bicubic(coarse, size, Placement.from_scale(scale))
     return image - interpolated, coarse - operator.apply(interpolated)
 
 

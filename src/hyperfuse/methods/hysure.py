@@ -21,7 +21,7 @@ from torch import Tensor
 
 from hyperfuse.methods.fuse import fuse_halo, scene_posterior
 from hyperfuse.methods.pair_model import PairModel, condition_on_hsi, model_pair, prior_from_error, scene_covariance
-from hyperfuse.methods.scene_stats import SceneWise
+from hyperfuse.methods.scene_stats import SceneComputation
 from hyperfuse.methods.window import Window
 from hyperfuse.physics.observation import Observation
 from hyperfuse.physics.operators import mix_bands, separable
@@ -39,7 +39,7 @@ def hysure_halo(observation: Observation) -> int:
     return fuse_halo(observation) + CARRIED
 
 
-def hysure(window: Window) -> SceneWise[Tensor]:
+def hysure(window: Window) -> SceneComputation[Tensor]:
     model = yield from model_pair(window, max(COMPONENTS, window.msi.shape[0] + 6))
     model, mean, posterior = yield from scene_posterior(model)
     variances = yield from scene_covariance(lambda: model.window.coarse(model.coefficients))

@@ -15,11 +15,12 @@ from torch import Tensor
 
 from hyperfuse.methods.local_fuse import FINE_DETAIL_GAIN
 from hyperfuse.methods.pair_model import diagonally_loaded, principal_axes, scene_covariance
-from hyperfuse.methods.scene_stats import SceneWise, ask, scene_mean, scene_moments
-from hyperfuse.methods.window import Window, interpolation_matrix, upsample
+from hyperfuse.methods.scene_stats import SceneComputation, scene_mean, scene_moments, scene_statistic
+from hyperfuse.methods.window import Window
 from hyperfuse.physics.observation import Observation
 from hyperfuse.physics.operators import mix_bands, separable
 from hyperfuse.physics.psf import psf_radius
+from hyperfuse.physics.resample import bicubic_matrix, upsample_bicubic
 
 MOST_RATIO = 4.0  # SFIM: a ratio beyond this, or below its inverse, is an artefact of a dark pixel
 
@@ -35,13 +36,13 @@ def detail_halo_twice(observation: Observation) -> int:
     return 2 * detail_halo(observation)
 
 
-def bicubic(window: Window) -> SceneWise[Tensor]:
+def bicubic(window: Window) -> SceneComputation[Tensor]:
     """No detail at all: the hsi interpolated where the msi's pixels truly lie; the msi's values are not used."""
     yield from ()
     return window.upsample_to_core(window.hsi)
 
 
-def glp(window: Window) -> SceneWise[Tensor]:
+def glp(window: Window) -> SceneComputation[Tensor]:
     """MTF-GLP: detail of the msi under the hsi's own point spread, injected with regression gains (Aiazzi et al. 2006)."""
     gains, _, coarse = yield from regression_on_msi(window)
     trust = yield from borne_out(gains, coarse, window)
@@ -51,7 +52,7 @@ def glp(window: Window) -> SceneWise[Tensor]:
     return base.add_(mix_bands(gains, window.fine(window.msi)))
 
 
-def gsa(window: Window) -> SceneWise[Tensor]:
+def gsa(window: Window) -> SceneComputation[Tensor]:
     """Gram-Schmidt adaptive (Aiazzi et al. 2007): each msi band replaces its imitation regressed from the hsi bands."""
     hsi, msi, observation = window.hsi, window.msi, window.observation
     coarse = seen_by_hsi(window)
@@ -64,11 +65,11 @@ def gsa(window: Window) -> SceneWise[Tensor]:
     weights = torch.linalg.solve(diagonally_loaded(moments[:size, :size], 1e-6), moments[:size, size:]).T
     imitation = mix_bands(weights, coefficients)
     gains = yield from best_single_band(hsi, imitation, observation.msi_noise**2 / FINE_DETAIL_GAIN, window)
-    base = upsample(hsi - mix_bands(gains, imitation), window.fine_size, observation)
+    base = upsample_bicubic(hsi - mix_bands(gains, imitation), window.fine_size, observation.placement)
     return (yield from trusted_detail(base.add_(mix_bands(gains, msi - level)), window))
 
 
-def sfim(window: Window) -> SceneWise[Tensor]:
+def sfim(window: Window) -> SceneComputation[Tensor]:
     """Smoothing filter based intensity modulation (Liu 2000): times the ratio of fine to blurred intensity, one per
     band.
     """
@@ -85,7 +86,7 @@ def sfim(window: Window) -> SceneWise[Tensor]:
     return window.upsample_to_core(window.hsi) * ratio
 
 
-def trusted_detail(fused: Tensor, window: Window) -> SceneWise[Tensor]:
+def trusted_detail(fused: Tensor, window: Window) -> SceneComputation[Tensor]:
     """The interpolated hsi plus the fused image's detail, each band as far as the hsi's own coarse detail bears it out."""
     coarse = window.observation.spatial_operator(window.fine_size, window.coarse_size).apply(fused)
     trust = yield from slope_trust(lambda: (coarse_detail(window.hsi, window), coarse_detail(coarse, window)), window)
@@ -93,7 +94,7 @@ def trusted_detail(fused: Tensor, window: Window) -> SceneWise[Tensor]:
     return window.upsample_to_core(window.hsi) + trust.to(fused)[:, None, None] * detail
 
 
-def borne_out(gains: Tensor, coarse: Tensor, window: Window) -> SceneWise[Tensor]:
+def borne_out(gains: Tensor, coarse: Tensor, window: Window) -> SceneComputation[Tensor]:
     """(C,) 0 to 1: how far the hsi's own coarse detail follows that of the coarse msi times the gains.
 
     Gains regressed on values may be wrong about detail, even in sign, where an msi band says little about an hsi band.
@@ -103,7 +104,7 @@ def borne_out(gains: Tensor, coarse: Tensor, window: Window) -> SceneWise[Tensor
     )
 
 
-def slope_trust(wanted_and_got: Callable[[], tuple[Tensor, Tensor]], window: Window) -> SceneWise[Tensor]:
+def slope_trust(wanted_and_got: Callable[[], tuple[Tensor, Tensor]], window: Window) -> SceneComputation[Tensor]:
     """(C,) float64, 0 to 1: the slope of wanted on got, both (C, h, w), shrunk by how little it is known."""
 
     def share() -> tuple[Tensor, int]:
@@ -112,7 +113,7 @@ def slope_trust(wanted_and_got: Callable[[], tuple[Tensor, Tensor]], window: Win
             0
         ].numel()
 
-    return ask(share, _shrunk_slope)
+    return scene_statistic(share, _shrunk_slope)
 
 
 def _shrunk_slope(shares: list[tuple[Tensor, int]]) -> Tensor:
@@ -129,9 +130,10 @@ def coarse_detail(coarse: Tensor, window: Window) -> Tensor:
     """What a coarse image's own interpolation cannot give back of it, without ever forming the fine image."""
     observation = window.observation
     operator = observation.spatial_operator(window.fine_size, window.coarse_size)
-    axes = zip(window.coarse_size, window.fine_size, observation.scale, observation.shift, strict=True)
-    up = [interpolation_matrix(*axis) for axis in axes]
-    return coarse - separable(operator.rows @ up[0], operator.columns @ up[1], coarse)
+    placement = observation.placement
+    rows = bicubic_matrix(placement.rows, window.fine_size[0], window.coarse_size[0])
+    columns = bicubic_matrix(placement.columns, window.fine_size[1], window.coarse_size[1])
+    return coarse - separable(operator.rows @ rows, operator.columns @ columns, coarse)
 
 
 def seen_by_hsi(window: Window) -> Tensor:
@@ -139,7 +141,7 @@ def seen_by_hsi(window: Window) -> Tensor:
     return window.observation.spatial_operator(window.fine_size, window.coarse_size).apply(window.msi)
 
 
-def regression_on_msi(window: Window) -> SceneWise[tuple[Tensor, Tensor, Tensor]]:
+def regression_on_msi(window: Window) -> SceneComputation[tuple[Tensor, Tensor, Tensor]]:
     """Gains (C, M) and intercepts (C,) of hsi = gains msi + intercepts on the coarse grid, and the coarse msi itself.
 
     The fine msi carries its full noise, the coarse one hardly any: the noise is added back so that gains do not amplify
@@ -153,7 +155,7 @@ def regression_on_msi(window: Window) -> SceneWise[tuple[Tensor, Tensor, Tensor]
     return gains, mean[bands:] - gains @ mean[:bands], coarse
 
 
-def best_single_band(hsi: Tensor, imitation: Tensor, noise: Tensor, window: Window) -> SceneWise[Tensor]:
+def best_single_band(hsi: Tensor, imitation: Tensor, noise: Tensor, window: Window) -> SceneComputation[Tensor]:
     """(C, M) gains with one entry per hsi band: its detail's regression on the imitation whose detail it follows best.
 
     `noise` (M,) is a variance.

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from hyperfuse.methods.fuse import scene_posterior
 from hyperfuse.methods.pair_model import PairModel, condition_on_hsi, model_pair, prior_from_error
-from hyperfuse.methods.scene_stats import SceneWise, ask, scene_count, scene_moments, scene_range
+from hyperfuse.methods.scene_stats import SceneComputation, scene_count, scene_moments, scene_range, scene_statistic
 from hyperfuse.methods.window import Window
 from hyperfuse.physics.operators import mix_bands
 
@@ -27,7 +27,7 @@ RIDGES = (1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 CHUNK = 24
 
 
-def nonlinear_lift(window: Window) -> SceneWise[Tensor]:
+def nonlinear_lift(window: Window) -> SceneComputation[Tensor]:
     """Random cosine features of every msi pixel (Rahimi and Recht 2007), regressed on the hsi, then made consistent
     with it.
     """
@@ -36,7 +36,7 @@ def nonlinear_lift(window: Window) -> SceneWise[Tensor]:
     return model.image(condition_on_hsi(mean, prior, model))
 
 
-def lifted_components(model: PairModel) -> SceneWise[tuple[PairModel, Tensor]]:
+def lifted_components(model: PairModel) -> SceneComputation[tuple[PairModel, Tensor]]:
     """(p, H, W), and the model near the core to which it belongs."""
     model, mean, _ = yield from scene_posterior(model)
     whitening = yield from _whitening(model)
@@ -51,7 +51,7 @@ def lifted_components(model: PairModel) -> SceneWise[tuple[PairModel, Tensor]]:
         maps = [model.window.coarse(model.operator.apply(part)) for part in _feature_maps(white, directions, phases)]
         return torch.cat(maps).flatten(1).double(), target.flatten(1).double()
 
-    weights, constant = yield from ask(learning_pixels, _weights)
+    weights, constant = yield from scene_statistic(learning_pixels, _weights)
     mean = mean + constant.to(mean)[:, None, None]
     for index, part in enumerate(_feature_maps(white, directions, phases)):
         mean += mix_bands(weights[:, index * CHUNK : index * CHUNK + len(part)], part)
@@ -66,7 +66,7 @@ def _weights(shares: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
     return weights, targets.mean(1) - (weights @ level)[:, 0]
 
 
-def _whitening(model: PairModel) -> SceneWise[Tensor]:
+def _whitening(model: PairModel) -> SceneComputation[Tensor]:
     """(K, M): the msi's principal axes, each to unit variance, without axes that are noise."""
     _, spread = yield from scene_moments(model.window.fine(model.msi))
     variances, axes = torch.linalg.eigh(spread)
@@ -77,7 +77,7 @@ def _whitening(model: PairModel) -> SceneWise[Tensor]:
     return whitening
 
 
-def _within_what_was_seen(white: Tensor, model: PairModel) -> SceneWise[Tensor]:
+def _within_what_was_seen(white: Tensor, model: PairModel) -> SceneComputation[Tensor]:
     """Fine values beyond every coarse one are held at the border: a nonlinear fit says nothing about them."""
     lowest, highest = yield from scene_range(lambda: model.window.coarse(model.operator.apply(white)))
     return white.clamp(lowest[:, None, None], highest[:, None, None])

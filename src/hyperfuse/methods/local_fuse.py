@@ -18,9 +18,10 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from hyperfuse.methods.pair_model import diagonally_loaded, scene_covariance_and_count
-from hyperfuse.methods.scene_stats import SceneWise, scene_moments, together
+from hyperfuse.methods.scene_stats import SceneComputation, in_one_pass, scene_moments
 from hyperfuse.methods.window import Window
 from hyperfuse.physics.operators import mix_bands
+from hyperfuse.physics.resample import AxisPlacement, fine_positions
 
 REACH = 3  # neighbours to each side, in coarse pixels
 WIDTH = 1.5  # standard deviation of the spatial weight, in coarse pixels
@@ -51,11 +52,11 @@ class LocalRegression:
     scale: tuple[float, float]
     shift: tuple[float, float]
 
-    def predict(self, fine_detail: Tensor, fine_msi: Tensor, window: Window) -> SceneWise[Tensor]:
+    def predict(self, fine_detail: Tensor, fine_msi: Tensor, window: Window) -> SceneComputation[Tensor]:
         """(M, H, W) twice -> (p, H, W)."""
         bands = len(self.msi_detail)
         noise = self.msi_noise / FINE_DETAIL_GAIN
-        (moments, pixels), (_, msi_spread) = yield from together(
+        (moments, pixels), (_, msi_spread) = yield from in_one_pass(
             scene_covariance_and_count(lambda: window.coarse(torch.cat([self.msi_detail, self.detail]))),
             scene_moments(window.coarse(self.msi)),
         )
@@ -127,7 +128,7 @@ class CellAxis:
 
     @classmethod
     def of(cls, coarse: int, fine: int, scale: float, shift: float, like: Tensor) -> CellAxis:
-        positions = (torch.arange(fine, dtype=torch.float64) + 0.5 - shift) / scale - 0.5
+        positions = fine_positions(AxisPlacement.from_scale(scale, shift), fine)
         cell_of = positions.round().clamp(0, coarse - 1).long()
         starts = torch.searchsorted(cell_of, torch.arange(coarse + 1))
         most = int((starts[1:] - starts[:-1]).max())

@@ -29,10 +29,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from hyperfuse.methods.scene_stats import SceneWise, scene_mean, scene_mean_and_count, scene_moments, together
-from hyperfuse.methods.window import Cut, Window, upsample
+from hyperfuse.methods.scene_stats import SceneComputation, in_one_pass, scene_mean, scene_mean_and_count, scene_moments
+from hyperfuse.methods.window import Cut, Window
 from hyperfuse.physics.observation import Observation
 from hyperfuse.physics.operators import SpatialOperator, mix_bands
+from hyperfuse.physics.resample import upsample_bicubic
 
 BORDER = 3
 BEYOND_REACH = 1e-2
@@ -67,7 +68,7 @@ def hsi_correction(innovation: Tensor, prior: Tensor, noise: Tensor, operator: S
     return mix_bands(root @ axes, correction)
 
 
-def prior_from_error(mean: Tensor, model: PairModel) -> SceneWise[Tensor]:
+def prior_from_error(mean: Tensor, model: PairModel) -> SceneComputation[Tensor]:
     """How far a prediction is off, (p, p) per fine pixel, read from what it leaves of the hsi beyond noise (empirical
     Bayes).
     """
@@ -98,7 +99,7 @@ NOISE_FLOOR = 1e-4
 BANDS_AT_ONCE = 32
 
 # (C, h, w) and how many at most -> mean (C,) and axes (C, p); one question to the scene
-FindAxes = Callable[[Tensor, int], SceneWise[tuple[Tensor, Tensor]]]
+FindAxes = Callable[[Tensor, int], SceneComputation[tuple[Tensor, Tensor]]]
 
 
 @dataclass(frozen=True)
@@ -124,7 +125,7 @@ class PairModel:
         return self.operator.fine_size
 
     def upsample(self, coarse: Tensor) -> Tensor:
-        return upsample(coarse, self.fine_size, self.observation)
+        return upsample_bicubic(coarse, self.fine_size, self.observation.placement)
 
     def image(self, components: Tensor) -> Tensor:
         """Components (p, H, W) back to all bands, with the interpolated remainder, where the window is wanted."""
@@ -156,11 +157,11 @@ class PairModel:
 
 def model_pair(
     window: Window, most_components: int = MOST_COMPONENTS, find_axes: FindAxes | None = None
-) -> SceneWise[PairModel]:
+) -> SceneComputation[PairModel]:
     """In the subspace of the axes that `find_axes` finds; plain principal axes without it."""
     hsi, msi, observation = window.hsi, window.msi, window.observation
     operator = observation.spatial_operator(window.fine_size, window.coarse_size)
-    (mean, basis), (hsi_level, msi_level) = yield from together(
+    (mean, basis), (hsi_level, msi_level) = yield from in_one_pass(
         (find_axes or principal_axes)(window.coarse(hsi), most_components),
         scene_levels(window.coarse(hsi), window.fine(msi)),
     )
@@ -169,7 +170,7 @@ def model_pair(
     hsi_variance = observation.hsi_noise**2 + (NOISE_FLOOR * hsi_level) ** 2
     msi_variance = observation.msi_noise**2 + (NOISE_FLOOR * msi_level) ** 2
     msi_mean = observation.srf @ mean + observation.offset
-    outside, noise_gain = yield from together(
+    outside, noise_gain = yield from in_one_pass(
         without_noise(centred - mix_bands(basis, coefficients), hsi_variance, window),
         scene_noise_gain(operator, window),
     )
@@ -189,7 +190,7 @@ def model_pair(
     )
 
 
-def seen_outside_subspace(outside: Tensor, noise_gain: float, srf: Tensor) -> SceneWise[Tensor]:
+def seen_outside_subspace(outside: Tensor, noise_gain: float, srf: Tensor) -> SceneComputation[Tensor]:
     """(M, M): the msi also sees what the components cannot express, and to them that is noise.
 
     On the coarse grid it can be read off. On the fine grid it is as strong if it is smooth and 1/gain times as strong
@@ -200,7 +201,7 @@ def seen_outside_subspace(outside: Tensor, noise_gain: float, srf: Tensor) -> Sc
     return seen / math.sqrt(noise_gain)
 
 
-def principal_axes(hsi: Tensor, most: int) -> SceneWise[tuple[Tensor, Tensor]]:
+def principal_axes(hsi: Tensor, most: int) -> SceneComputation[tuple[Tensor, Tensor]]:
     """Mean spectrum (C,) and the leading principal axes (C, p), by descending variance."""
     mean, spread = yield from scene_moments(hsi)
     variances, axes = torch.linalg.eigh(spread)
@@ -209,7 +210,7 @@ def principal_axes(hsi: Tensor, most: int) -> SceneWise[tuple[Tensor, Tensor]]:
     return mean, axes.flip(1)[:, :kept].contiguous()
 
 
-def scene_noise_gain(operator: SpatialOperator, window: Window) -> SceneWise[float]:
+def scene_noise_gain(operator: SpatialOperator, window: Window) -> SceneComputation[float]:
     rows, columns = window.coarse_core
 
     def share() -> tuple[Tensor, int]:
@@ -219,7 +220,7 @@ def scene_noise_gain(operator: SpatialOperator, window: Window) -> SceneWise[flo
     return float((yield from scene_mean(share)))
 
 
-def scene_covariance(components: Callable[[], Tensor]) -> SceneWise[Tensor]:
+def scene_covariance(components: Callable[[], Tensor]) -> SceneComputation[Tensor]:
     """Second moments (p, p) over the scene, float64, of what the function gives on this window, (p, h, w)."""
 
     spread, _ = yield from scene_covariance_and_count(components)
@@ -228,7 +229,7 @@ def scene_covariance(components: Callable[[], Tensor]) -> SceneWise[Tensor]:
 
 def scene_covariance_and_count(
     components: Callable[[], Tensor], *, costly: bool = False
-) -> SceneWise[tuple[Tensor, int]]:
+) -> SceneComputation[tuple[Tensor, int]]:
     """The same, and over how many pixels."""
 
     def share() -> tuple[Tensor, int]:
@@ -238,17 +239,17 @@ def scene_covariance_and_count(
     return scene_mean_and_count(share, costly=costly)
 
 
-def scene_levels(hsi: Tensor, msi: Tensor) -> SceneWise[tuple[float, float]]:
+def scene_levels(hsi: Tensor, msi: Tensor) -> SceneComputation[tuple[float, float]]:
     """Root mean squares over the scene."""
-    return together(scene_level(hsi), scene_level(msi))
+    return in_one_pass(scene_level(hsi), scene_level(msi))
 
 
-def scene_level(image: Tensor) -> SceneWise[float]:
+def scene_level(image: Tensor) -> SceneComputation[float]:
     square = yield from scene_mean(lambda: (image.double().square().mean(), image.numel()))
     return float(square.sqrt().clamp_min(1e-30))
 
 
-def without_noise(remainder: Tensor, variance: Tensor, window: Window) -> SceneWise[Tensor]:
+def without_noise(remainder: Tensor, variance: Tensor, window: Window) -> SceneComputation[Tensor]:
     """Each band of the remainder (C, h, w) shrunk by the share of its energy that noise explains (Wiener's scalar)."""
     inner = window.coarse(remainder)
     energy = yield from scene_mean(lambda: (inner.double().square().mean((1, 2)), inner[0].numel()))

@@ -33,14 +33,14 @@ from hyperfuse.methods.pair_model import (
     scene_levels,
     without_noise,
 )
-from hyperfuse.methods.scene_stats import SceneWise, alone
+from hyperfuse.methods.scene_stats import SceneComputation, run_on_scene
 from hyperfuse.methods.window import Window, fill_missing, mask_missing, require_values, usable_msi_bands
 from hyperfuse.physics.estimate import NOTHING_KNOWN, KnownParts, estimate_observation
 from hyperfuse.physics.observation import Observation, require_pair
 from hyperfuse.physics.operators import mix_bands
 
 
-def make_consistent(fused: Tensor, window: Window) -> SceneWise[Tensor]:
+def make_consistent(fused: Tensor, window: Window) -> SceneComputation[Tensor]:
     """The fused image (C, H, W) taken as a prior whose error is read from the hsi it fails to explain, conditioned on
     both images.
 
@@ -69,7 +69,7 @@ MOST_PIXELS = 128  # side of the coarse image that the test looks at
 
 
 @dataclass(frozen=True)
-class OnceMore:
+class ReducedPair:
     """The pair one scale coarser; the true hsi is its reference."""
 
     hsi: Tensor
@@ -102,7 +102,7 @@ def scores_at_reduced_resolution(hsi: Tensor, msi: Tensor, observation: Observat
     return scores
 
 
-def at_reduced_resolution(hsi: Tensor, msi: Tensor, observation: Observation) -> OnceMore | None:
+def at_reduced_resolution(hsi: Tensor, msi: Tensor, observation: Observation) -> ReducedPair | None:
     """Both images through the hsi's point spread; the scale shrinks where the hsi has too few pixels for it."""
     coarse = observation.spatial_operator((msi.shape[1], msi.shape[2]), (hsi.shape[1], hsi.shape[2])).apply(msi)
     rows, columns = (slice(max(0, (size - MOST_PIXELS) // 2), (size + MOST_PIXELS) // 2) for size in hsi.shape[1:])
@@ -128,7 +128,7 @@ def at_reduced_resolution(hsi: Tensor, msi: Tensor, observation: Observation) ->
     operator = moved.spatial_operator((sizes[0], sizes[1]), (coarser[0], coarser[1]))
     quieter = operator.mean_noise_gain() ** 0.5
     moved = replace(moved, hsi_noise=observation.hsi_noise * quieter, msi_noise=observation.msi_noise * quieter)
-    return OnceMore(operator.apply(reference), coarse, moved, reference)
+    return ReducedPair(operator.apply(reference), coarse, moved, reference)
 
 
 def fuse_arrays(
@@ -151,36 +151,36 @@ def fuse_arrays(
         observation = estimate_observation(hsi, msi, known=observation or NOTHING_KNOWN)
     _require_fitting(hsi, msi, observation)
     window = Window(hsi, msi, observation)
-    return alone(fuse_window(window, suited_method(window) if method == AUTO else method, consistency))
+    return run_on_scene(fuse_window(window, suitable_method(window) if method == AUTO else method, consistency))
 
 
-def suited_method(window: Window) -> str:
+def suitable_method(window: Window) -> str:
     """The method that `auto` stands for on this pair."""
-    pair = alone(prepared_pair(window))
+    pair = run_on_scene(prepare_pair(window))
     return (
         choose_method(pair.window.hsi, pair.window.msi, pair.window.observation)
-        if pair.msi_says_something
+        if pair.msi_varies
         else "bicubic"
     )
 
 
-def fuse_window(window: Window, method: str, consistency: bool = False) -> SceneWise[Tensor]:
+def fuse_window(window: Window, method: str, consistency: bool = False) -> SceneComputation[Tensor]:
     """The core of a window, fused by the method of this name: NaN marks missing pixels, units are the hsi's."""
     found = find_method(method)
     return fuse_window_by(found.over_scene, window, consistency, found.without_msi)
 
 
 def fuse_window_by(
-    over_scene: Callable[[Window], SceneWise[Tensor]],
+    over_scene: Callable[[Window], SceneComputation[Tensor]],
     window: Window,
     consistency: bool = False,
-    without_msi: Callable[[Window], SceneWise[Tensor]] = bicubic,
-) -> SceneWise[Tensor]:
+    without_msi: Callable[[Window], SceneComputation[Tensor]] = bicubic,
+) -> SceneComputation[Tensor]:
     """The same by a method that has no name, such as one with weights of its own; `without_msi` where the msi is
     constant.
     """
-    pair = yield from prepared_pair(window)
-    if not pair.msi_says_something:
+    pair = yield from prepare_pair(window)
+    if not pair.msi_varies:
         over_scene, consistency = without_msi, False
     if consistency:
         fused = yield from over_scene(pair.window.for_everything())
@@ -195,14 +195,14 @@ class PreparedPair:
     window: Window
     hsi_unit: float
     msi_bands: Tensor
-    msi_says_something: bool
+    msi_varies: bool
 
 
-def prepared_pair(window: Window) -> SceneWise[PreparedPair]:
+def prepare_pair(window: Window) -> SceneComputation[PreparedPair]:
     """Without holes, without msi bands that hold nothing, as float32 numbers of about 1, the observation in the same
     units.
     """
-    kept, msi_says_something = yield from usable_msi_bands(window)
+    kept, msi_varies = yield from usable_msi_bands(window)
     hsi, msi, observation = (
         fill_missing(window.hsi.double()),
         fill_missing(window.msi[kept].double()),
@@ -217,7 +217,7 @@ def prepared_pair(window: Window) -> SceneWise[PreparedPair]:
         msi_noise=observation.msi_noise[kept] / msi_unit,
     )
     prepared = replace(window, hsi=(hsi / hsi_unit).float(), msi=(msi / msi_unit).float(), observation=in_units)
-    return PreparedPair(prepared, hsi_unit, kept, msi_says_something)
+    return PreparedPair(prepared, hsi_unit, kept, msi_varies)
 
 
 def _require_fitting(hsi: Tensor, msi: Tensor, observation: Observation) -> None:

@@ -5,7 +5,7 @@ A method is written as a generator. It computes on one window, and wherever it n
 become the answer. `spectrum = yield from scene_mean(...)` reads like a call and returns the scene's mean, whoever
 answers:
 
-    alone(method(pair))                   the window is the scene: it answers its own questions
+    run_on_scene(method(pair))          the window is the scene: it answers its own questions
     learned(of_window, windows)           the answers that some windows of a scene give together
     answered(method(window), answers)     one window of a scene whose answers are known; nothing is worked out anew
 
@@ -35,26 +35,26 @@ MANY_WINDOWS = 36
 
 
 @dataclass(frozen=True)
-class Question(Generic[Share, Answer]):
+class SceneStatistic(Generic[Share, Answer]):
     share: Callable[[], Share]
     answer: Callable[[list[Share]], Answer]
     costly: bool = False
 
 
-SceneWise = Generator[Question[Any, Any], Any, Result]
+SceneComputation = Generator[SceneStatistic[Any, Any], Any, Result]
 
 
-def ask(
+def scene_statistic(
     share: Callable[[], Share], answer: Callable[[list[Share]], Answer], *, costly: bool = False
-) -> SceneWise[Answer]:
-    reply: Answer = yield Question(share, answer, costly)
+) -> SceneComputation[Answer]:
+    reply: Answer = yield SceneStatistic(share, answer, costly)
     return reply
 
 
-def together(one: SceneWise[Result], other: SceneWise[Piece]) -> SceneWise[tuple[Result, Piece]]:
+def in_one_pass(one: SceneComputation[Result], other: SceneComputation[Piece]) -> SceneComputation[tuple[Result, Piece]]:
     """Two that ask one question each, asked as one: windows are gone through once less."""
     first, second = next(one), next(other)
-    replies = yield Question(
+    replies = yield SceneStatistic(
         lambda: (first.share(), second.share()),
         lambda shares: (first.answer([share[0] for share in shares]), second.answer([share[1] for share in shares])),
         first.costly or second.costly,
@@ -62,7 +62,7 @@ def together(one: SceneWise[Result], other: SceneWise[Piece]) -> SceneWise[tuple
     return _ended(one, replies[0]), _ended(other, replies[1])
 
 
-def alone(method: SceneWise[Result]) -> Result:
+def run_on_scene(method: SceneComputation[Result]) -> Result:
     """The result on a window that is the whole scene."""
     try:
         question = next(method)
@@ -73,7 +73,7 @@ def alone(method: SceneWise[Result]) -> Result:
         return result
 
 
-def learned(of_window: Callable[[Piece], SceneWise[Any]], windows: Sequence[Callable[[], Piece]]) -> tuple[Any, ...]:
+def gather_statistics(of_window: Callable[[Piece], SceneComputation[Any]], windows: Sequence[Callable[[], Piece]]) -> tuple[Any, ...]:
     """Every answer that the method asks for, from these windows together, each read when it is needed.
 
     Only one window is worked on at a time: for each question the method begins anew on every window, with the answers
@@ -92,7 +92,7 @@ def learned(of_window: Callable[[Piece], SceneWise[Any]], windows: Sequence[Call
         answers.append(combine(shares))
 
 
-def answered(method: SceneWise[Result], answers: Sequence[Any]) -> Result:
+def run_with_statistics(method: SceneComputation[Result], answers: Sequence[Any]) -> Result:
     """The result on one window of a scene whose answers were `learned`."""
     try:
         next(method)
@@ -104,13 +104,13 @@ def answered(method: SceneWise[Result], answers: Sequence[Any]) -> Result:
     raise AssertionError("the method asks for more than was learned")
 
 
-def _share(method: SceneWise[Any], answers: Sequence[Any]) -> Any:
+def _share(method: SceneComputation[Any], answers: Sequence[Any]) -> Any:
     question = _next_question(method, answers)
     assert question is not None
     return question.share()
 
 
-def _ended(method: SceneWise[Result], reply: Any) -> Result:
+def _ended(method: SceneComputation[Result], reply: Any) -> Result:
     try:
         method.send(reply)
     except StopIteration as end:
@@ -119,7 +119,7 @@ def _ended(method: SceneWise[Result], reply: Any) -> Result:
     raise AssertionError("more than one question")
 
 
-def _next_question(method: SceneWise[Any], answers: Sequence[Any]) -> Question[Any, Any] | None:
+def _next_question(method: SceneComputation[Any], answers: Sequence[Any]) -> SceneStatistic[Any, Any] | None:
     try:
         question = next(method)
         for answer in answers:
@@ -129,7 +129,7 @@ def _next_question(method: SceneWise[Any], answers: Sequence[Any]) -> Question[A
     return question
 
 
-def scene_mean(share: Callable[[], tuple[Tensor, int]]) -> SceneWise[Tensor]:
+def scene_mean(share: Callable[[], tuple[Tensor, int]]) -> SceneComputation[Tensor]:
     """The mean over all pixels of the scene; a window's share is its own mean and the number of its pixels."""
     mean, _ = yield from scene_mean_and_count(share)
     return mean
@@ -137,29 +137,29 @@ def scene_mean(share: Callable[[], tuple[Tensor, int]]) -> SceneWise[Tensor]:
 
 def scene_mean_and_count(
     share: Callable[[], tuple[Tensor, int]], *, costly: bool = False
-) -> SceneWise[tuple[Tensor, int]]:
+) -> SceneComputation[tuple[Tensor, int]]:
     """The same, and how many pixels the windows have together."""
-    return ask(share, lambda shares: (_pooled_mean(shares), sum(count for _, count in shares)), costly=costly)
+    return scene_statistic(share, lambda shares: (_pooled_mean(shares), sum(count for _, count in shares)), costly=costly)
 
 
-def scene_moments(image: Tensor) -> SceneWise[tuple[Tensor, Tensor]]:
+def scene_moments(image: Tensor) -> SceneComputation[tuple[Tensor, Tensor]]:
     """Mean (B,) and covariance (B, B) over all pixels of the scene, float64, of an image (B, h, w)."""
-    return ask(lambda: _moments(image), _pooled_moments)
+    return scene_statistic(lambda: _moments(image), _pooled_moments)
 
 
-def scene_range(image: Callable[[], Tensor]) -> SceneWise[tuple[Tensor, Tensor]]:
+def scene_range(image: Callable[[], Tensor]) -> SceneComputation[tuple[Tensor, Tensor]]:
     """Lowest and highest value (B,) in the scene of each band of what the function gives on this window, (B, h, w)."""
 
     def share() -> tuple[Tensor, Tensor]:
         values = image()
         return values.amin((1, 2)), values.amax((1, 2))
 
-    return ask(share, _pooled_range)
+    return scene_statistic(share, _pooled_range)
 
 
-def scene_count(pixels: int) -> SceneWise[int]:
+def scene_count(pixels: int) -> SceneComputation[int]:
     """How many pixels the windows have together."""
-    return ask(lambda: pixels, _total)
+    return scene_statistic(lambda: pixels, _total)
 
 
 def _total(shares: list[int]) -> int:

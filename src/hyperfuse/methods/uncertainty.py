@@ -16,7 +16,7 @@ from torch.nn.functional import avg_pool2d, pad
 
 from hyperfuse.methods.fuse import FEWEST_PIXELS
 from hyperfuse.methods.pair_model import PairModel, model_pair, scene_covariance
-from hyperfuse.methods.scene_stats import SceneWise, scene_count, scene_mean, together
+from hyperfuse.methods.scene_stats import SceneComputation, in_one_pass, scene_count, scene_mean
 from hyperfuse.methods.universal import guided_prior, shipped_network, smoothed
 from hyperfuse.methods.window import Window
 
@@ -27,7 +27,7 @@ EVERYWHERE, UNEXPLAINED, DETAIL, NOISE = 0.22, 0.62, 0.07, 15.5
 OF_SCALE, FACTOR = -0.49, 0.82
 
 
-def expected_error(window: Window) -> SceneWise[Tensor]:
+def expected_error(window: Window) -> SceneComputation[Tensor]:
     """(C, H, W) of the window's core."""
     if (yield from scene_count(window.coarse_pixels)) < FEWEST_PIXELS:
         return (yield from expected_error_without_msi(window))
@@ -35,8 +35,8 @@ def expected_error(window: Window) -> SceneWise[Tensor]:
     detail = mean - model.upsample(model.operator.apply(mean))
     unexplained, activity = _unexplained(model, mean), smoothed(detail.square().sum(0, keepdim=True))[0]
     core = model.window
-    (of_unexplained, of_activity), of_detail = yield from together(
-        together(_mean(core.fine(unexplained)), _mean(core.fine(activity))), scene_covariance(lambda: core.fine(detail))
+    (of_unexplained, of_activity), of_detail = yield from in_one_pass(
+        in_one_pass(_mean(core.fine(unexplained)), _mean(core.fine(activity))), scene_covariance(lambda: core.fine(detail))
     )
     factor = FACTOR * math.sqrt(math.prod(model.observation.scale)) ** OF_SCALE
     by_prior = factor * _per_band(prior, model)
@@ -62,17 +62,17 @@ def _per_band(covariance: Tensor, model: PairModel) -> Tensor:
     return variances[:, None, None].to(model.msi)
 
 
-def _mean(image: Tensor) -> SceneWise[Tensor]:
+def _mean(image: Tensor) -> SceneComputation[Tensor]:
     mean = yield from scene_mean(lambda: (image.double().mean(), image.numel()))
     return mean.clamp_min(1e-30).to(image)
 
 
-def expected_error_without_msi(window: Window) -> SceneWise[Tensor]:
+def expected_error_without_msi(window: Window) -> SceneComputation[Tensor]:
     """The same of an hsi that is only interpolated."""
     return (yield from _spread_of_detail((yield from model_pair(window))))
 
 
-def _spread_of_detail(model: PairModel) -> SceneWise[Tensor]:
+def _spread_of_detail(model: PairModel) -> SceneComputation[Tensor]:
     """Of a handful of pixels, or without an msi, nothing more is known than how much interpolation loses."""
     window = model.window
     detail = model.coefficients - model.operator.apply(model.upsample(model.coefficients))

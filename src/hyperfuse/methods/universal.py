@@ -38,7 +38,7 @@ from hyperfuse.methods.pair_model import (
     prior_from_error,
     scene_covariance,
 )
-from hyperfuse.methods.scene_stats import SceneWise, scene_count, scene_mean_and_count, together
+from hyperfuse.methods.scene_stats import SceneComputation, in_one_pass, scene_count, scene_mean_and_count
 from hyperfuse.methods.window import Window
 from hyperfuse.models.prior import PREDICTIONS, SMOOTHINGS, Gains, Guide, PriorNetwork
 from hyperfuse.physics.observation import Observation
@@ -72,11 +72,11 @@ def guidance_halo(network: PriorNetwork, observation: Observation) -> int:
     return math.ceil((network.halo + SMOOTHING_REACH) / min(observation.scale))
 
 
-def universal(window: Window) -> SceneWise[Tensor]:
+def universal(window: Window) -> SceneComputation[Tensor]:
     return fuse_guided(window, shipped_network())
 
 
-def fuse_guided(window: Window, network: PriorNetwork) -> SceneWise[Tensor]:
+def fuse_guided(window: Window, network: PriorNetwork) -> SceneComputation[Tensor]:
     """(C, H, W) of the window's core."""
     if (yield from scene_count(window.coarse_pixels)) < FEWEST_PIXELS:
         return (yield from fuse(window))
@@ -84,7 +84,7 @@ def fuse_guided(window: Window, network: PriorNetwork) -> SceneWise[Tensor]:
     return model.image(condition_on_hsi(mean, error, model))
 
 
-def guided_prior(window: Window, network: PriorNetwork) -> SceneWise[tuple[PairModel, Tensor, Tensor]]:
+def guided_prior(window: Window, network: PriorNetwork) -> SceneComputation[tuple[PairModel, Tensor, Tensor]]:
     """A model of the pair, the components (p, H, W) before they have seen the hsi, and how far they are off, (p, p)."""
     model, pair, predictions = yield from guided_predictions(window, network)
     gains = network.gains(predictions.statistics, pair.numbers)
@@ -143,7 +143,7 @@ class Predictions:
 
 def guided_predictions(
     window: Window, network: PriorNetwork, *, simulated: bool = False
-) -> SceneWise[tuple[PairModel, Details, Predictions]]:
+) -> SceneComputation[tuple[PairModel, Details, Predictions]]:
     """From a simulated pair, whose msi has no odd pixels, predictions are not bounded."""
     model = yield from model_pair(window, MOST_COMPONENTS, partial(mnf_axes, noise=window.observation.hsi_noise))
     halo = conditioning_halo(model.observation) + guidance_halo(network, model.observation)
@@ -171,13 +171,13 @@ class _Regressors:
     weight: Tensor  # (1, h, w)
 
 
-def _regressors(model: PairModel, pair: Details, guide: Guide, network: PriorNetwork) -> SceneWise[_Regressors]:
+def _regressors(model: PairModel, pair: Details, guide: Guide, network: PriorNetwork) -> SceneComputation[_Regressors]:
     embedding, features, weight = guide.parts(model.operator.apply(guide.seen))
     interpolated = model.upsample(features)
     feature_detail, fine_feature_detail = features - model.operator.apply(interpolated), guide.features - interpolated
     window = model.window
     coarse, fine = torch.cat([pair.msi_detail, feature_detail]), torch.cat([pair.fine_msi_detail, fine_feature_detail])
-    moments, fine_spread = yield from together(
+    moments, fine_spread = yield from in_one_pass(
         scene_covariance(lambda: window.coarse(torch.cat([coarse, pair.detail]))),
         scene_covariance(lambda: window.fine(fine)[:, ::THINNED, ::THINNED]),
     )
@@ -208,7 +208,7 @@ def _regressors(model: PairModel, pair: Details, guide: Guide, network: PriorNet
 
 def _predicted(
     model: PairModel, pair: Details, guide: Guide, regressors: _Regressors, network: PriorNetwork, *, bounded: bool
-) -> SceneWise[Predictions]:
+) -> SceneComputation[Predictions]:
     plain, held, _ = regressors.slopes
     left = torch.cat([pair.detail - mix_bands(slopes, regressors.coarse) for slopes in (held, plain)])
     local = len(pair.msi_detail) + network.config.features

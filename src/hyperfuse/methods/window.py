@@ -2,10 +2,6 @@
 
 Shapes: C bands, M msi bands, h w coarse, H W fine.
 
-Bicubic interpolation (Keys 1981, a = -0.5) at pixel centres, one matrix per axis, for any real scale and shift.
-
-Shapes: C bands, h w coarse, H W fine.
-
 A pair, or a window of one with the surroundings that it must see.
 
 Shapes: C bands, M msi bands, h w coarse, H W fine.
@@ -22,38 +18,9 @@ from torch import Tensor
 from torch.nn.functional import avg_pool2d, interpolate
 
 from hyperfuse.errors import ValueRangeError
-from hyperfuse.methods.scene_stats import SceneWise, ask
+from hyperfuse.methods.scene_stats import SceneComputation, scene_statistic
 from hyperfuse.physics.observation import Observation
-from hyperfuse.physics.operators import separable
-
-KEYS_A = -0.5
-
-
-def upsample(coarse: Tensor, fine_size: tuple[int, int], observation: Observation) -> Tensor:
-    """(..., h, w) -> (..., H, W)."""
-    axes = zip(coarse.shape[-2:], fine_size, observation.scale, observation.shift, strict=True)
-    rows, columns = (interpolation_matrix(*axis) for axis in axes)
-    return separable(rows, columns, coarse)
-
-
-def interpolation_matrix(coarse_size: int, fine_size: int, scale: float, shift: float = 0.0) -> Tensor:
-    """(fine_size, coarse_size) float64; rows sum to 1. Beyond its border the coarse image continues with the edge
-    pixel.
-    """
-    positions = (torch.arange(fine_size, dtype=torch.float64) + 0.5 - shift) / scale - 0.5
-    first = positions.floor() - 1
-    neighbours = first[:, None] + torch.arange(4, dtype=torch.float64)
-    weights = keys_kernel(positions[:, None] - neighbours)
-    matrix = torch.zeros(fine_size, coarse_size, dtype=torch.float64)
-    return matrix.scatter_add_(1, neighbours.long().clamp(0, coarse_size - 1), weights)
-
-
-def keys_kernel(distance: Tensor) -> Tensor:
-    d = distance.abs()
-    near = ((KEYS_A + 2) * d - (KEYS_A + 3)) * d**2 + 1
-    far = ((KEYS_A * d - 5 * KEYS_A) * d + 8 * KEYS_A) * d - 4 * KEYS_A
-    return torch.where(d <= 1, near, torch.where(d < 2, far, torch.zeros_like(d)))
-
+from hyperfuse.physics.resample import AxisPlacement, Placement, fine_positions, upsample_bicubic
 
 Place = tuple[slice, slice]
 EVERYWHERE: Place = (slice(None), slice(None))
@@ -104,16 +71,10 @@ class Window:
 
     def upsample_to_core(self, coarse: Tensor) -> Tensor:
         """(..., h, w) interpolated at the fine pixels that are wanted."""
-        axes = zip(
-            self.coarse_size,
-            self.fine_core,
-            self.fine_size,
-            self.observation.scale,
-            self.observation.shift,
-            strict=True,
-        )
-        rows, columns = (_wanted_rows(*axis) for axis in axes)
-        return separable(rows, columns, coarse)
+        placement = self.observation.placement
+        axes = zip((placement.rows, placement.columns), self.fine_core, self.fine_size, strict=True)
+        (rows, height), (columns, width) = (_core_placement(*axis) for axis in axes)
+        return upsample_bicubic(coarse, (height, width), Placement(rows, columns))
 
     def near_core(self, halo: int) -> Cut:
         """The part that lies within `reach` coarse pixels of the fine pixels that are wanted."""
@@ -158,9 +119,9 @@ def whole(hsi: Tensor, msi: Tensor, observation: Observation) -> Window:
     return Window(hsi, msi, observation)
 
 
-def _wanted_rows(coarse_size: int, core: slice, fine_size: int, scale: float, shift: float) -> Tensor:
+def _core_placement(axis: AxisPlacement, core: slice, fine_size: int) -> tuple[AxisPlacement, int]:
     start, stop, _ = core.indices(fine_size)
-    return interpolation_matrix(coarse_size, stop - start, scale, shift - start)
+    return axis.seen_from(start, 0), stop - start
 
 
 def _near(core: slice, coarse_size: int, fine_size: int, scale: float, shift: float, halo: int) -> tuple[slice, slice]:
@@ -222,11 +183,11 @@ def mask_missing(fused: Tensor, window: Window) -> Tensor:
 def _pixel_underneath(core: slice, fine: int, coarse: int, scale: float, shift: float) -> Tensor:
     """The coarse index in which each fine pixel of the core lies."""
     start, stop, _ = core.indices(fine)
-    positions = (torch.arange(start, stop, dtype=torch.float64) + 0.5 - shift) / scale - 0.5
+    positions = fine_positions(AxisPlacement.from_scale(scale, shift).seen_from(start, 0), stop - start)
     return positions.round().long().clamp(0, coarse - 1)
 
 
-def usable_msi_bands(window: Window) -> SceneWise[tuple[Tensor, bool]]:
+def usable_msi_bands(window: Window) -> SceneComputation[tuple[Tensor, bool]]:
     """Indices of the msi bands that hold any value and, if there are such, more than one; and whether there are such."""
     msi = window.fine(window.msi)
 
@@ -234,7 +195,7 @@ def usable_msi_bands(window: Window) -> SceneWise[tuple[Tensor, bool]]:
         known = torch.isfinite(msi)
         return msi.masked_fill(~known, torch.inf).amin((1, 2)), msi.masked_fill(~known, -torch.inf).amax((1, 2))
 
-    return ask(share, _varied_bands)
+    return scene_statistic(share, _varied_bands)
 
 
 def _varied_bands(shares: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, bool]:

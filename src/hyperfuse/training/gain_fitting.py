@@ -21,8 +21,8 @@ from hyperfuse.data.sampler import Bucket, draw_batch
 from hyperfuse.errors import TrainingError
 from hyperfuse.methods.fuse import FEWEST_PIXELS
 from hyperfuse.methods.pair_model import prior_from_error
-from hyperfuse.methods.run import prepared_pair
-from hyperfuse.methods.scene_stats import SceneWise, alone
+from hyperfuse.methods.run import prepare_pair
+from hyperfuse.methods.scene_stats import SceneComputation, run_on_scene
 from hyperfuse.methods.universal import MOST_COMPONENTS, guided_predictions
 from hyperfuse.methods.window import Window
 from hyperfuse.models.prior import (
@@ -93,15 +93,15 @@ def _lessons(network: PriorNetwork, experiment: Experiment, buckets: Sequence[Bu
     if batch.hsi[0, 0].numel() < FEWEST_PIXELS:
         return []
     with torch.no_grad():
-        lesson = alone(lesson_of(network, batch.hsi[0], batch.msi[0], observation, batch.reference[0]))
+        lesson = run_on_scene(lesson_of(network, batch.hsi[0], batch.msi[0], observation, batch.reference[0]))
     return [] if lesson is None else [lesson]
 
 
 def lesson_of(
     network: PriorNetwork, hsi: Tensor, msi: Tensor, observation: Observation, reference: Tensor
-) -> SceneWise[Lesson | None]:
-    pair = yield from prepared_pair(Window(hsi, msi, observation))
-    if not pair.msi_says_something:
+) -> SceneComputation[Lesson | None]:
+    pair = yield from prepare_pair(Window(hsi, msi, observation))
+    if not pair.msi_varies:
         return None
     model, details, predictions = yield from guided_predictions(pair.window, network, simulated=True)
     mean = details.interpolated + predictions.trusted(network.gains(predictions.statistics, details.numbers))
