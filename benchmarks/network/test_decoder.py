@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from hyperfuse.models.decoder import decode_plainly
-from hyperfuse.models.pixel_centres import AxisPlacement, Placement, shared_edges
+from hyperfuse.physics.resample import AxisPlacement, Placement, shared_edges
 from hyperfuse.models.ssa import build_network
 
 FINE, COARSE, PLAIN_ROWS = 128, 32, 8

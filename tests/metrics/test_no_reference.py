@@ -8,7 +8,6 @@ import torch
 from tests.methods.tiny_pairs import TinyPair, tiny_pair
 
 from hyperfuse.methods.run import fuse_arrays
-from hyperfuse.methods.window import upsample
 from hyperfuse.metrics.no_reference import (
     as_seen_by_hsi,
     consistency,
@@ -20,6 +19,7 @@ from hyperfuse.metrics.no_reference import (
     spatial_distortion,
     spectral_distortion,
 )
+from hyperfuse.physics.resample import upsample_bicubic
 
 
 def slow_index(first: np.ndarray, second: np.ndarray) -> float:
@@ -119,7 +119,9 @@ def test_the_truth_is_consistent_and_a_blurred_image_is_not_with_the_msi(pair: T
     assert truth.with_hsi.relative == pytest.approx(0, abs=1e-6)
     assert truth.with_msi.relative == pytest.approx(0, abs=1e-6)
     assert truth.with_hsi.spectral_angle_degrees == pytest.approx(0, abs=1e-3)
-    blurred = consistency(upsample(pair.hsi, (80, 96), pair.observation), pair.hsi, pair.msi, pair.observation)
+    blurred = consistency(
+        upsample_bicubic(pair.hsi, (80, 96), pair.observation.placement), pair.hsi, pair.msi, pair.observation
+    )
     assert blurred.with_msi.relative > 0.03
     assert blurred.with_hsi.relative < blurred.with_msi.relative
     assert blurred.with_msi.error_map.shape == (80, 96)

@@ -11,9 +11,9 @@ from hyperfuse.models.channels import PairChannels, find_channels, principal_sub
 from hyperfuse.models.config import Components, MatryoshkaBands, NetworkConfig, WavelengthBands
 from hyperfuse.models.export import export_onnx
 from hyperfuse.models.matryoshka import WavelengthInputKernel, knot_weights, spectral_shares
-from hyperfuse.models.pixel_centres import shared_edges, upsample_bicubic
 from hyperfuse.models.ssa import FusionNetwork
 from hyperfuse.models.tiling import fuse_by_tiles
+from hyperfuse.physics.resample import shared_edges, upsample_bicubic
 
 AXIS = WavelengthBands(knots=12)
 OWN = {"msi_kernel": "own"}

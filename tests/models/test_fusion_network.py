@@ -13,8 +13,8 @@ from tests.models.network_fixtures import TINY, random_pair, tiny_network
 from hyperfuse.errors import BandError, GridError, OptionError
 from hyperfuse.models.analysis import count_parameters, fuse_plainly
 from hyperfuse.models.config import PRESETS, FixedBands, NetworkConfig, preset, preset_name
-from hyperfuse.models.pixel_centres import AxisPlacement, Placement, shared_edges, upsample_bicubic
 from hyperfuse.models.ssa import FusionNetwork, ReceptiveField, build_network
+from hyperfuse.physics.resample import AxisPlacement, Placement, shared_edges, upsample_bicubic
 
 PAPER_PARAMETERS = {"ssa-1-1": 2_734_531, "ssa-2-2": 9_213_123, "ssa-4-4": 13_933_763, "ssa-6-6": 18_654_403}
 

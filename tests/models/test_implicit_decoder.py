@@ -7,7 +7,7 @@ import torch
 from tests.models.decoder_oracle import decode_slowly
 
 from hyperfuse.models.decoder import ImplicitDecoder, decode_candidates, decode_plainly
-from hyperfuse.models.pixel_centres import AxisPlacement, Placement, shared_edges
+from hyperfuse.physics.resample import AxisPlacement, Placement, shared_edges
 
 SIZES = [
     ((4, 5), (16, 20)),

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from tests.models.network_fixtures import TINY, loud_network, random_pair, tiny_network
 
 from hyperfuse.errors import OptionError
-from hyperfuse.models.pixel_centres import AxisPlacement, Placement, shared_edges
 from hyperfuse.models.ssa import ReceptiveField
 from hyperfuse.models.tiling import Window, fuse_by_tiles, plan_tiles, run_by_tiles
+from hyperfuse.physics.resample import AxisPlacement, Placement, shared_edges
 
 
 @given(

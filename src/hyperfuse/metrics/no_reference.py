@@ -36,13 +36,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hyperfuse.methods.run import at_reduced_resolution
-from hyperfuse.methods.window import fill_missing, upsample
+from hyperfuse.methods.window import fill_missing
 from hyperfuse.metrics.metrics import psnr_db, spectral_angle_degrees
 from hyperfuse.metrics.pairing import Floats, default_peak
 from hyperfuse.metrics.similarity import block_quality
 from hyperfuse.metrics.sums import angle_sum
 from hyperfuse.physics.observation import Observation
 from hyperfuse.physics.operators import mix_bands
+from hyperfuse.physics.resample import upsample_bicubic
 
 # A coarse pixel of which less than this was seen through valid fine pixels is not compared.
 LEAST_SEEN = 0.99
@@ -154,7 +155,8 @@ def scored_at_reduced_resolution(
     holes = missing[:, top : top + task.reference.shape[1], left : left + task.reference.shape[2]]
     reference = (task.reference + holes).numpy()
     by_method = fuse(task.hsi, task.msi, task.observation).numpy()
-    interpolated = upsample(task.hsi, (task.msi.shape[1], task.msi.shape[2]), task.observation).numpy()
+    fine_size = (task.msi.shape[1], task.msi.shape[2])
+    interpolated = upsample_bicubic(task.hsi, fine_size, task.observation.placement).numpy()
     peak = default_peak(reference)
     return OnceMoreScores(
         psnr_db=psnr_db(by_method, reference, peak),

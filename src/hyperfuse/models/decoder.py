@@ -36,7 +36,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hyperfuse.models.pixel_centres import NeighbourPair, Placement, fine_positions, neighbour_pair
+from hyperfuse.physics.resample import NeighbourPair, Placement, fine_positions, neighbour_pair
 
 _CHUNK_BYTES_ON_CPU = 8 * 2**20
 _CHUNK_BYTES_ELSEWHERE = 1024 * 2**20

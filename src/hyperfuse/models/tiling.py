@@ -18,8 +18,8 @@ from torch import Tensor
 
 from hyperfuse.errors import OptionError
 from hyperfuse.models.channels import PairChannels, find_channels
-from hyperfuse.models.pixel_centres import CENTRE_SLACK, AxisPlacement, Placement, shared_edges
 from hyperfuse.models.ssa import FusionNetwork, ReceptiveField
+from hyperfuse.physics.resample import CENTRE_SLACK, AxisPlacement, Placement, shared_edges
 
 DEFAULT_TILE_SIZE = 256
 

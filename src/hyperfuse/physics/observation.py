@@ -10,6 +10,7 @@ from torch import Tensor
 from hyperfuse.errors import BandError, GridError
 from hyperfuse.physics.operators import SpatialOperator
 from hyperfuse.physics.psf import sigma_from_fwhm
+from hyperfuse.physics.resample import Placement
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,11 @@ class Observation:
     @property
     def misregistration(self) -> tuple[float, float]:
         return self.shift[0] - self.grid_shift[0], self.shift[1] - self.grid_shift[1]
+
+    @property
+    def placement(self) -> Placement:
+        """Where the fine pixels lie on the coarse grid."""
+        return Placement.from_scale(self.scale, self.shift)
 
     def spatial_operator(self, fine_size: tuple[int, int], coarse_size: tuple[int, int]) -> SpatialOperator:
         return SpatialOperator.from_psf(fine_size, coarse_size, self.scale, self.sigma, self.shift)

@@ -1,0 +1,240 @@
+"""How a fine and a coarse grid relate: pixel centres, exact scales, and bicubic interpolation between them.
+
+The whole project uses one convention. Pixel k of an image has its CENTRE at position k and its edges at k - 1/2 and
+k + 1/2. The outer edges of two images of the same ground coincide, for any real scale (fine pixels per coarse pixel):
+
+    fine position of coarse pixel k      (k + 1/2) * scale - 1/2 + shift
+    coarse position of fine pixel i      (i + 1/2 - shift) / scale - 1/2  =  origin + step * i
+
+A positive shift (fine pixels, down or right) means that the coarse image sees the scene that much further along the
+axis than grids with a shared top left corner would. The paper prints a corner-aligned formula, which shifts every
+pixel but the middle one (docs/paper_notes.md).
+
+Shapes: C bands, h w coarse, H W fine.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+import torch
+from torch import Tensor
+
+from hyperfuse.errors import GridError, OptionError
+
+# A fine pixel on a coarse centre (every odd scale has such pixels) may come out a rounding error to the left of it.
+# Without this slack it would choose other neighbours in a tile than in the whole image.
+CENTRE_SLACK = 1e-6
+KEYS_A = -0.5
+
+# 10/3 typed as 3.3333333 means 10/3; 3.001 means 3001/1000.
+LARGEST_DENOMINATOR = 1000
+RELATIVE_TOLERANCE = 1e-6
+
+
+@dataclass(frozen=True)
+class AxisPlacement:
+    """Fine pixel i has its centre at `origin + step * i`, in coarse pixels."""
+
+    origin: float
+    step: float
+
+    @classmethod
+    def from_scale(cls, scale: float, shift: float = 0.0) -> AxisPlacement:
+        """Place a fine axis by its scale and shift (fine pixels)."""
+        return cls((0.5 - shift) / scale - 0.5, 1 / scale)
+
+    def position(self, fine_index: int) -> float:
+        return self.origin + self.step * fine_index
+
+    def seen_from(self, fine_start: int, coarse_start: int) -> AxisPlacement:
+        """The same placement for a window that begins at these pixels of the two images."""
+        return AxisPlacement(self.position(fine_start) - coarse_start, self.step)
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where a fine image lies on a coarse one, along both axes."""
+
+    rows: AxisPlacement
+    columns: AxisPlacement
+
+    @classmethod
+    def from_scale(cls, scale: tuple[float, float], shift: tuple[float, float] = (0.0, 0.0)) -> Placement:
+        """Place a fine image by scale and shift, both (y, x)."""
+        return cls(AxisPlacement.from_scale(scale[0], shift[0]), AxisPlacement.from_scale(scale[1], shift[1]))
+
+
+def shared_edges(fine_size: tuple[int, int], coarse_size: tuple[int, int]) -> Placement:
+    """Place two images that cover exactly the same ground."""
+    return Placement(
+        _shared_edges_along_axis(fine_size[0], coarse_size[0]), _shared_edges_along_axis(fine_size[1], coarse_size[1])
+    )
+
+
+def _shared_edges_along_axis(fine_size: int, coarse_size: int) -> AxisPlacement:
+    if fine_size < coarse_size:
+        raise GridError(
+            f"{fine_size} fine pixels over {coarse_size} coarse ones, a scale below 1",
+            "an msi with at least as many rows and columns as the hsi",
+            "check which of the two images is the hsi",
+        )
+    step = coarse_size / fine_size
+    return AxisPlacement(origin=0.5 * step - 0.5, step=step)
+
+
+def coarse_centres(coarse_size: int, scale: float, shift: float = 0.0) -> Tensor:
+    """Fine positions of the coarse pixel centres, (coarse_size,) float64."""
+    return (torch.arange(coarse_size, dtype=torch.float64) + 0.5) * scale - 0.5 + shift
+
+
+def fine_positions(axis: AxisPlacement, fine_size: int) -> Tensor:
+    """Coarse positions of the fine pixel centres, (fine_size,) float64.
+
+    Made on the CPU, in double precision: a float32 position in a scene of thousands of pixels is wrong by 1e-4 of a
+    pixel, and not every device has doubles.
+    """
+    return axis.origin + axis.step * torch.arange(fine_size, dtype=torch.float64)
+
+
+@dataclass(frozen=True)
+class NeighbourPair:
+    """The coarse pixels on the two sides of every fine pixel along one axis.
+
+    indices (2, fine size): coarse index below and above; the border pixel stands in for what lies outside.
+    offsets (2, fine size): fine position minus the position of that coarse pixel, in coarse pixels, float32.
+    """
+
+    indices: Tensor
+    offsets: Tensor
+
+    def between(self, start: int, stop: int) -> NeighbourPair:
+        return NeighbourPair(self.indices[:, start:stop], self.offsets[:, start:stop])
+
+
+def neighbour_pair(positions: Tensor, coarse_size: int, device: torch.device) -> NeighbourPair:
+    """Find the two coarse neighbours of fine pixels at these coarse positions."""
+    below = torch.floor(positions + CENTRE_SLACK)
+    both = torch.stack([below, below + 1.0]).clamp(min=0.0).clamp(max=coarse_size - 1)
+    offsets = positions - both
+    return NeighbourPair(both.to(device=device, dtype=torch.int64), offsets.to(device=device, dtype=torch.float32))
+
+
+def upsample_bicubic(image: Tensor, fine_size: tuple[int, int], placement: Placement) -> Tensor:
+    """Interpolate a coarse image at fine pixel centres by cubic convolution, for any real scale and shift.
+
+    Torch's own interpolation uses a = -3/4, which does not reproduce a linear ramp; a = -1/2 is the only value that
+    does, and the only one of third order [1]_.
+
+    Parameters
+    ----------
+    image
+        (..., h, w). Beyond its border the edge pixel is repeated.
+    fine_size
+        (H, W).
+    placement
+        Where the fine pixels lie on the coarse grid: `shared_edges`, `Placement.from_scale` or
+        `Observation.placement`.
+
+    Returns
+    -------
+    Tensor
+        (..., H, W), in the precision of `image` also under autocast.
+
+    References
+    ----------
+    .. [1] R. Keys, "Cubic convolution interpolation for digital image processing", IEEE Trans. ASSP 29(6), 1981.
+
+    Examples
+    --------
+    >>> coarse = torch.arange(5.0).expand(1, 5, 5)
+    >>> fine = upsample_bicubic(coarse, (10, 10), shared_edges((10, 10), (5, 5)))
+    >>> [round(value, 6) for value in fine[0, 5, 3:7].tolist()]
+    [1.25, 1.75, 2.25, 2.75]
+    """
+    if torch.amp.is_autocast_available(image.device.type) and torch.is_autocast_enabled(image.device.type):
+        # The base carries the radiometry of the result: it stays in full precision whatever the network runs in.
+        with torch.autocast(image.device.type, enabled=False):
+            return upsample_bicubic(image, fine_size, placement)
+    rows = bicubic_matrix(placement.rows, fine_size[0], image.shape[-2]).to(image)
+    columns = bicubic_matrix(placement.columns, fine_size[1], image.shape[-1]).to(image)
+    # The cheaper product first. The order also decides rounding errors, to which `universal` is sensitive (1e-5).
+    if rows.shape[0] * columns.shape[1] <= rows.shape[1] * columns.shape[0]:
+        return (rows @ image) @ columns.T
+    return rows @ (image @ columns.T)
+
+
+def bicubic_matrix(axis: AxisPlacement, fine_size: int, coarse_size: int) -> Tensor:
+    """The (fine_size, coarse_size) float64 matrix that interpolates one axis; its rows sum to 1."""
+    positions = fine_positions(axis, fine_size)
+    taps = (torch.floor(positions) - 1.0)[:, None] + torch.arange(4, dtype=torch.float64)
+    weights = keys_cubic(positions[:, None] - taps)
+    indices = taps.clamp(min=0.0).clamp(max=coarse_size - 1).to(torch.int64)
+    return torch.zeros(fine_size, coarse_size, dtype=torch.float64).scatter_add(1, indices, weights)
+
+
+def keys_cubic(distance: Tensor) -> Tensor:
+    """Keys (1981), eq. 4 with a = -1/2, as a function of the distance in coarse pixels."""
+    d = distance.abs()
+    near = ((KEYS_A + 2.0) * d - (KEYS_A + 3.0)) * d * d + 1.0
+    far = ((KEYS_A * d - 5.0 * KEYS_A) * d + 8.0 * KEYS_A) * d - 4.0 * KEYS_A
+    return torch.where(d <= 1.0, near, torch.where(d < 2.0, far, torch.zeros_like(d)))
+
+
+@dataclass(frozen=True)
+class Crop:
+    """The upper left `fine_size` pixels of an image, which make exactly `coarse_size` coarse ones; (rows, columns)."""
+
+    fine_size: tuple[int, int]
+    coarse_size: tuple[int, int]
+
+
+def exact_scale(scale: float | str | Fraction) -> Fraction:
+    """Convert a scale to a fraction p/q.
+
+    Examples
+    --------
+    >>> exact_scale(3.2), exact_scale("10/3")
+    (Fraction(16, 5), Fraction(10, 3))
+    """
+    try:
+        value = Fraction(str(scale).strip())
+    except (ValueError, ZeroDivisionError):
+        raise OptionError(f"scale {scale}", "a number of 1 or more such as 4, 3.2 or 10/3") from None
+    if value < 1:
+        raise OptionError(
+            f"scale {scale}", "a number of 1 or more", "the scale is how many fine pixels make a coarse one"
+        )
+    exact = value.limit_denominator(LARGEST_DENOMINATOR)
+    if abs(exact - value) > RELATIVE_TOLERANCE * value:
+        raise OptionError(
+            f"scale {scale}", f"a ratio of whole numbers p/q with q up to {LARGEST_DENOMINATOR}", f"nearest: {exact}"
+        )
+    return exact
+
+
+def largest_crop(size: tuple[int, int], scale: Fraction) -> Crop:
+    """Find the largest upper left part of an image on which the fine and the coarse grid both have whole pixels."""
+    coarse = tuple(length // scale.numerator * scale.denominator for length in size)
+    if 0 in coarse:
+        near = ", ".join(_shortest(near) for near in _fitting_scales(min(size), scale))
+        raise OptionError(
+            f"scale {float(scale):.6g} = {scale} on {size[0]}x{size[1]} pixels",
+            f"at least {scale.numerator} pixels to a side, for the two grids to meet",
+            f"nearby scales that fit: {near}" if near else "choose a smaller scale",
+        )
+    fine = tuple(int(length * scale) for length in coarse)
+    return Crop((fine[0], fine[1]), (coarse[0], coarse[1]))
+
+
+def _fitting_scales(length: int, scale: Fraction, count: int = 3) -> list[Fraction]:
+    """The fractions p/q >= 1 nearest to a scale whose p fits into `length` pixels."""
+    candidates = {Fraction(max(q, round(scale * q)), q) for q in range(1, length + 1)}
+    fitting = [near for near in candidates if near.numerator <= length]
+    return sorted(fitting, key=lambda near: (abs(near - scale), near))[:count]
+
+
+def _shortest(scale: Fraction) -> str:
+    decimal = f"{float(scale):.6g}"
+    return decimal if Fraction(decimal) == scale else str(scale)
