@@ -19,7 +19,7 @@ import torch
 from scenes import CASES, NOISES, Case, make_case
 from torch import Tensor
 
-from hyperfuse.fusion.network import fuse_with_network
+from hyperfuse.fusion.fusers import fuse_with_network
 from hyperfuse.methods.pair_model import principal_axes
 from hyperfuse.methods.run import fuse_arrays
 from hyperfuse.methods.scene_stats import SceneComputation
@@ -50,7 +50,7 @@ def main() -> None:
         network = copy.deepcopy(shipped_network())
         take_away(network)
         print(row(f"without {name}", pairs, network), flush=True)
-    with patch("hyperfuse.methods.universal.quiet_axes", plain_axes):
+    with patch("hyperfuse.methods.universal.mnf_axes", plain_axes):
         print(row("plain principal axes instead of quiet ones", pairs, shipped_network()))
 
 

@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from hyperfuse.methods.details import mnf_axes
-from hyperfuse.methods.pair_model import principal_axes
+from hyperfuse.methods.pair_model import mnf_axes, principal_axes
 from hyperfuse.methods.scene_stats import run_on_scene
 
 BANDS, PIXELS, RANK = 120, 16, 3

@@ -13,7 +13,7 @@ import torch
 from tests.methods.tiny_pairs import tiny_pair
 
 import hyperfuse
-from hyperfuse.fusion.network import fuse_with_network
+from hyperfuse.fusion.fusers import fuse_with_network
 from hyperfuse.methods.guided_regression import GuidedRegression
 from hyperfuse.methods.local_fuse import solve_lower, solve_small
 from hyperfuse.methods.run import fuse_arrays

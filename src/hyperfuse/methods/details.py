@@ -19,7 +19,6 @@ Shapes: M msi bands, k components of the msi, H W fine.
 
 from __future__ import annotations
 
-import functools
 import math
 from dataclasses import dataclass, replace
 
@@ -28,58 +27,9 @@ from torch import Tensor
 
 from hyperfuse.methods.guided_regression import octave_trend
 from hyperfuse.methods.local_fuse import FEW_PIXELS, FINE_DETAIL_GAIN, RIDGE_OF_SCENE
-from hyperfuse.methods.pair_model import NOISE_FLOOR, PairModel, diagonally_loaded, scene_covariance_and_count
-from hyperfuse.methods.scene_stats import SceneComputation, in_one_pass, scene_count, scene_mean, scene_moments
+from hyperfuse.methods.pair_model import PairModel, diagonally_loaded, scene_covariance_and_count
+from hyperfuse.methods.scene_stats import SceneComputation, in_one_pass, scene_mean, scene_moments
 from hyperfuse.physics.operators import mix_bands
-
-ROUGHNESS_ORDER = 2
-FEWEST_BANDS = 8  # fewer are no spectrum to smooth
-STRENGTHS = torch.cat([torch.zeros(1), torch.logspace(-2, 5, 29)]).double()
-# The risk's own noise makes it smooth too little; on held-out scenes twice the noise was better than once, by 0.02 dB.
-CAUTION = 2.0
-
-
-def mnf_axes(hsi: Tensor, most: int, noise: Tensor) -> SceneComputation[tuple[Tensor, Tensor]]:
-    """Mean spectrum (C,) and axes (C, p), by descending variance; `noise` (C,) is the standard deviation in each band."""
-    (mean, spread), pixels = yield from in_one_pass(scene_moments(hsi), scene_count(hsi[0].numel()))
-    level = (mean.square().mean() + spread.diagonal().mean()).sqrt()
-    unit = (noise.double().square() + (NOISE_FLOOR * level) ** 2).sqrt().clamp_min(1e-30)
-    variances, axes = torch.linalg.eigh(spread / unit[:, None] / unit)
-    significant = int((variances > 1e-12 * variances[-1].clamp_min(1e-300)).sum())
-    kept = max(1, min(most, significant, len(spread)))
-    variances, axes = variances.flip(0)[:kept], unit[:, None] * axes.flip(1)[:, :kept]
-    axes = axes / axes.norm(dim=0)
-    if len(spread) >= FEWEST_BANDS:
-        axes = _smoothed(axes, _axis_noise(variances, len(spread), pixels))
-    basis, _ = torch.linalg.qr(axes)
-    _, turned = torch.linalg.eigh(basis.T @ spread @ basis)
-    return mean, (basis @ turned.flip(1)).contiguous()
-
-
-def _axis_noise(variances: Tensor, bands: int, pixels: int) -> Tensor:
-    """(p,) variance in each band of unit axes whose eigenvalues, in units of the noise, are `variances`."""
-    aspect = bands / pixels
-    middle = variances.clamp_min((1 + aspect**0.5) ** 2) - 1 - aspect
-    signal = (middle + (middle.square() - 4 * aspect).clamp_min(0).sqrt()) / 2
-    alignment = ((1 - aspect / signal.square()) / (1 + aspect / signal)).clamp(0, 1)
-    return (1 - alignment) / bands
-
-
-def _smoothed(axes: Tensor, noise: Tensor) -> Tensor:
-    roughness, modes = _roughness(len(axes))
-    filters = 1 / (1 + STRENGTHS[:, None] * roughness)  # (strengths, C)
-    amplitudes = modes.T @ axes
-    risk = (1 - filters).square() @ amplitudes.square() + 2 * CAUTION * noise * filters.sum(1, keepdim=True)
-    return modes @ (filters[risk.argmin(0)].T * amplitudes)
-
-
-@functools.lru_cache(maxsize=8)
-def _roughness(bands: int) -> tuple[Tensor, Tensor]:
-    """Eigenvalues (C,) and eigenvectors (C, C) of the squared second difference."""
-    difference = torch.diff(torch.eye(bands, dtype=torch.float64), n=ROUGHNESS_ORDER, dim=0)
-    values, modes = torch.linalg.eigh(difference.T @ difference)
-    return values.clamp_min(0), modes
-
 
 OFF_LEVEL = 1.0  # an msi whose mean is farther than this from what the hsi says, in deviations, has a level of its own
 

@@ -35,7 +35,9 @@ WIDTH = 4.0  # of the neighbourhoods, in coarse pixels
 REACH = 10  # coarse pixels; farther ones together weigh a hundredth
 
 
-def denoised_coefficients(coefficients: Tensor, coarse_msi: Tensor, noise: Tensor, window: Window) -> SceneComputation[Tensor]:
+def denoised_coefficients(
+    coefficients: Tensor, coarse_msi: Tensor, noise: Tensor, window: Window
+) -> SceneComputation[Tensor]:
     """Hsi components (p, h, w) with the noise that their local regression on the msi exposes shrunk away (Wiener's
     matrix).
     """

@@ -27,8 +27,7 @@ from hyperfuse.methods.local_fuse import REACH, RIDGE_OF_NEIGHBOURHOOD, WIDTH, C
 from hyperfuse.methods.pair_model import covariance, diagonally_loaded
 from hyperfuse.methods.scene_stats import SceneComputation, scene_mean
 from hyperfuse.methods.window import Window
-from hyperfuse.physics.operators import SpatialOperator
-from hyperfuse.physics.psf import sigma_from_fwhm
+from hyperfuse.physics.operators import SpatialOperator, sigma_from_fwhm
 from hyperfuse.physics.resample import Placement, upsample_bicubic
 
 NOWHERE = -1e4  # logarithm of the weight of a neighbour beyond the border: as good as 0, and it can be differentiated

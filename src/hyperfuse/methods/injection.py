@@ -18,8 +18,7 @@ from hyperfuse.methods.pair_model import diagonally_loaded, principal_axes, scen
 from hyperfuse.methods.scene_stats import SceneComputation, scene_mean, scene_moments, scene_statistic
 from hyperfuse.methods.window import Window
 from hyperfuse.physics.observation import Observation
-from hyperfuse.physics.operators import mix_bands, separable
-from hyperfuse.physics.psf import psf_radius
+from hyperfuse.physics.operators import mix_bands, psf_radius, separable
 from hyperfuse.physics.resample import bicubic_matrix, upsample_bicubic
 
 MOST_RATIO = 4.0  # SFIM: a ratio beyond this, or below its inverse, is an artefact of a dark pixel

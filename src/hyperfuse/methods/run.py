@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from hyperfuse.errors import BandError
+from hyperfuse.errors import BandError, ValueRangeError
 from hyperfuse.methods.catalogue import AUTO, DEFAULT, METHODS, find_method
 from hyperfuse.methods.injection import bicubic
 from hyperfuse.methods.pair_model import (
@@ -30,11 +30,10 @@ from hyperfuse.methods.pair_model import (
     model_pair,
     prior_from_error,
     scene_level,
-    scene_levels,
     without_noise,
 )
-from hyperfuse.methods.scene_stats import SceneComputation, run_on_scene
-from hyperfuse.methods.window import Window, fill_missing, mask_missing, require_values, usable_msi_bands
+from hyperfuse.methods.scene_stats import SceneComputation, in_one_pass, run_on_scene
+from hyperfuse.methods.window import Window, fill_missing, mask_missing, usable_msi_bands
 from hyperfuse.physics.estimate import NOTHING_KNOWN, KnownParts, estimate_observation
 from hyperfuse.physics.observation import Observation, require_pair
 from hyperfuse.physics.operators import mix_bands
@@ -144,7 +143,8 @@ def fuse_arrays(
     images.
     """
     require_pair(hsi, msi)
-    require_values(hsi)
+    if not bool(torch.isfinite(hsi).any()):
+        raise ValueRangeError("an hsi without a single valid pixel", "pixels with data", "check its nodata value")
     if method != AUTO:
         find_method(method)
     if not isinstance(observation, Observation):
@@ -157,11 +157,7 @@ def fuse_arrays(
 def suitable_method(window: Window) -> str:
     """The method that `auto` stands for on this pair."""
     pair = run_on_scene(prepare_pair(window))
-    return (
-        choose_method(pair.window.hsi, pair.window.msi, pair.window.observation)
-        if pair.msi_varies
-        else "bicubic"
-    )
+    return choose_method(pair.window.hsi, pair.window.msi, pair.window.observation) if pair.msi_varies else "bicubic"
 
 
 def fuse_window(window: Window, method: str, consistency: bool = False) -> SceneComputation[Tensor]:
@@ -183,7 +179,7 @@ def fuse_window_by(
     if not pair.msi_varies:
         over_scene, consistency = without_msi, False
     if consistency:
-        fused = yield from over_scene(pair.window.for_everything())
+        fused = yield from over_scene(pair.window.with_halo_in_core())
         fused = yield from make_consistent(fused, pair.window)
     else:
         fused = yield from over_scene(pair.window)
@@ -208,7 +204,7 @@ def prepare_pair(window: Window) -> SceneComputation[PreparedPair]:
         fill_missing(window.msi[kept].double()),
         window.observation,
     )
-    hsi_unit, msi_unit = yield from scene_levels(window.coarse(hsi), window.fine(msi))
+    hsi_unit, msi_unit = yield from in_one_pass(scene_level(window.coarse(hsi)), scene_level(window.fine(msi)))
     in_units = replace(
         observation,
         srf=observation.srf[kept] * (hsi_unit / msi_unit),

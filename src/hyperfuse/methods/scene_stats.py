@@ -1,16 +1,14 @@
-"""What a method must know of the whole scene, asked in a way that lets the method work on windows of it.
+"""Statistics of the whole scene for methods that work on windows of it.
 
-A method is written as a generator. It computes on one window, and wherever it needs something that belongs to the scene
-(a mean, a covariance, a brightest value) it yields a `Question`: how to work out this window's share, and how shares
-become the answer. `spectrum = yield from scene_mean(...)` reads like a call and returns the scene's mean, whoever
-answers:
+A method is a generator. It computes on one window, and wherever it needs something that belongs to the scene (a mean,
+a covariance, a maximum) it yields a `SceneStatistic`: how to compute this window's part, and how to combine the parts
+of all windows. `mean = yield from scene_mean(...)` reads like a call and returns the mean of the scene:
 
-    run_on_scene(method(pair))          the window is the scene: it answers its own questions
-    learned(of_window, windows)           the answers that some windows of a scene give together
-    answered(method(window), answers)     one window of a scene whose answers are known; nothing is worked out anew
+    run_on_scene(method(pair))                      the window is the scene
+    gather_statistics(method, windows)              every statistic of a scene, from some of its windows
+    run_with_statistics(method(window), statistics) one window of a scene whose statistics are known
 
-so tiles of a scene and the whole of it are the same code, and tiles share everything that must not change at their
-borders.
+Tiles and whole scenes therefore run the same code, and tiles share everything that must not change at their borders.
 """
 
 from __future__ import annotations
@@ -22,124 +20,142 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor
 
-Share = TypeVar("Share")
-Answer = TypeVar("Answer")
+Part = TypeVar("Part")
+Value = TypeVar("Value")
 Result = TypeVar("Result")
-Piece = TypeVar("Piece")
+Other = TypeVar("Other")
 
 
-# Of many windows that answer cheap questions, one in so many answers costly ones, which are asked after all the fine
-# work.
+# Costly statistics come after all the work on fine pixels; of MANY_WINDOWS or more, every fourth window is enough.
 WINDOWS_PER_COSTLY_ONE = 4
 MANY_WINDOWS = 36
 
 
 @dataclass(frozen=True)
-class SceneStatistic(Generic[Share, Answer]):
-    share: Callable[[], Share]
-    answer: Callable[[list[Share]], Answer]
+class SceneStatistic(Generic[Part, Value]):
+    """`part` computes what one window contributes, `combine` turns the parts of all windows into the statistic."""
+
+    part: Callable[[], Part]
+    combine: Callable[[list[Part]], Value]
     costly: bool = False
 
 
 SceneComputation = Generator[SceneStatistic[Any, Any], Any, Result]
+"""What a method returns: a generator that yields the statistics it needs and returns its result."""
 
 
 def scene_statistic(
-    share: Callable[[], Share], answer: Callable[[list[Share]], Answer], *, costly: bool = False
-) -> SceneComputation[Answer]:
-    reply: Answer = yield SceneStatistic(share, answer, costly)
-    return reply
+    part: Callable[[], Part], combine: Callable[[list[Part]], Value], *, costly: bool = False
+) -> SceneComputation[Value]:
+    """Yield one statistic and return its value over the scene."""
+    value: Value = yield SceneStatistic(part, combine, costly)
+    return value
 
 
-def in_one_pass(one: SceneComputation[Result], other: SceneComputation[Piece]) -> SceneComputation[tuple[Result, Piece]]:
-    """Two that ask one question each, asked as one: windows are gone through once less."""
+def in_one_pass(
+    one: SceneComputation[Result], other: SceneComputation[Other]
+) -> SceneComputation[tuple[Result, Other]]:
+    """Run two computations of one statistic each as one, which saves a pass over the windows."""
     first, second = next(one), next(other)
-    replies = yield SceneStatistic(
-        lambda: (first.share(), second.share()),
-        lambda shares: (first.answer([share[0] for share in shares]), second.answer([share[1] for share in shares])),
+    values = yield SceneStatistic(
+        lambda: (first.part(), second.part()),
+        lambda parts: (first.combine([part[0] for part in parts]), second.combine([part[1] for part in parts])),
         first.costly or second.costly,
     )
-    return _ended(one, replies[0]), _ended(other, replies[1])
+    return run_with_statistics(one, values[:1], started=True), run_with_statistics(other, values[1:], started=True)
 
 
 def run_on_scene(method: SceneComputation[Result]) -> Result:
-    """The result on a window that is the whole scene."""
-    try:
-        question = next(method)
-        while True:
-            question = method.send(question.answer([question.share()]))
-    except StopIteration as end:
-        result: Result = end.value
-        return result
+    """Run a method on a window that is the whole scene.
 
-
-def gather_statistics(of_window: Callable[[Piece], SceneComputation[Any]], windows: Sequence[Callable[[], Piece]]) -> tuple[Any, ...]:
-    """Every answer that the method asks for, from these windows together, each read when it is needed.
-
-    Only one window is worked on at a time: for each question the method begins anew on every window, with the answers
-    so far.
+    Examples
+    --------
+    >>> def centred(image):
+    ...     mean, _ = yield from scene_moments(image)
+    ...     return image - mean[:, None, None]
+    >>> run_on_scene(centred(torch.tensor([[[1.0, 3.0]]]))).tolist()
+    [[[-1.0, 1.0]]]
     """
-    answers: list[Any] = []
+    try:
+        statistic = next(method)
+        while True:
+            statistic = method.send(statistic.combine([statistic.part()]))
+    except StopIteration as end:
+        result: Result = end.value
+        return result
+
+
+def gather_statistics(
+    method: Callable[[Other], SceneComputation[Any]], windows: Sequence[Callable[[], Other]]
+) -> tuple[Any, ...]:
+    """Compute every statistic that a method needs, in the order in which it needs them.
+
+    Only one window is held at a time: for each statistic the method starts again on every window, with the statistics
+    found so far.
+
+    Parameters
+    ----------
+    method
+        From a window to a computation over the scene.
+    windows
+        Functions that each read one window of the scene.
+    """
+    values: list[Any] = []
     while True:
-        question = _next_question(of_window(windows[0]()), answers)
-        if question is None:
-            return tuple(answers)
-        shares, combine = [question.share()], question.answer
-        step = WINDOWS_PER_COSTLY_ONE if question.costly and len(windows) >= MANY_WINDOWS else 1
-        # The question itself must go: it holds everything that was worked out on its window.
-        del question
-        shares += [_share(of_window(window()), answers) for window in windows[step::step]]
-        answers.append(combine(shares))
+        statistic = _next_statistic(method(windows[0]()), values)
+        if statistic is None:
+            return tuple(values)
+        parts, combine = [statistic.part()], statistic.combine
+        step = WINDOWS_PER_COSTLY_ONE if statistic.costly and len(windows) >= MANY_WINDOWS else 1
+        del statistic  # it holds everything that was computed on its window
+        for window in windows[step::step]:
+            same = _next_statistic(method(window()), values)
+            assert same is not None
+            parts.append(same.part())
+            del same
+        values.append(combine(parts))
 
 
-def run_with_statistics(method: SceneComputation[Result], answers: Sequence[Any]) -> Result:
-    """The result on one window of a scene whose answers were `learned`."""
+def run_with_statistics(
+    method: SceneComputation[Result], statistics: Sequence[Any], *, started: bool = False
+) -> Result:
+    """Run a method on one window of a scene whose statistics were gathered."""
     try:
-        next(method)
-        for answer in answers:
-            method.send(answer)
+        if not started:
+            next(method)
+        for value in statistics:
+            method.send(value)
     except StopIteration as end:
         result: Result = end.value
         return result
-    raise AssertionError("the method asks for more than was learned")
+    raise AssertionError("the method needs more statistics than were gathered")
 
 
-def _share(method: SceneComputation[Any], answers: Sequence[Any]) -> Any:
-    question = _next_question(method, answers)
-    assert question is not None
-    return question.share()
-
-
-def _ended(method: SceneComputation[Result], reply: Any) -> Result:
+def _next_statistic(method: SceneComputation[Any], values: Sequence[Any]) -> SceneStatistic[Any, Any] | None:
+    """The first statistic whose value is not known, None if the method returns before it needs one."""
     try:
-        method.send(reply)
-    except StopIteration as end:
-        result: Result = end.value
-        return result
-    raise AssertionError("more than one question")
-
-
-def _next_question(method: SceneComputation[Any], answers: Sequence[Any]) -> SceneStatistic[Any, Any] | None:
-    try:
-        question = next(method)
-        for answer in answers:
-            question = method.send(answer)
+        statistic = next(method)
+        for value in values:
+            statistic = method.send(value)
     except StopIteration:
         return None
-    return question
+    return statistic
 
 
-def scene_mean(share: Callable[[], tuple[Tensor, int]]) -> SceneComputation[Tensor]:
-    """The mean over all pixels of the scene; a window's share is its own mean and the number of its pixels."""
-    mean, _ = yield from scene_mean_and_count(share)
-    return mean
+def scene_count(pixels: int) -> SceneComputation[int]:
+    """Count the pixels of all windows."""
+    return scene_statistic(lambda: pixels, lambda parts: sum(parts))
+
+
+def scene_mean(part: Callable[[], tuple[Tensor, int]]) -> SceneComputation[Tensor]:
+    """Average over all pixels of the scene; a window's part is its own mean and the number of its pixels."""
+    return scene_statistic(part, _pooled_mean)
 
 
 def scene_mean_and_count(
-    share: Callable[[], tuple[Tensor, int]], *, costly: bool = False
+    part: Callable[[], tuple[Tensor, int]], *, costly: bool = False
 ) -> SceneComputation[tuple[Tensor, int]]:
-    """The same, and how many pixels the windows have together."""
-    return scene_statistic(share, lambda shares: (_pooled_mean(shares), sum(count for _, count in shares)), costly=costly)
+    return scene_statistic(part, lambda parts: (_pooled_mean(parts), sum(count for _, count in parts)), costly=costly)
 
 
 def scene_moments(image: Tensor) -> SceneComputation[tuple[Tensor, Tensor]]:
@@ -148,29 +164,15 @@ def scene_moments(image: Tensor) -> SceneComputation[tuple[Tensor, Tensor]]:
 
 
 def scene_range(image: Callable[[], Tensor]) -> SceneComputation[tuple[Tensor, Tensor]]:
-    """Lowest and highest value (B,) in the scene of each band of what the function gives on this window, (B, h, w)."""
-
-    def share() -> tuple[Tensor, Tensor]:
-        values = image()
-        return values.amin((1, 2)), values.amax((1, 2))
-
-    return scene_statistic(share, _pooled_range)
+    """Smallest and largest value (B,) in the scene of each band of the (B, h, w) that the function gives here."""
+    return scene_statistic(lambda: image().flatten(1).aminmax(dim=1), _pooled_range)
 
 
-def scene_count(pixels: int) -> SceneComputation[int]:
-    """How many pixels the windows have together."""
-    return scene_statistic(lambda: pixels, _total)
-
-
-def _total(shares: list[int]) -> int:
-    return sum(shares)
-
-
-def _pooled_mean(shares: list[tuple[Tensor, int]]) -> Tensor:
-    if len(shares) == 1:
-        return shares[0][0]
-    total = sum(count for _, count in shares)
-    return torch.stack([mean * (count / total) for mean, count in shares]).sum(0)
+def _pooled_mean(parts: list[tuple[Tensor, int]]) -> Tensor:
+    if len(parts) == 1:
+        return parts[0][0]
+    total = sum(count for _, count in parts)
+    return torch.stack([mean * (count / total) for mean, count in parts]).sum(0)
 
 
 def _moments(image: Tensor) -> tuple[Tensor, Tensor, int]:
@@ -180,15 +182,15 @@ def _moments(image: Tensor) -> tuple[Tensor, Tensor, int]:
     return mean, centred @ centred.T / spectra.shape[1], spectra.shape[1]
 
 
-def _pooled_moments(shares: list[tuple[Tensor, Tensor, int]]) -> tuple[Tensor, Tensor]:
+def _pooled_moments(parts: list[tuple[Tensor, Tensor, int]]) -> tuple[Tensor, Tensor]:
     """Chan, Golub and LeVeque 1983: covariances within windows plus that of their means."""
-    if len(shares) == 1:
-        return shares[0][:2]
-    mean = _pooled_mean([(mean, count) for mean, _, count in shares])
-    within = [(spread + torch.outer(own - mean, own - mean), count) for own, spread, count in shares]
+    if len(parts) == 1:
+        return parts[0][:2]
+    mean = _pooled_mean([(mean, count) for mean, _, count in parts])
+    within = [(spread + torch.outer(own - mean, own - mean), count) for own, spread, count in parts]
     return mean, _pooled_mean(within)
 
 
-def _pooled_range(shares: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-    lowest, highest = zip(*shares, strict=True)
-    return torch.stack(lowest).amin(0), torch.stack(highest).amax(0)
+def _pooled_range(parts: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    smallest, largest = zip(*parts, strict=True)
+    return torch.stack(smallest).amin(0), torch.stack(largest).amax(0)

@@ -36,7 +36,8 @@ def expected_error(window: Window) -> SceneComputation[Tensor]:
     unexplained, activity = _unexplained(model, mean), smoothed(detail.square().sum(0, keepdim=True))[0]
     core = model.window
     (of_unexplained, of_activity), of_detail = yield from in_one_pass(
-        in_one_pass(_mean(core.fine(unexplained)), _mean(core.fine(activity))), scene_covariance(lambda: core.fine(detail))
+        in_one_pass(_mean(core.fine(unexplained)), _mean(core.fine(activity))),
+        scene_covariance(lambda: core.fine(detail)),
     )
     factor = FACTOR * math.sqrt(math.prod(model.observation.scale)) ** OF_SCALE
     by_prior = factor * _per_band(prior, model)

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from hyperfuse.methods.details import Details, find_details, mnf_axes, without_own_level
+from hyperfuse.methods.details import Details, find_details, without_own_level
 from hyperfuse.methods.fuse import FEWEST_PIXELS, denoised, fuse, fuse_halo
 from hyperfuse.methods.guided_regression import GuidedRegression, left_out_moments, logarithm, ratio
 from hyperfuse.methods.local_fuse import LIKENESS
@@ -34,6 +34,7 @@ from hyperfuse.methods.pair_model import (
     condition_on_hsi,
     conditioning_halo,
     diagonally_loaded,
+    mnf_axes,
     model_pair,
     prior_from_error,
     scene_covariance,
