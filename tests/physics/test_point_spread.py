@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.physics.degradation_oracles import axis_weights
 
-from hyperfuse.physics.psf import psf_matrix, sigma_from_fwhm
+from hyperfuse.physics.operators import psf_matrix, sigma_from_fwhm
 
 SIZES = [(16, 8, 2), (32, 10, 3.2), (24, 6, 4), (57, 10, 5.7), (64, 2, 32), (7, 7, 1)]
 

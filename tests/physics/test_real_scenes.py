@@ -8,7 +8,7 @@ from tests.physics.degradation_oracles import axis_weights
 from tests.physics.scenes import real_folder
 
 from hyperfuse.io.cube import make_cube
-from hyperfuse.physics.simulate import simulate_pair
+from hyperfuse.physics.simulate import simulate
 from hyperfuse.physics.srf import find_srf
 
 pytestmark = pytest.mark.real
@@ -27,7 +27,7 @@ def test_cave_and_nikon_are_plain_interpolation() -> None:
     np.testing.assert_allclose(find_srf(camera, wavelength).weights, expected, rtol=1e-12)
 
     values = scene["cube"].transpose(2, 0, 1) / 65535
-    pair = simulate_pair(make_cube(values, wavelength_nm=wavelength), 8, camera)
+    pair = simulate(make_cube(values, wavelength_nm=wavelength), 8, camera)
     np.testing.assert_allclose(pair.msi.values, np.einsum("mc,cyx->myx", expected, values), rtol=1e-6, atol=1e-7)
     blur = axis_weights(512, 64, 8, 8, 0)
     np.testing.assert_allclose(pair.hsi.values[10], blur @ values[10] @ blur.T, rtol=1e-6, atol=1e-7)

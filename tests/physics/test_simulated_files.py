@@ -20,8 +20,8 @@ from hyperfuse.errors import BandError, CubeFileError, CubeWriteError, OptionErr
 from hyperfuse.io.cube import make_cube
 from hyperfuse.io.files import open_cube, write_cube
 from hyperfuse.physics import simulated_files
-from hyperfuse.physics.simulate import read_simulation_record, simulate_pair
-from hyperfuse.physics.simulated_files import OUTPUTS, simulate
+from hyperfuse.physics.simulate import read_simulation_record, simulate
+from hyperfuse.physics.simulated_files import OUTPUTS, simulate_files
 from hyperfuse.physics.srf_curves import known_srfs
 
 
@@ -85,7 +85,7 @@ def test_command_writes_a_pair_that_others_read(reference_file: Path, tmp_path: 
 
 def test_record_repeats_the_pair(reference_file: Path, tmp_path: Path) -> None:
     out = tmp_path / "pair"
-    made = simulate(reference_file, out, 4, "rgb", shift=(0.5, 0.0), snr_hsi_db=25, snr_msi_db=35, seed=11)
+    made = simulate_files(reference_file, out, 4, "rgb", shift=(0.5, 0.0), snr_hsi_db=25, snr_msi_db=35, seed=11)
     record = read_simulation_record(out / "observation.json")
     assert record == made
     assert record.reference == "scene.tif"
@@ -93,14 +93,14 @@ def test_record_repeats_the_pair(reference_file: Path, tmp_path: Path) -> None:
     assert text["scale_fraction"] == [4, 1] and text["seed"] == 11 and text["shift"] == [0.5, 0.0]
     assert text["psf_sigma"] == pytest.approx(4 / 2.3548, rel=1e-4)
     assert str(tmp_path) not in json.dumps(text)
-    again = simulate_pair(open_cube(reference_file), **record.simulation_arguments())
+    again = simulate(open_cube(reference_file), **record.simulation_arguments())
     np.testing.assert_array_equal(again.hsi.values, open_cube(out / "hsi.tif").values)
     np.testing.assert_array_equal(again.msi.values, open_cube(out / "msi.tif").values)
 
 
 def test_crop_is_said_and_recorded(reference_file: Path, tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="cropped from 32x48 to 30x48"):
-        observation = simulate(reference_file, tmp_path / "pair", 3, "rgb")
+        observation = simulate_files(reference_file, tmp_path / "pair", 3, "rgb")
     assert observation.fine_size == (30, 48)
     assert open_cube(tmp_path / "pair" / "reference.tif").shape == (9, 30, 48)
 
@@ -111,9 +111,9 @@ def test_nothing_is_overwritten_unasked(reference_file: Path, tmp_path: Path) ->
     (out / "notes.txt").write_text("mine")
     (out / "msi.tif").write_text("old")
     with pytest.raises(CubeWriteError, match=r"holds msi.tif already; .*--overwrite"):
-        simulate(reference_file, out, 4, "rgb")
+        simulate_files(reference_file, out, 4, "rgb")
     assert sorted(path.name for path in out.iterdir()) == ["msi.tif", "notes.txt"]
-    simulate(reference_file, out, 4, "rgb", overwrite=True)
+    simulate_files(reference_file, out, 4, "rgb", overwrite=True)
     assert (out / "notes.txt").read_text() == "mine"
     assert open_cube(out / "msi.tif").shape == (3, 32, 48)
     assert leftovers(tmp_path) == leftovers(out) == []
@@ -126,7 +126,7 @@ def test_failure_while_writing_leaves_everything_as_it_was(
 ) -> None:
     out = tmp_path / "pair"
     if existing:
-        simulate(reference_file, out, 2, "rgb")
+        simulate_files(reference_file, out, 2, "rgb")
     before = {path.name: path.read_bytes() for path in out.iterdir()} if existing else None
 
     def fail(*arguments: object) -> None:
@@ -134,7 +134,7 @@ def test_failure_while_writing_leaves_everything_as_it_was(
 
     monkeypatch.setattr(simulated_files, "write_simulation_record", fail)
     with pytest.raises(type(error)):
-        simulate(reference_file, out, 4, "rgb", overwrite=True)
+        simulate_files(reference_file, out, 4, "rgb", overwrite=True)
     assert leftovers(tmp_path) == []
     assert ({path.name: path.read_bytes() for path in out.iterdir()} if existing else None) == before
     assert out.exists() == existing
@@ -146,7 +146,7 @@ def test_failure_while_moving_restores_the_old_files(
 ) -> None:
     out = tmp_path / "pair"
     if existing:
-        simulate(reference_file, out, 2, "rgb")
+        simulate_files(reference_file, out, 2, "rgb")
     before = {path.name: path.read_bytes() for path in out.iterdir()} if existing else {}
     replace = Path.replace
 
@@ -157,7 +157,7 @@ def test_failure_while_moving_restores_the_old_files(
 
     monkeypatch.setattr(Path, "replace", fail_at_third)
     with pytest.raises(CubeWriteError, match="nothing was left behind"):
-        simulate(reference_file, out, 4, "rgb", overwrite=True)
+        simulate_files(reference_file, out, 4, "rgb", overwrite=True)
     assert leftovers(tmp_path) == []
     assert out.exists() == existing
     if existing:
@@ -172,7 +172,7 @@ def test_a_full_disk_is_told_of_the_folder_that_was_asked_for(
 
     monkeypatch.setattr(simulated_files, "write_cube", fill_up)
     with pytest.raises(CubeWriteError) as told:
-        simulate(reference_file, tmp_path / "pair", 4, "rgb")
+        simulate_files(reference_file, tmp_path / "pair", 4, "rgb")
     assert str(told.value) == f"no space left while writing {tmp_path / 'pair' / 'hsi.tif'}"
     assert leftovers(tmp_path) == []
 
@@ -190,7 +190,7 @@ def test_bad_requests_leave_nothing_behind(reference_file: Path, tmp_path: Path)
     ]
     for arguments, kind in cases:
         with pytest.raises(kind):
-            simulate(*arguments)  # type: ignore[arg-type]
+            simulate_files(*arguments)  # type: ignore[arg-type]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a file", "scene.tif"]
 
 
@@ -198,14 +198,11 @@ def test_reference_without_place(tmp_path: Path) -> None:
     np.save(tmp_path / "scene.npy", small_reference(3, 16, 16).values.transpose(1, 2, 0))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", rasterio.errors.NotGeoreferencedWarning)
-        simulate(tmp_path / "scene.npy", tmp_path / "pair", 4, np.eye(3))
+        simulate_files(tmp_path / "scene.npy", tmp_path / "pair", 4, np.eye(3))
         assert open_cube(tmp_path / "pair" / "hsi.tif").shape == (3, 4, 4)
 
 
-@pytest.mark.parametrize(
-    "content",
-    [b"", b"{}", b"not json", b'{"kind": "something else"}', b"\xff\xff"],
-)
+@pytest.mark.parametrize("content", [b"", b"{}", b"not json", b'{"kind": "something else"}', b"\xff\xff"])
 def test_damaged_records(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "observation.json"
     path.write_bytes(content)
@@ -216,7 +213,7 @@ def test_damaged_records(tmp_path: Path, content: bytes) -> None:
 
 
 def test_record_with_an_unknown_key_or_wrong_sizes(reference_file: Path, tmp_path: Path) -> None:
-    simulate(reference_file, tmp_path / "pair", 4, "rgb")
+    simulate_files(reference_file, tmp_path / "pair", 4, "rgb")
     path = tmp_path / "pair" / "observation.json"
     good = json.loads(path.read_text())
     for change, words in (({"colour": 1}, "colour"), ({"coarse_size": [9, 9]}, "do not have the scale")):

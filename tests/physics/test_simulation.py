@@ -17,9 +17,9 @@ from tests.physics.scenes import TRANSFORM, small_reference
 from hyperfuse.errors import OptionError, ValueRangeError
 from hyperfuse.io.cube import make_cube, physical_values
 from hyperfuse.io.grid import grid_of, place
-from hyperfuse.physics import blur as streaming_blur
-from hyperfuse.physics.psf import psf_matrix
-from hyperfuse.physics.simulate import SimulationRecord, simulate_pair
+from hyperfuse.physics import operators as streaming
+from hyperfuse.physics.operators import psf_matrix
+from hyperfuse.physics.simulate import SimulationRecord, simulate
 
 # Scale, and the smallest size of image in which it has a few coarse pixels.
 SCALES = [(2, 16, 20), (3.2, 32, 48), (4, 24, 32), (5.7, 57, 114), (32, 64, 96)]
@@ -30,7 +30,7 @@ MEAN_OF_TWO = np.array([[0.5, 0.5, 0, 0], [0, 0.25, 0.25, 0.5]])
 @pytest.mark.parametrize("shift", [(0.0, 0.0), (0.4, -1.3)])
 def test_pair_is_the_equation(scale: float, height: int, width: int, shift: tuple[float, float]) -> None:
     reference = small_reference(4, height, width)
-    pair = simulate_pair(reference, scale, MEAN_OF_TWO, shift=shift)
+    pair = simulate(reference, scale, MEAN_OF_TWO, shift=shift)
     size = pair.hsi.shape[1:]
     assert size == (round(height / scale), round(width / scale))
     expected = np.stack([blurred(band, size, scale, scale, shift) for band in reference.values])
@@ -40,7 +40,7 @@ def test_pair_is_the_equation(scale: float, height: int, width: int, shift: tupl
 
 def test_point_spread_width_is_taken_as_given() -> None:
     reference = small_reference(2, 24, 24)
-    pair = simulate_pair(reference, 4, np.eye(2), psf_fwhm=6.5)
+    pair = simulate(reference, 4, np.eye(2), psf_fwhm=6.5)
     expected = blurred(reference.values[1], (6, 6), 4, 6.5, (0, 0))
     np.testing.assert_allclose(pair.hsi.values[1], expected, rtol=2e-7)
 
@@ -48,7 +48,7 @@ def test_point_spread_width_is_taken_as_given() -> None:
 @pytest.mark.parametrize(("scale", "height", "width"), [*SCALES, (1, 9, 7), ("10/3", 20, 30)])
 def test_constant_stays_constant(scale: float | str, height: int, width: int) -> None:
     reference = make_cube(np.full((3, height, width), 0.7), wavelength_nm=[480, 560, 665])
-    pair = simulate_pair(reference, scale, "rgb", psf_fwhm=2.0, shift=(0.2, 3.0))
+    pair = simulate(reference, scale, "rgb", psf_fwhm=2.0, shift=(0.2, 3.0))
     np.testing.assert_allclose(pair.hsi.values, 0.7, rtol=1e-7)
     np.testing.assert_allclose(pair.msi.values, 0.7, rtol=1e-7)
 
@@ -62,13 +62,13 @@ def test_energy_is_preserved(scale: float, height: int, width: int) -> None:
     fine[0, height // 2 : -height // 2, width // 2 : -width // 2] = np.random.default_rng(0).uniform(
         0, 1, (1, height, width)
     )[0]
-    pair = simulate_pair(fine, scale, np.ones((1, 1)))
+    pair = simulate(fine, scale, np.ones((1, 1)))
     assert float(pair.hsi.sum()) * scale**2 == pytest.approx(float(fine.sum()), rel=5e-3)
 
 
 @pytest.mark.parametrize(("scale", "height", "width"), SCALES)
 def test_grids_are_exact(scale: float, height: int, width: int) -> None:
-    pair = simulate_pair(small_reference(4, height, width), scale, MEAN_OF_TWO)
+    pair = simulate(small_reference(4, height, width), scale, MEAN_OF_TWO)
     hsi, msi = grid_of(pair.hsi), grid_of(pair.msi)
     assert msi.transform == TRANSFORM
     assert hsi.transform is not None
@@ -83,13 +83,13 @@ def test_grids_are_exact(scale: float, height: int, width: int) -> None:
 def test_rotated_grid_keeps_its_corner() -> None:
     turned = Affine(20, 5, 1000, 5, -20, 2000)
     reference = make_cube(np.ones((1, 8, 8)), crs=32633, transform=turned)
-    pair = simulate_pair(reference, 4, np.ones((1, 1)))
+    pair = simulate(reference, 4, np.ones((1, 1)))
     assert grid_of(pair.hsi).transform == Affine(80, 20, 1000, 20, -80, 2000)
 
 
 def test_bands_keep_their_metadata() -> None:
     reference = small_reference(9).assign_coords(good=("band", np.arange(9) != 4))
-    pair = simulate_pair(reference, 4, "rgb+nir")
+    pair = simulate(reference, 4, "rgb+nir")
     for name in ("wavelength", "fwhm", "good", "band_name"):
         np.testing.assert_array_equal(pair.hsi[name].values, reference[name].values)
         np.testing.assert_array_equal(pair.reference[name].values, reference[name].values)
@@ -103,7 +103,7 @@ def test_stored_integers_become_physical_and_the_reference_stays_stored() -> Non
     stored = np.random.default_rng(1).integers(0, 10_000, (2, 10, 8)).astype(np.uint16)
     reference = make_cube(stored, scale=[1e-4, 2e-4], offset=[0.0, -0.1], nodata=65535)
     with pytest.warns(UserWarning, match="cropped from 10x8 to 8x8"):
-        pair = simulate_pair(reference, 4, np.eye(2))
+        pair = simulate(reference, 4, np.eye(2))
     np.testing.assert_allclose(pair.msi.values[1], stored[1, :8] * 2e-4 - 0.1, rtol=1e-6)
     assert pair.reference.dtype == np.uint16
     np.testing.assert_array_equal(pair.reference.values, stored[:, :8])
@@ -115,7 +115,7 @@ def test_stored_integers_become_physical_and_the_reference_stays_stored() -> Non
 def test_crop_keeps_the_upper_left_and_is_recorded() -> None:
     reference = small_reference(4, 37, 51)
     with pytest.warns(UserWarning, match="upper left") as said:
-        pair = simulate_pair(reference, 3.2, MEAN_OF_TWO)
+        pair = simulate(reference, 3.2, MEAN_OF_TWO)
     assert len(said) == 1
     assert pair.record.fine_size == (32, 48)
     assert pair.record.coarse_size == (10, 15)
@@ -129,7 +129,7 @@ def test_missing_pixels() -> None:
     reference.values[0, 2:4, 5] = np.nan
     reference.values[2, 10:, 20:] = np.nan
     weights = np.array([[0.5, 0.5, 0.0], [0.0, 0.0, 1.0]])
-    pair = simulate_pair(reference, 4, weights)
+    pair = simulate(reference, 4, weights)
     expected = np.stack([blurred(band, (6, 8), 4, 4, (0, 0)) for band in reference.values])
     assert np.isnan(expected).any() and not np.isnan(expected).all()
     np.testing.assert_allclose(pair.hsi.values, expected, rtol=2e-7)
@@ -141,7 +141,7 @@ def test_little_missing_weight_is_made_up_for() -> None:
     # One pixel of a 32 x 32 block weighs far less than 1 %: a constant image stays constant.
     values = np.full((1, 64, 64), 3.0)
     values[0, 10, 12] = np.nan
-    pair = simulate_pair(make_cube(values), 32, np.ones((1, 1)))
+    pair = simulate(make_cube(values), 32, np.ones((1, 1)))
     np.testing.assert_allclose(pair.hsi.values, 3.0, rtol=1e-6)
     assert np.isnan(pair.msi.values).sum() == 1
 
@@ -149,27 +149,27 @@ def test_little_missing_weight_is_made_up_for() -> None:
 @pytest.mark.parametrize("fill", [np.nan, np.inf])
 def test_all_missing_is_refused(fill: float) -> None:
     with pytest.raises(ValueRangeError, match="nodata"):
-        simulate_pair(np.full((2, 8, 8), fill), 4, np.eye(2))
+        simulate(np.full((2, 8, 8), fill), 4, np.eye(2))
 
 
 def test_small_windows_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     reference = small_reference(5, 96, 80)
     reference.values[1, 40:44, 30] = np.nan
-    whole = simulate_pair(reference, 3.2, np.eye(5), shift=(-7.3, 20.0))
-    monkeypatch.setattr(streaming_blur, "WINDOW_BYTES", 4 * 5 * 7 * 80)
-    monkeypatch.setattr(streaming_blur, "BLOCK_COLUMNS", 11)
-    parts = simulate_pair(reference, 3.2, np.eye(5), shift=(-7.3, 20.0))
+    whole = simulate(reference, 3.2, np.eye(5), shift=(-7.3, 20.0))
+    monkeypatch.setattr(streaming, "WINDOW_BYTES", 4 * 5 * 7 * 80)
+    monkeypatch.setattr(streaming, "BLOCK_COLUMNS", 11)
+    parts = simulate(reference, 3.2, np.eye(5), shift=(-7.3, 20.0))
     np.testing.assert_allclose(parts.hsi.values, whole.hsi.values, rtol=2e-7)
     np.testing.assert_array_equal(parts.msi.values, whole.msi.values)
 
 
 def test_windows_split_along_both_axes(monkeypatch: pytest.MonkeyPatch) -> None:
     reference = small_reference(3, 24, 64)
-    whole = simulate_pair(reference, 4, np.eye(3))
+    whole = simulate(reference, 4, np.eye(3))
     windows = [(slice(y, y + 5), slice(x, x + 17)) for y in range(0, 24, 5) for x in range(0, 64, 17)]
     cut = [(slice(r.start, min(r.stop, 24)), slice(c.start, min(c.stop, 64))) for r, c in windows]
-    monkeypatch.setattr(streaming_blur, "iterate_windows", lambda cube, size: iter(cut))
-    parts = simulate_pair(reference, 4, np.eye(3))
+    monkeypatch.setattr(streaming, "iterate_windows", lambda cube, size: iter(cut))
+    parts = simulate(reference, 4, np.eye(3))
     np.testing.assert_allclose(parts.hsi.values, whole.hsi.values, rtol=2e-7)
     np.testing.assert_array_equal(parts.msi.values, whole.msi.values)
 
@@ -177,8 +177,8 @@ def test_windows_split_along_both_axes(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("snr_db", [20.0, 35.0])
 def test_noise_has_the_level_asked_for(snr_db: float) -> None:
     reference = small_reference(3, 240, 240)
-    clean = simulate_pair(reference, 4, np.eye(3))
-    noisy = simulate_pair(reference, 4, np.eye(3), snr_hsi_db=snr_db, snr_msi_db=snr_db + 5)
+    clean = simulate(reference, 4, np.eye(3))
+    noisy = simulate(reference, 4, np.eye(3), snr_hsi_db=snr_db, snr_msi_db=snr_db + 5)
     for name, level in (("hsi", snr_db), ("msi", snr_db + 5)):
         signal, seen = getattr(clean, name).values.astype(np.float64), getattr(noisy, name).values
         for band in range(3):
@@ -193,7 +193,7 @@ def test_noise_is_reproducible_and_independent() -> None:
     reference = small_reference(3, 40, 40)
 
     def run(seed: int, **snr: float) -> tuple[np.ndarray, np.ndarray]:
-        pair = simulate_pair(reference, 2, np.eye(3), seed=seed, **snr)
+        pair = simulate(reference, 2, np.eye(3), seed=seed, **snr)
         return pair.hsi.values, pair.msi.values
 
     both, again, other = (run(seed, snr_hsi_db=20.0, snr_msi_db=20.0) for seed in (5, 5, 6))
@@ -210,21 +210,21 @@ def test_noise_is_reproducible_and_independent() -> None:
 def test_noise_leaves_missing_pixels_missing() -> None:
     reference = small_reference(2, 16, 16)
     reference.values[:, :8, :8] = np.nan
-    pair = simulate_pair(reference, 4, np.eye(2), snr_hsi_db=30, snr_msi_db=30)
+    pair = simulate(reference, 4, np.eye(2), snr_hsi_db=30, snr_msi_db=30)
     assert np.isnan(pair.msi.values[:, :8, :8]).all()
     assert np.isnan(pair.hsi.values[:, 0, 0]).all()
 
 
 def test_observation_rebuilds_the_operators_and_the_pair() -> None:
     reference = small_reference(9, 32, 48)
-    pair = simulate_pair(reference, 3.2, "rgb", psf_fwhm=3.0, shift=(0.25, -0.5), snr_hsi_db=30, seed=9)
+    pair = simulate(reference, 3.2, "rgb", psf_fwhm=3.0, shift=(0.25, -0.5), snr_hsi_db=30, seed=9)
     record = SimulationRecord.model_validate(json.loads(pair.record.model_dump_json()))
     assert record == pair.record
-    again = simulate_pair(reference, **record.simulation_arguments())
+    again = simulate(reference, **record.simulation_arguments())
     np.testing.assert_array_equal(again.hsi.values, pair.hsi.values)
     np.testing.assert_array_equal(again.msi.values, pair.msi.values)
     rows, columns = (psf_matrix(*record.axis_arguments(axis)).numpy() for axis in (0, 1))
-    clean = simulate_pair(reference, 3.2, "rgb", psf_fwhm=3.0, shift=(0.25, -0.5))
+    clean = simulate(reference, 3.2, "rgb", psf_fwhm=3.0, shift=(0.25, -0.5))
     np.testing.assert_allclose(rows @ reference.values @ columns.T, clean.hsi.values, rtol=2e-7)
 
 
@@ -238,14 +238,14 @@ def test_lazy_reference_is_read_in_windows(monkeypatch: pytest.MonkeyPatch) -> N
         largest = max(largest, values.shape[1] * values.shape[2])
         return values
 
-    monkeypatch.setattr(streaming_blur, "physical_values", watched)
-    monkeypatch.setattr(streaming_blur, "WINDOW_BYTES", 4 * 4 * 8 * 64)
-    simulate_pair(reference, 4, np.eye(4))
+    monkeypatch.setattr(streaming, "physical_values", watched)
+    monkeypatch.setattr(streaming, "WINDOW_BYTES", 4 * 4 * 8 * 64)
+    simulate(reference, 4, np.eye(4))
     assert 0 < largest <= 8 * 64
 
 
 def test_one_coarse_pixel() -> None:
-    pair = simulate_pair(small_reference(2, 4, 4), 4, np.eye(2))
+    pair = simulate(small_reference(2, 4, 4), 4, np.eye(2))
     assert pair.hsi.shape == (2, 1, 1)
 
 
@@ -261,7 +261,7 @@ def test_any_scale_keeps_range_and_extent(p: int, q: int, extra: tuple[int, int]
     scale = Fraction(max(p, q), q)
     reference = small_reference(2, scale.numerator * 2 + extra[0], scale.numerator * 3 + extra[1])
     shift = (part[0] * scale.numerator * 2, part[1] * scale.numerator * 3)
-    pair = simulate_pair(reference, scale, np.eye(2), shift=shift)
+    pair = simulate(reference, scale, np.eye(2), shift=shift)
     hsi, msi = grid_of(pair.hsi), grid_of(pair.msi)
     assert hsi.height * scale == msi.height and hsi.width * scale == msi.width
     assert reference.sizes["y"] - msi.height < scale.numerator
@@ -292,15 +292,15 @@ def test_any_scale_keeps_range_and_extent(p: int, q: int, extra: tuple[int, int]
 )
 def test_impossible_options(options: dict[str, object], words: str) -> None:
     with pytest.raises(OptionError) as error:
-        simulate_pair(small_reference(4, 24, 32), **({"scale": 4, "srf": MEAN_OF_TWO} | options))  # type: ignore[arg-type]
+        simulate(small_reference(4, 24, 32), **({"scale": 4, "srf": MEAN_OF_TWO} | options))  # type: ignore[arg-type]
     assert words in str(error.value)
 
 
 def test_nearby_scales_that_are_named_do_fit() -> None:
     reference = small_reference(4, 24, 32)
     with pytest.raises(OptionError) as error:
-        simulate_pair(reference, 5.7, MEAN_OF_TWO)
+        simulate(reference, 5.7, MEAN_OF_TWO)
     for near in str(error.value).rsplit(": ", 1)[1].split(", "):
         with pytest.warns(UserWarning, match="cropped"):
-            pair = simulate_pair(reference, near, MEAN_OF_TWO)
+            pair = simulate(reference, near, MEAN_OF_TWO)
         assert pair.record.scale == pytest.approx(5.7, abs=0.3)

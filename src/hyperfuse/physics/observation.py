@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from hyperfuse.errors import BandError, GridError
-from hyperfuse.physics.operators import SpatialOperator
-from hyperfuse.physics.psf import sigma_from_fwhm
+from hyperfuse.physics.operators import SpatialOperator, sigma_from_fwhm
 from hyperfuse.physics.resample import Placement
 
 

@@ -1,39 +1,151 @@
-"""The two linear operators of the observation model: hsi = A x (space) and msi = R x (spectrum).
+"""The linear operators of the observation model, hsi = A x (PSF, in space) and msi = R x (SRF, in the spectrum).
 
 Shapes: C bands, M msi bands, h w coarse, H W fine; any leading dimensions are a batch.
 
 A is separable, so blur-and-decimate is `rows @ image @ columns.T`, a Kronecker product of two small matrices, for any
-real scale, shift and border. Thin singular value decompositions of the two small matrices, rows = U S V', give every
-inverse of the large operator by a handful of matrix products: nothing is iterated and no Fourier transform (hence no
-integer scale, no periodic border) is needed.
+real scale, shift and border. Thin singular value decompositions of the two matrices give every inverse of A by a
+handful of matrix products: nothing is iterated, and no Fourier transform (hence no integer scale and no periodic
+border) is needed.
+
+`observe` applies both operators to a lazy cube. Windows come in strips of full width, top to bottom. A window is
+blurred along x at once; its rows, shorter by the scale, wait until a coarse row has all the fine rows it looks at, so
+that memory holds the outputs and a few windows, and every pixel of the reference is read once.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import groupby
 
+import numpy as np
 import torch
+import xarray as xr
+from numpy.typing import NDArray
+from scipy import sparse
 from torch import Tensor
 
-from hyperfuse.physics.psf import psf_matrix
+from hyperfuse.io.cube import iterate_windows, physical_values
+from hyperfuse.physics.resample import Crop, coarse_centres
+from hyperfuse.progress import progress
 
+FloatArray = NDArray[np.float64]
+
+FWHM_PER_SIGMA = 2.0 * math.sqrt(2.0 * math.log(2.0))
+TRUNCATION_SIGMAS = 4.0
+# Centres are sums of rounded numbers; a tap exactly at the truncation must not come and go with the last digit.
+CENTRE_ROUNDING = 1e-6
 # Singular values below this share of the largest are treated as zero by the pseudo-inverses.
 RELATIVE_RANK_TOLERANCE = 1e-6
+WINDOW_BYTES = 32 * 2**20
+BLOCK_COLUMNS = 256
+# A coarse pixel that sees more than this share of missing fine pixels is missing itself; below it, the rest stand in.
+TOLERATED_MISSING = 0.01
+
+
+def sigma_from_fwhm(fwhm: float) -> float:
+    """Standard deviation of a Gaussian of this full width at half maximum."""
+    return fwhm / FWHM_PER_SIGMA
+
+
+def psf_radius(sigma: float) -> int:
+    """Radius of the truncated PSF in whole fine pixels."""
+    return max(1, math.ceil(TRUNCATION_SIGMAS * sigma))
+
+
+def psf_taps(fine_size: int, coarse_size: int, scale: float, sigma: float, shift: float = 0.0) -> tuple[Tensor, Tensor]:
+    """Sample a Gaussian PSF around every coarse pixel along one axis.
+
+    Parameters
+    ----------
+    fine_size, coarse_size
+        Pixels along the axis.
+    scale
+        Fine pixels per coarse pixel, any real number.
+    sigma
+        Standard deviation of the PSF in fine pixels.
+    shift
+        In fine pixels; see `hyperfuse.physics.resample` for the pixel-centre convention.
+
+    Returns
+    -------
+    indices, weights
+        (coarse_size, taps) each: fine pixels, and weights that sum to 1. Beyond the border the image is mirrored (the
+        edge pixel is repeated), so the same fine pixel may occur in several taps of one row.
+    """
+    centres = coarse_centres(coarse_size, scale, shift)
+    radius = psf_radius(sigma)
+    positions = centres.round().long()[:, None] + torch.arange(-radius, radius + 1)
+    distances = positions - centres[:, None]
+    # A softmax of the exponent never divides by zero, however narrow the PSF. Where a centre lies between two pixels
+    # the taps extend half a pixel further on one side; truncating both at the same distance keeps them symmetric.
+    exponent = (-0.5 * (distances / sigma) ** 2).masked_fill(distances.abs() > radius + CENTRE_ROUNDING, -torch.inf)
+    folded = positions.remainder(2 * fine_size)
+    mirrored = torch.where(folded < fine_size, folded, 2 * fine_size - 1 - folded)
+    return mirrored, torch.softmax(exponent, dim=1)
+
+
+def psf_matrix(fine_size: int, coarse_size: int, scale: float, sigma: float, shift: float = 0.0) -> Tensor:
+    """Blur and decimate one axis, as a dense (coarse_size, fine_size) float64 matrix whose rows sum to 1.
+
+    Parameters are those of `psf_taps`.
+
+    Examples
+    --------
+    >>> matrix = psf_matrix(fine_size=6, coarse_size=2, scale=3, sigma=sigma_from_fwhm(3))
+    >>> matrix.shape, bool(torch.allclose(matrix.sum(1), torch.ones(2).double()))
+    (torch.Size([2, 6]), True)
+    >>> matrix.argmax(1).tolist()
+    [1, 4]
+    """
+    indices, weights = psf_taps(fine_size, coarse_size, scale, sigma, shift)
+    return torch.zeros(coarse_size, fine_size, dtype=torch.float64).scatter_add_(1, indices, weights)
 
 
 @dataclass(frozen=True)
 class ThinFactors:
-    """matrix = left @ diag(values) @ right.T, float64, with the numerically empty directions dropped."""
+    """matrix = left @ diag(values) @ right.T, float64, without the numerically empty directions."""
 
     left: Tensor
     values: Tensor
     right: Tensor
 
+    @classmethod
+    def of(cls, matrix: Tensor) -> ThinFactors:
+        left, values, right = torch.linalg.svd(matrix.double(), full_matrices=False)
+        kept = values > RELATIVE_RANK_TOLERANCE * values[0]
+        return cls(left[:, kept], values[kept], right[kept].T)
+
+    def inverse(self) -> Tensor:
+        return self.right / self.values @ self.left.T
+
 
 @dataclass(frozen=True)
 class SpatialOperator:
-    """Blur and decimate: (..., H, W) -> (..., h, w), as two float64 matrices, `rows` (h, H) and `columns` (w, W)."""
+    """Blur and decimate: A maps (..., H, W) to (..., h, w).
+
+    Parameters
+    ----------
+    rows, columns
+        (h, H) and (w, W) float64 matrices, one for each axis; `from_psf` makes them for a Gaussian PSF.
+
+    Examples
+    --------
+    >>> operator = SpatialOperator.from_psf((8, 12), (2, 3), scale=(4, 4), sigma=(1.7, 1.7))
+    >>> coarse = operator.apply(torch.ones(5, 8, 12))
+    >>> coarse.shape
+    torch.Size([5, 2, 3])
+    >>> fine = operator.pseudo_inverse(coarse)
+    >>> bool(torch.allclose(operator.apply(fine), coarse, atol=1e-5))
+    True
+
+    References
+    ----------
+    Q. Wei, N. Dobigeon, J.-Y. Tourneret, "Fast fusion of multi-band images based on solving a Sylvester equation",
+    IEEE Trans. Image Processing 24(11), 2015, inverts the same operator for integer scales and periodic borders.
+    """
 
     rows: Tensor
     columns: Tensor
@@ -47,7 +159,7 @@ class SpatialOperator:
         sigma: tuple[float, float],
         shift: tuple[float, float] = (0.0, 0.0),
     ) -> SpatialOperator:
-        """Gaussian point spread, everything given as (y, x) in fine pixels; see `point_spread.py` for the geometry."""
+        """Make the operator of a separable Gaussian PSF; all pairs are (y, x), lengths in fine pixels."""
         axes = zip(fine_size, coarse_size, scale, sigma, shift, strict=True)
         rows, columns = (psf_matrix(*axis) for axis in axes)
         return cls(rows, columns)
@@ -69,14 +181,11 @@ class SpatialOperator:
         return separable(self.rows.T, self.columns.T, coarse)
 
     def pseudo_inverse(self, coarse: Tensor) -> Tensor:
-        """A+ y, the smallest fine image whose coarse version is y."""
-        y, x = self.row_factors, self.column_factors
-        return separable(y.right / y.values @ y.left.T, x.right / x.values @ x.left.T, coarse)
+        """A+ y, the fine image of least norm whose coarse version is y."""
+        return separable(self.row_factors.inverse(), self.column_factors.inverse(), coarse)
 
     def damped_inverse(self, coarse: Tensor, weight: float | Tensor) -> Tensor:
-        """A' (A A' + weight)^-1 y: the pseudo-inverse where noise is `weight` times the signal; one weight, or one per
-        band.
-        """
+        """A' (A A' + weight)^-1 y, where noise is `weight` times the signal; one weight, or one per band."""
         y, x = self.row_factors, self.column_factors
         spectrum = y.values[:, None] * x.values[None, :]
         gain = spectrum / (spectrum**2 + _as_batch(weight))
@@ -84,62 +193,43 @@ class SpatialOperator:
         return separable(y.right, x.right, coefficients)
 
     def regularised_inverse(self, fine: Tensor, weight: float | Tensor) -> Tensor:
-        """(weight + A'A)^-1 x: (..., H, W) -> (..., H, W), through the h w directions that A can see."""
+        """(weight + A'A)^-1 x: (..., H, W) -> (..., H, W), through the h w directions outside the null space of A."""
         y, x = self.row_factors, self.column_factors
         energy = (y.values[:, None] * x.values[None, :]) ** 2
         weight = _as_batch(weight)
         correction = 1 / (energy + weight) - 1 / weight
-        seen = separable(y.right.T, x.right.T, fine) * correction.to(fine)
-        return fine / weight.to(fine) + separable(y.right, x.right, seen)
+        coefficients = separable(y.right.T, x.right.T, fine) * correction.to(fine)
+        return fine / weight.to(fine) + separable(y.right, x.right, coefficients)
 
     def mean_noise_gain(self) -> float:
-        """The share of the variance of white fine noise that survives the blur, averaged over coarse pixels."""
+        """Variance of white fine noise after the blur, relative to before, averaged over coarse pixels."""
         return float(self.rows.square().sum(1).mean() * self.columns.square().sum(1).mean())
 
     @cached_property
     def row_factors(self) -> ThinFactors:
-        return thin_factors(self.rows)
+        return ThinFactors.of(self.rows)
 
     @cached_property
     def column_factors(self) -> ThinFactors:
-        return thin_factors(self.columns)
-
-
-@dataclass(frozen=True)
-class SpectralOperator:
-    """The response: (..., C, H, W) -> (..., M, H, W), one (M, C) float64 matrix."""
-
-    srf: Tensor
-
-    def apply(self, cube: Tensor) -> Tensor:
-        return mix_bands(self.srf, cube)
-
-    def adjoint(self, msi: Tensor) -> Tensor:
-        return mix_bands(self.srf.T, msi)
-
-    def pseudo_inverse(self, msi: Tensor) -> Tensor:
-        """R+ z, the smallest spectra that the response turns into z."""
-        factors = thin_factors(self.srf)
-        return mix_bands(factors.right / factors.values @ factors.left.T, msi)
-
-
-def thin_factors(matrix: Tensor) -> ThinFactors:
-    left, values, right = torch.linalg.svd(matrix.double(), full_matrices=False)
-    kept = values > RELATIVE_RANK_TOLERANCE * values[0]
-    return ThinFactors(left[:, kept], values[kept], right[kept].T)
+        return ThinFactors.of(self.columns)
 
 
 def separable(rows: Tensor, columns: Tensor, image: Tensor) -> Tensor:
     """rows @ image @ columns.T over the last two axes, in the image's own precision, the cheaper product first."""
     rows, columns = rows.to(image), columns.to(image)
-    shrinks_first = rows.shape[0] * columns.shape[1] <= rows.shape[1] * columns.shape[0]
-    if shrinks_first:
+    if rows.shape[0] * columns.shape[1] <= rows.shape[1] * columns.shape[0]:
         return (rows @ image) @ columns.T
     return rows @ (image @ columns.T)
 
 
 def mix_bands(matrix: Tensor, cube: Tensor) -> Tensor:
-    """matrix (K, C) times the band axis of (..., C, H, W), as one matrix product."""
+    """Multiply the band axis of (..., C, H, W) by a matrix (K, C), such as an SRF.
+
+    Examples
+    --------
+    >>> mix_bands(torch.tensor([[0.5, 0.5]]), torch.tensor([1.0, 3.0])[:, None, None]).item()
+    2.0
+    """
     mixed = matrix.to(cube) @ cube.flatten(-2)
     return mixed.reshape(*mixed.shape[:-1], *cube.shape[-2:])
 
@@ -147,3 +237,130 @@ def mix_bands(matrix: Tensor, cube: Tensor) -> Tensor:
 def _as_batch(weight: float | Tensor) -> Tensor:
     """A weight per leading index (one number, or one per band, ...) with two axes for rows and columns appended."""
     return torch.as_tensor(weight, dtype=torch.float64)[..., None, None]
+
+
+@dataclass(frozen=True)
+class Taps:
+    """Blur and decimation along one axis: (coarse, fine) sparse weights, and the first and last fine pixel each coarse
+    one sees.
+    """
+
+    weights: sparse.csr_array
+    first: NDArray[np.int64]
+    last: NDArray[np.int64]
+
+
+def axis_taps(fine_size: int, coarse_size: int, scale: float, sigma: float, shift: float) -> Taps:
+    indices, weights = (tensor.numpy() for tensor in psf_taps(fine_size, coarse_size, scale, sigma, shift))
+    coarse = np.repeat(np.arange(coarse_size), indices.shape[1])
+    matrix = sparse.csr_array((weights.ravel(), (coarse, indices.ravel())), shape=(coarse_size, fine_size))
+    return Taps(matrix, indices.min(axis=1), indices.max(axis=1))
+
+
+def observe(
+    reference: xr.DataArray, crop: Crop, rows: Taps, columns: Taps, srf: FloatArray
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """The HSI (C, h, w) and the MSI (M, H, W) of a reference (C, H, W) in physical values, NaN where there is no data."""
+    bands = reference.sizes["band"]
+    hsi = np.empty((bands, *crop.coarse_size), dtype=np.float32)
+    msi = np.empty((srf.shape[0], *crop.fine_size), dtype=np.float32)
+    waiting = _WaitingRows(rows, bands, crop.coarse_size[1])
+    windows = list(iterate_windows(reference, WINDOW_BYTES))
+    with progress("Simulating", len(windows)) as advance:
+        for (start, stop), strip in groupby(windows, key=lambda window: (window[0].start, window[0].stop)):
+            values = np.zeros((bands, stop - start, crop.coarse_size[1]))
+            missing: FloatArray | None = None
+            for window_rows, window_columns in strip:
+                window = physical_values(reference, window_rows, window_columns, dtype=np.float64)
+                gaps = np.isnan(window)
+                has_gaps = bool(gaps.any())
+                if has_gaps:
+                    window[gaps] = 0.0
+                msi[:, window_rows, window_columns] = _mix_bands(window, gaps if has_gaps else None, srf)
+                _add_along_x(window, columns, window_columns.start, values)
+                if has_gaps:
+                    missing = np.zeros_like(values) if missing is None else missing
+                    _add_along_x(gaps.astype(np.float64), columns, window_columns.start, missing)
+                advance(1)
+            for coarse_row, image_row in waiting.add(values, missing):
+                hsi[:, coarse_row] = image_row
+    return hsi, msi
+
+
+def _mix_bands(window: FloatArray, gaps: NDArray[np.bool_] | None, srf: FloatArray) -> FloatArray:
+    """(C, r, c) -> (M, r, c); missing where a band with weight is missing."""
+    mixed: FloatArray = np.tensordot(srf, window, axes=1)
+    if gaps is not None:
+        for msi_band, weights in enumerate(srf):
+            mixed[msi_band][gaps[weights != 0].any(axis=0)] = np.nan
+    return mixed
+
+
+def _add_along_x(window: FloatArray, columns: Taps, start: int, strip: FloatArray) -> None:
+    """What a window (C, r, c) that starts at column `start` contributes to its strip (C, r, w)."""
+    # One dense product of a narrow block runs at the speed of the matrix library, several times faster than a sparse
+    # one.
+    for offset in range(0, window.shape[2], BLOCK_COLUMNS):
+        block = window[:, :, offset : offset + BLOCK_COLUMNS]
+        left, right = start + offset, start + offset + block.shape[2]
+        seen_by = np.flatnonzero((columns.first < right) & (columns.last >= left))
+        if seen_by.size:
+            coarse = slice(int(seen_by[0]), int(seen_by[-1]) + 1)
+            product = block.reshape(-1, block.shape[2]) @ columns.weights[coarse, left:right].toarray().T
+            strip[:, :, coarse] += product.reshape(*block.shape[:2], -1)
+
+
+def _along_y(weights: FloatArray, fine: FloatArray) -> FloatArray:
+    """(rows, r) and (C, r, w) -> (C, rows, w)."""
+    return np.moveaxis(np.tensordot(weights, fine, axes=(1, 1)), 0, 1)
+
+
+@dataclass
+class _WaitingRows:
+    """Fine rows, already coarse along x, until every coarse row that looks at them is done."""
+
+    taps: Taps
+    bands: int
+    width: int
+    start: int = 0
+    next_row: int = 0
+    values: FloatArray = field(init=False)
+    missing: FloatArray | None = None
+
+    def __post_init__(self) -> None:
+        self.values = np.zeros((self.bands, 0, self.width))
+
+    def add(self, values: FloatArray, missing: FloatArray | None) -> Iterator[tuple[slice, NDArray[np.float32]]]:
+        """Take the next fine rows; yields the coarse rows that are now complete, as a slice and (C, rows, w)."""
+        if missing is not None or self.missing is not None:
+            before = np.zeros_like(self.values) if self.missing is None else self.missing
+            self.missing = np.concatenate([before, np.zeros_like(values) if missing is None else missing], axis=1)
+        self.values = np.concatenate([self.values, values], axis=1)
+        end = self.start + self.values.shape[1]
+        ready = self.next_row
+        while ready < self.taps.last.size and self.taps.last[ready] < end:
+            ready += 1
+        if ready > self.next_row:
+            done = slice(self.next_row, ready)
+            yield done, self._finished(done, end)
+            self.next_row = ready
+            self._forget()
+
+    def _finished(self, done: slice, end: int) -> NDArray[np.float32]:
+        weights = self.taps.weights[done, self.start : end].toarray()
+        seen = _along_y(weights, self.values)
+        if self.missing is not None:
+            lost = _along_y(weights, self.missing)
+            with np.errstate(invalid="ignore", divide="ignore"):
+                seen = np.where(lost > TOLERATED_MISSING, np.nan, seen / (1 - lost))
+        image: NDArray[np.float32] = seen.astype(np.float32)
+        return image
+
+    def _forget(self) -> None:
+        still_needed = self.taps.first[self.next_row :].min(initial=self.start + self.values.shape[1])
+        drop = int(still_needed) - self.start
+        self.values = self.values[:, drop:].copy()
+        if self.missing is not None:
+            kept = self.missing[:, drop:]
+            self.missing = kept.copy() if kept.any() else None
+        self.start += drop

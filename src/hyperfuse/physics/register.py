@@ -30,8 +30,7 @@ from scipy.fft import irfft2, next_fast_len, rfft2
 from scipy.ndimage import gaussian_filter, maximum_filter
 from torch import Tensor
 
-from hyperfuse.physics.operators import separable
-from hyperfuse.physics.psf import psf_matrix
+from hyperfuse.physics.operators import psf_matrix, separable
 
 MOST_COMPONENTS = 16
 SEARCH_REACH = 1.5  # coarse pixels to each side

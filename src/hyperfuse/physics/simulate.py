@@ -28,9 +28,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from hyperfuse.errors import CubeFileError, OptionError, ValueRangeError
 from hyperfuse.io.cube import as_cube, make_cube, window_of
 from hyperfuse.io.grid import grid_of
-from hyperfuse.physics.blur import axis_taps, observe
 from hyperfuse.physics.noise import add_noise, noise_sigmas
-from hyperfuse.physics.psf import Crop, exact_scale, largest_crop, sigma_from_fwhm
+from hyperfuse.physics.operators import axis_taps, observe, sigma_from_fwhm
+from hyperfuse.physics.resample import Crop, exact_scale, largest_crop
 from hyperfuse.physics.srf import SRF, SRFSpec, srf_for
 
 NARROWEST_FWHM = 0.01
@@ -209,7 +209,7 @@ class Simulation:
     record: SimulationRecord
 
 
-def simulate_pair(
+def simulate(
     reference: xr.DataArray | NDArray[Any],
     scale: float | str | Fraction,
     srf: SRFSpec,

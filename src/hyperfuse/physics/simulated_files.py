@@ -12,14 +12,14 @@ from pathlib import Path
 from hyperfuse.errors import CubeWriteError
 from hyperfuse.io.atomic import ASIDE, make_work_folder, target_lock
 from hyperfuse.io.files import open_cube, write_cube
-from hyperfuse.physics.simulate import SimulationRecord, simulate_pair, write_simulation_record
+from hyperfuse.physics.simulate import SimulationRecord, simulate, write_simulation_record
 from hyperfuse.physics.srf import SRFSpec
 
 HSI_FILE, MSI_FILE, REFERENCE_FILE, OBSERVATION_FILE = "hsi.tif", "msi.tif", "reference.tif", "observation.json"
 OUTPUTS = (HSI_FILE, MSI_FILE, REFERENCE_FILE, OBSERVATION_FILE)
 
 
-def simulate(
+def simulate_files(
     reference_path: str | os.PathLike[str],
     out_dir: str | os.PathLike[str],
     scale: float | str | Fraction,
@@ -38,7 +38,7 @@ def simulate(
     folder = Path(out_dir)
     with appearing_together(folder, OUTPUTS, overwrite=overwrite) as workplace:
         reference = open_cube(reference_path, variable, band_axis)
-        pair = simulate_pair(reference, scale, srf, psf_fwhm, shift, snr_hsi_db, snr_msi_db, seed, skip_uncovered)
+        pair = simulate(reference, scale, srf, psf_fwhm, shift, snr_hsi_db, snr_msi_db, seed, skip_uncovered)
         record = pair.record.model_copy(update={"reference": Path(reference_path).name})
         write_cube(pair.hsi, workplace / HSI_FILE)
         write_cube(pair.msi, workplace / MSI_FILE)

@@ -181,7 +181,7 @@ def test_uncovered_bands_are_dropped_on_request() -> None:
     srf = find_srf("rgb+nir+swir", VISIBLE, skip_uncovered=True)
     assert srf.names == ("red", "green", "blue")
     assert srf.uncovered == ("nir", "swir1", "swir2")
-    with pytest.raises(BandError, match="choose another response"):
+    with pytest.raises(BandError, match="choose another SRF"):
         find_srf("rgb", np.arange(1000.0, 2000.0, 10.0), skip_uncovered=True)
 
 
@@ -258,7 +258,7 @@ def test_curve_that_reaches_beyond_the_hsi_is_cut_with_a_word(tmp_path: Path) ->
     path = tmp_path / "camera.csv"
     rows = [f"{nm},{1 if nm > 600 else 0},{1 if nm < 550 else 0.001},{1 if nm > 900 else 0}" for nm in range(400, 951)]
     path.write_text("\n".join(["wavelength_nm,infrared,blue,far", *rows]))
-    with pytest.warns(UserWarning, match=r"only a part of response band infrared \(73%\) of camera.csv"):
+    with pytest.warns(UserWarning, match=r"only a part of SRF band infrared \(73%\) of camera.csv"):
         srf = find_srf(f"{path}:infrared,blue", np.arange(400.0, 851.0, 10.0))
     assert srf.weights[0, 21:].all() and not srf.weights[0, :20].any()
     with pytest.raises(BandError, match="does not cover band far"):
@@ -290,7 +290,7 @@ def test_matrix_files(tmp_path: Path, suffix: str, transposed: bool) -> None:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ("", "empty response file"),
+        ("", "empty SRF file"),
         ("wavelength_nm,a\n500,1\n", "1 wavelengths"),
         ("wavelength_nm,a\n500,1\n500,2\n", "occurs twice"),
         ("wavelength_nm,a\n500,1\n510,x\n", "row 2"),
@@ -319,7 +319,7 @@ def test_files_that_are_not_what_they_say(tmp_path: Path) -> None:
         path.write_bytes(b"\xff\xfe\x00 no such thing")
         with pytest.raises(CubeFileError):
             find_srf(path, VISIBLE)
-        with pytest.raises(CubeFileError, match="no such response file"):
+        with pytest.raises(CubeFileError, match="no such SRF file"):
             find_srf(tmp_path / f"absent{suffix}", VISIBLE)
     np.savez(tmp_path / "two.npz", a=np.ones((2, 31)), b=np.ones((3, 31)))
     with pytest.raises(CubeFileError, match=r"a \(2, 31\), b \(3, 31\)"):
