@@ -12,16 +12,15 @@ import numpy as np
 import pytest
 from affine import Affine
 
-from hyperfuse import evaluate, fuse, fuse_files, make_cube, open_cube, simulate_pair, write_cube
+from hyperfuse import evaluate, fuse, make_cube, open_cube, report, simulate, write_cube
 from hyperfuse.cli.app import run
 from hyperfuse.errors import BandError, CubeWriteError, GridError, OptionError
-from hyperfuse.io.lazy import lazy_variable
-from hyperfuse.models.baselines.mimo_sst import MimoSst, MimoSstConfig
+from hyperfuse.io.cube import lazy_variable
+from hyperfuse.models.baselines.mimo_sst import MIMOSST, MIMOSSTConfig
 from hyperfuse.reporting import examine as examined_part
-from hyperfuse.reporting.examine import examine, recorded_choices
-from hyperfuse.reporting.page_parts import DASH, Line, highest_square, line_chart, thinned
-from hyperfuse.reporting.report import InputFile, write_quality_report
-from hyperfuse.reporting.sentences import score_groups
+from hyperfuse.reporting.examine import examine, read_record
+from hyperfuse.reporting.report import DASH, InputFile, Line, line_chart, render_page, thinned
+from hyperfuse.reporting.style import highest_square
 
 VOID = {"meta", "img", "br", "line", "path"}
 
@@ -40,12 +39,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         values.astype(np.float32), wavelength_nm=wavelength, crs=32633, transform=Affine(10, 0, 5e5, 0, -10, 5e6)
     )
     folder = tmp_path_factory.mktemp("report")
-    pair = simulate_pair(scene, 4, "rgb+nir")
+    pair = simulate(scene, 4, "rgb+nir")
     for name, cube in (("hsi", pair.hsi), ("msi", pair.msi), ("reference", pair.reference)):
         write_cube(cube, folder / f"{name}.tif")
-    fuse_files(
-        folder / "hsi.tif", folder / "msi.tif", folder / "fused.tif", method="gsa", psf_fwhm=4.0, shift=(0.0, 0.0)
-    )
+    fuse(folder / "hsi.tif", folder / "msi.tif", folder / "fused.tif", method="gsa", psf_fwhm=4.0, shift=(0.0, 0.0))
     return folder
 
 
@@ -90,7 +87,7 @@ def figures(page: Path) -> dict:
 
 def test_a_page_with_a_reference(folder: Path, tmp_path: Path) -> None:
     page = tmp_path / "report.html"
-    write_quality_report(
+    report(
         folder / "fused.tif", page, hsi=folder / "hsi.tif", msi=folder / "msi.tif", reference=folder / "reference.tif"
     )
     found = outline(page)
@@ -104,13 +101,13 @@ def test_a_page_with_a_reference(folder: Path, tmp_path: Path) -> None:
     wanted = evaluate(open_cube(folder / "fused.tif"), open_cube(folder / "reference.tif"), scale=4)
     assert scores["reference"]["psnr_db"] == pytest.approx(wanted.psnr_db)
     assert scores["reference"]["ergas"] == pytest.approx(wanted.ergas)
-    assert scores["once_more"]["fused_by"] == "gsa"
-    assert scores["once_more"]["scores"]["psnr_db"] > scores["once_more"]["scores"]["bicubic_psnr_db"]
+    assert scores["reduced_resolution"]["fused_by"] == "gsa"
+    assert scores["reduced_resolution"]["scores"]["psnr_db"] > scores["reduced_resolution"]["scores"]["bicubic_psnr_db"]
     assert scores["consistency"]["hsi"]["relative"] < 0.02
     assert 0.5 < scores["without_reference"]["hqnr"] < 1
     text = page.read_text(encoding="utf-8")
     assert f"{wanted.psnr_db:.2f} dB" in text
-    assert 'point spread, FWHM</th><td class="text">4 x 4 fine pixels' in text
+    assert 'PSF, FWHM</th><td class="text">4 x 4 fine pixels' in text
 
 
 def test_the_command_without_a_reference(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -128,7 +125,7 @@ def test_the_command_without_a_reference(folder: Path, tmp_path: Path, capsys: p
     printed = json.loads(capsys.readouterr().out)
     assert printed == figures(page)
     assert printed["reference"] is None
-    assert printed["once_more"]["fused_by"] == "bicubic"
+    assert printed["reduced_resolution"]["fused_by"] == "bicubic"
     assert run(["-q", "report", *inputs]) == 2
     assert "exists already" in capsys.readouterr().err
     assert run(["-q", "report", *inputs, "--overwrite"]) == 0
@@ -159,31 +156,31 @@ def test_fuse_writes_it_too(folder: Path, tmp_path: Path, capsys: pytest.Capture
 
 
 def test_a_network_is_judged_where_its_weights_are_at_hand(folder: Path, tmp_path: Path) -> None:
-    MimoSst(MimoSstConfig(bands=12, msi_bands=4, width=4)).save_pretrained(tmp_path / "weights")
+    MIMOSST(MIMOSSTConfig(bands=12, msi_bands=4, width=4)).save_pretrained(tmp_path / "weights")
     files = {"hsi": folder / "hsi.tif", "msi": folder / "msi.tif"}
     fused = fuse(open_cube(files["hsi"]), open_cube(files["msi"]), weights=tmp_path / "weights", estimate=False)
     write_cube(fused, tmp_path / "fused.tif")
     write_cube(fused.isel(band=slice(0, 7)), tmp_path / "few.tif")
     page = tmp_path / "report.html"
-    findings = write_quality_report(tmp_path / "fused.tif", page, **files)
+    findings = report(tmp_path / "fused.tif", page, **files)
     assert "give its folder with --weights" in findings.reduced_resolution.why_not
-    findings = write_quality_report(tmp_path / "fused.tif", page, **files, weights=tmp_path / "weights", overwrite=True)
+    findings = report(tmp_path / "fused.tif", page, **files, weights=tmp_path / "weights", overwrite=True)
     assert findings.reduced_resolution.scores is not None
-    findings = write_quality_report(tmp_path / "few.tif", page, **files, weights=tmp_path / "weights", overwrite=True)
-    assert "does not take the bands that are left: 7 hsi bands" in findings.reduced_resolution.why_not
-    MimoSst(MimoSstConfig(bands=12, msi_bands=4, width=4)).save_pretrained(tmp_path / "other")
+    findings = report(tmp_path / "few.tif", page, **files, weights=tmp_path / "weights", overwrite=True)
+    assert "does not fit the remaining bands: 7 hsi bands" in findings.reduced_resolution.why_not
+    MIMOSST(MIMOSSTConfig(bands=12, msi_bands=4, width=4)).save_pretrained(tmp_path / "other")
     with pytest.raises(OptionError, match="the weights that fused it"):
-        write_quality_report(tmp_path / "fused.tif", page, **files, weights=tmp_path / "other", overwrite=True)
+        report(tmp_path / "fused.tif", page, **files, weights=tmp_path / "other", overwrite=True)
 
 
 def test_a_large_scene_is_judged_by_a_part_of_it(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(examined_part, "LARGEST_SIDE", 64)
     page = tmp_path / "report.html"
-    findings = write_quality_report(
+    findings = report(
         folder / "fused.tif", page, hsi=folder / "hsi.tif", msi=folder / "msi.tif", reference=folder / "reference.tif"
     )
     assert not findings.part.is_everything
-    assert findings.part.fused_values.shape[1:] <= (64, 64)
+    assert findings.part.fused_values.shape[1:] == (64, 64)
     assert "Scores and maps are of rows 16 to 79" in page.read_text()
     # The part's HSI pixels are those of its own ground.
     assert findings.consistency.with_hsi.relative < 0.02
@@ -209,8 +206,8 @@ def test_of_a_scene_larger_than_memory_only_the_part_is_read(monkeypatch: pytest
     sizes = {"fused": (8, 40_000, 40_000), "msi": (3, 40_000, 40_000), "hsi": (8, 10_000, 10_000)}
     readers = {name: CountedWaves(shape, 40_000 / shape[1]) for name, shape in sizes.items()}
     cubes = {name: make_cube(lazy_variable(reader)) for name, reader in readers.items()}
-    cubes["fused"].attrs["hyperfuse_options"] = "estimate=False"
-    part = examine(**cubes, chosen=recorded_choices(cubes["fused"]))
+    cubes["fused"].attrs["hyperfuse_options"] = json.dumps({"estimate": False})
+    part = examine(**cubes, recorded=read_record(cubes["fused"]))
     assert part.fused_values.shape == (8, 64, 64)
     assert (part.rows, part.columns) == (slice(19968, 20032), slice(19968, 20032))
     assert part.hsi_values.shape == (8, 16, 16)
@@ -224,13 +221,14 @@ def test_images_without_georeference_cover_the_same_ground(folder: Path, tmp_pat
         np.save(tmp_path / f"{name}.npy", open_cube(folder / f"{name}.tif").values)
     page = tmp_path / "report.html"
     files = {name: InputFile(tmp_path / f"{name}.npy", band_axis=0) for name in ("hsi", "msi")}
-    findings = write_quality_report(InputFile(tmp_path / "fused.npy", band_axis=0), page, **files)
+    findings = report(InputFile(tmp_path / "fused.npy", band_axis=0), page, **files)
     assert findings.consistency.with_hsi.relative < 0.05
     assert findings.reduced_resolution.scores is None
-    assert "does not say what fused it" in page.read_text()
-    assert "no block is whole" not in page.read_text()
+    assert "does not record what fused it" in page.read_text()
+    assert "no block is complete" not in page.read_text()
     without_blocks = replace(findings.without_reference, khan_distortion=None, hqnr=None)
-    assert "no block is whole" in score_groups(replace(findings, without_reference=without_blocks))[-1].introduction
+    without_index = render_page(replace(findings, without_reference=without_blocks), {}, {"fused": "fused.npy"})
+    assert "no block is complete" in without_index
 
 
 def test_nothing_of_a_file_s_name_or_record_becomes_markup(folder: Path, tmp_path: Path) -> None:
@@ -239,10 +237,10 @@ def test_nothing_of_a_file_s_name_or_record_becomes_markup(folder: Path, tmp_pat
     name = "<b>&'fused.nc"
     write_cube(cube, tmp_path / name)
     page = tmp_path / "report.html"
-    write_quality_report(tmp_path / name, page, hsi=folder / "hsi.tif", msi=folder / "msi.tif")
+    report(tmp_path / name, page, hsi=folder / "hsi.tif", msi=folder / "msi.tif")
     found = outline(page)
     assert all(address.startswith(("data:", "#")) for address in found.addresses)
-    assert "which this version does not know" in page.read_text()
+    assert "is unknown to this version" in page.read_text()
 
 
 def test_what_does_not_belong_together_is_refused_and_nothing_written(folder: Path, tmp_path: Path) -> None:
@@ -250,34 +248,34 @@ def test_what_does_not_belong_together_is_refused_and_nothing_written(folder: Pa
     fused = open_cube(folder / "fused.tif").load()
     np.save(tmp_path / "few.npy", fused.values[:5])
     with pytest.raises(BandError, match="the HSI that it was made from"):
-        write_quality_report(tmp_path / "few.npy", page, **files)
+        report(tmp_path / "few.npy", page, **files)
     with pytest.raises(GridError, match="not the MSI's"):
-        write_quality_report(folder / "hsi.tif", page, **files)
+        report(folder / "hsi.tif", page, **files)
     with pytest.raises(GridError, match="expected the same size"):
-        write_quality_report(folder / "fused.tif", page, **files, reference=folder / "hsi.tif")
+        report(folder / "fused.tif", page, **files, reference=folder / "hsi.tif")
     with pytest.raises(OptionError, match="one of the two"):
-        write_quality_report(folder / "fused.tif", page, **files, method="gsa", weights="somewhere")
+        report(folder / "fused.tif", page, **files, method="gsa", weights="somewhere")
     with pytest.raises(OptionError, match="magic"):
-        write_quality_report(folder / "fused.tif", page, **files, method="magic")
+        report(folder / "fused.tif", page, **files, method="magic")
     with pytest.raises(OptionError, match=r"ends with \.html"):
-        write_quality_report(folder / "fused.tif", tmp_path / "report.pdf", **files)
+        report(folder / "fused.tif", tmp_path / "report.pdf", **files)
     with pytest.raises(CubeWriteError, match="mkdir -p"):
-        write_quality_report(folder / "fused.tif", tmp_path / "nowhere/report.html", **files)
+        report(folder / "fused.tif", tmp_path / "nowhere/report.html", **files)
     assert [path.name for path in tmp_path.iterdir()] == ["few.npy"]
 
 
 def test_the_record_is_read_back() -> None:
     cube = make_cube(np.zeros((1, 2, 2)))
     cube.attrs["hyperfuse_method"] = "gsa"
-    cube.attrs["hyperfuse_options"] = (
-        "estimate=False psf_fwhm=4.5 shift=(0.5, -1.0) trust=hsi response=a b.csv consistency=True"
-    )
-    found = recorded_choices(cube)
-    assert (found.method, found.estimate, found.psf_fwhm, found.shift) == ("gsa", False, 4.5, (0.5, -1.0))
-    assert (found.trusts_hsi, found.srf, found.consistency, found.local_shift) == (True, "a b.csv", True, False)
-    cube.attrs["hyperfuse_options"] = "psf_fwhm=__import__('os') shift=(1,2,3)"
-    found = recorded_choices(cube)
-    assert (found.psf_fwhm, found.shift) == (None, None)
+    options = {"estimate": False, "psf_fwhm": 4.5, "shift": [0.5, -1.0], "trust": "hsi", "srf": "a b.csv"}
+    cube.attrs["hyperfuse_options"] = json.dumps({**options, "consistency": True, "of another version": 1})
+    found = read_record(cube)
+    config = found.config
+    assert (found.method, config.estimate, config.psf_fwhm, config.shift) == ("gsa", False, 4.5, (0.5, -1.0))
+    assert (config.trust, config.srf, config.consistency, config.local_shift) == ("hsi", "a b.csv", True, False)
+    for damaged in ("psf_fwhm=__import__('os')", json.dumps({"shift": [1, 2, 3]}), "[]"):
+        cube.attrs["hyperfuse_options"] = damaged
+        assert (read_record(cube).config.psf_fwhm, read_record(cube).config.shift) == (None, None)
 
 
 def test_squares_and_thinning() -> None:
@@ -298,7 +296,7 @@ def test_one_band_has_no_angles_and_can_still_be_seen(folder: Path, tmp_path: Pa
         write_cube(open_cube(folder / f"{name}.tif").isel(band=[0]), tmp_path / f"{name}.tif")
     page = tmp_path / "report.html"
     pair = {name: tmp_path / f"{name}.tif" for name in ("hsi", "msi", "reference")}
-    write_quality_report(tmp_path / "fused.tif", page, **pair, method="bicubic")
+    report(tmp_path / "fused.tif", page, **pair, method="bicubic")
     outline(page)
     text = page.read_text(encoding="utf-8")
     assert "80 x 96 pixels, 1 band, scale 4." in text and "1 bands" not in text
@@ -308,11 +306,8 @@ def test_one_band_has_no_angles_and_can_still_be_seen(folder: Path, tmp_path: Pa
 
 def test_ticks_are_told_apart() -> None:
     along = np.array([1.0])
-    chart = line_chart(
-        [Line(str(height), "fused", along, np.array([height])) for height in (34561.2, 34563.1)],
-        title="",
-        along="band",
-        upwards="",
-    )
-    labels = re.findall(r'class="tick"[^>]*>([^<]*)<', chart)
-    assert labels[-1] == "1" and "34561.6" in labels and len(set(labels)) == len(labels)
+    lines = [Line(str(height), "fused", along, np.array([height])) for height in (34561.2, 34563.1)]
+    chart = line_chart(lines, "", "band", "")
+    assert [label for _, label in chart.columns] == ["1"]
+    labels = [label for _, label in chart.rows]
+    assert "34561.6" in labels and len(set(labels)) == len(labels)

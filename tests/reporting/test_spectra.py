@@ -8,7 +8,8 @@ from tests.reporting.reporting_scenes import WAVELENGTH_NM, make_reference
 
 from hyperfuse.errors import ValueRangeError
 from hyperfuse.io.cube import make_cube
-from hyperfuse.reporting.spectra import broken_line, distinct_pixels, spectral_axis
+from hyperfuse.reporting.colour import distinct_pixels
+from hyperfuse.reporting.style import broken_line, spectral_axis
 
 
 def test_one_pixel_of_each_surface_from_dark_to_bright() -> None:
@@ -53,7 +54,7 @@ def test_pixels_of_large_scenes_come_from_their_middle() -> None:
 def test_lines_break_at_gaps_and_bad_bands() -> None:
     good = np.ones(WAVELENGTH_NM.size, bool)
     good[5] = False
-    along, heights = broken_line(WAVELENGTH_NM, np.ones(WAVELENGTH_NM.size), good)
+    along, heights = broken_line(WAVELENGTH_NM, np.where(good, 1.0, np.nan))
     assert along.size == WAVELENGTH_NM.size + 2
     interrupted = along[np.isnan(heights)]
     assert interrupted.tolist() == [WAVELENGTH_NM[5], (1300 + 1460) / 2, (1780 + 1980) / 2]
@@ -61,14 +62,14 @@ def test_lines_break_at_gaps_and_bad_bands() -> None:
 
 def test_lines_follow_wavelength_where_detectors_overlap() -> None:
     positions = np.array([400.0, 500.0, 600.0, 450.0, 550.0])
-    along, heights = broken_line(positions, positions * 2, np.ones(5, bool))
+    along, heights = broken_line(positions, positions * 2)
     assert along.tolist() == [400, 450, 500, 550, 600]
     assert heights.tolist() == [800, 900, 1000, 1100, 1200]
 
 
 @pytest.mark.parametrize("positions", [[500.0], [500.0, 900.0], [500.0, 500.0, 500.0]])
 def test_lines_of_few_bands_are_left_whole(positions: list[float]) -> None:
-    along, heights = broken_line(np.array(positions), np.ones(len(positions)), np.ones(len(positions), bool))
+    along, heights = broken_line(np.array(positions), np.ones(len(positions)))
     assert along.tolist() == positions and np.isfinite(heights).all()
 
 

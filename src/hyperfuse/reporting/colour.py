@@ -1,37 +1,34 @@
-"""Where the parts of the fusion figure lie: planned in inches, given in the figure's own units (0 to 1, from the lower
-left).
+"""Colour composites, error maps and representative pixels of cubes.
 
-What a cube looks like: red, green and blue from the bands nearest to them, stretched from dark to bright.
-
-Shapes: composite (y, x, 3) uint8; limits (3, 2), the values that become black and full colour for red, green, blue.
-
-Where a fused image is wrong: the root mean square error over bands, pixel by pixel.
+Shapes: composite (y, x, 3) uint8; limits (3, 2), the values shown as black and as full red, green, blue.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import warnings
 
 import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
+from scipy.cluster.vq import kmeans2
+from scipy.spatial.distance import cdist
 
+from hyperfuse.errors import ValueRangeError
 from hyperfuse.io.cube import as_cube, iterate_windows, physical_values
 from hyperfuse.metrics.evaluation import WINDOW_BYTES
-from hyperfuse.metrics.pairing import blank_incomparable, plan_comparison
+from hyperfuse.metrics.pairing import Floats, blank_incomparable, plan_comparison
 
 RED_GREEN_BLUE_NM = (650.0, 550.0, 470.0)
-# A band further than this from a colour does not show it; then position in the spectrum says more than wavelength.
+# A band further than this from a colour does not show it; then bands are chosen by position.
 FAR_NM = 100.0
 PERCENTILES = (2.0, 98.0)
 NO_DATA = 255
 
 
 def composite_bands(cube: xr.DataArray) -> tuple[int, int, int]:
-    """The bands shown as red, green and blue: the good ones nearest to 650, 550 and 470 nm, else those at 3/4, 1/2 and
-    1/4.
+    """Choose the bands shown as red, green and blue: the good ones nearest to 650, 550 and 470 nm.
 
-    Else: where wavelengths are unknown, or no three bands lie near the three colours.
+    Where wavelengths are unknown, or no three bands lie near the three colours, those at 3/4, 1/2 and 1/4.
     """
     cube = as_cube(cube)
     good = np.flatnonzero(cube["good"].values)
@@ -49,7 +46,7 @@ def composite_bands(cube: xr.DataArray) -> tuple[int, int, int]:
 
 
 def stretch_limits(cube: xr.DataArray, every: int = 1) -> NDArray[np.float64]:
-    """The 2nd and 98th percentile of each of the three bands, to be shared between images that shall look alike."""
+    """Return the 2nd and 98th percentile of each of the three bands; images drawn with the same limits compare."""
     limits = np.empty((3, 2))
     for colour, plane in enumerate(_planes(cube, every)):
         seen = plane[np.isfinite(plane)]
@@ -60,7 +57,7 @@ def stretch_limits(cube: xr.DataArray, every: int = 1) -> NDArray[np.float64]:
 def colour_composite(
     cube: xr.DataArray, limits: NDArray[np.float64] | None = None, every: int = 1
 ) -> NDArray[np.uint8]:
-    """A picture of the cube, of every n-th pixel; white where there is no data."""
+    """Draw every n-th pixel of a cube in true or nearest colours; white where there is no data."""
     planes = _planes(cube, every)
     low, high = (stretch_limits(cube, every) if limits is None else limits).T.reshape(2, 3, 1, 1)
     span = np.where(high > low, high - low, 1.0)
@@ -73,12 +70,12 @@ def colour_composite(
 def _planes(cube: xr.DataArray, every: int) -> NDArray[np.float64]:
     cube = as_cube(cube)
     step = slice(None, None, every)
-    # One by one: a band may serve for two colours, and a reader may want its bands in order.
+    # One by one: a band may serve for two colours, and some readers need bands in order.
     return np.stack([physical_values(cube, step, step, [band], np.float64)[0] for band in composite_bands(cube)])
 
 
 def error_map(fused: xr.DataArray, reference: xr.DataArray, max_bytes: int = WINDOW_BYTES) -> NDArray[np.float64]:
-    """RMSE over the bands good in both and valid at that pixel, (y, x); NaN where there are none."""
+    """Compute the RMSE of each pixel over the bands good in both, (y, x); NaN where none is valid."""
     comparison = plan_comparison(fused, reference, scale=None, peak=1.0, max_bytes=max_bytes)
     errors = np.full(comparison.reference.shape[1:], np.nan)
     for rows, columns in iterate_windows(comparison.reference, max_bytes):
@@ -91,92 +88,67 @@ def error_map(fused: xr.DataArray, reference: xr.DataArray, max_bytes: int = WIN
     return errors
 
 
-DOTS_PER_INCH = 120
-WIDTH = 1600 / DOTS_PER_INCH
-MARGIN = 0.25
-GUTTER = 0.18
-HEADING = 0.32
-TITLE = 0.45
-COLOUR_BAR, COLOUR_BAR_LABELS = 0.16, 0.5
-TALLEST_IMAGE, NARROWEST_IMAGE = 4.2, 1.8
-FLATTEST_ASPECT = 0.1
-ERROR_MAPS_PER_ROW = 6
-SPECTRUM_HEIGHT, SPECTRUM_LABELS, SPECTRUM_AXIS = 2.1, 0.6, 0.5
-LEGEND_ROW, LEGEND_MARGIN = 0.25, 0.15
-LEGEND_ENTRIES_PER_ROW = 10
-COMPOSITES = 4
-
-Frame = tuple[float, float, float, float]
+# Pixels are chosen from the middle of large scenes, away from the edges, among at most this many per axis.
+LARGEST_SIDE = 512
+EDGE = 1 / 16
+CANDIDATES_PER_SIDE = 64
+CLUSTER_ROUNDS = 20
+TYPICAL = 12
 
 
-@dataclass(frozen=True)
-class FigureLayout:
-    """Frames are (left, bottom, width, height)."""
-
-    size: tuple[float, float]
-    title: tuple[float, float]
-    composites: list[Frame]
-    error_maps: list[Frame]
-    colour_bar: Frame
-    spectra: list[Frame]
-    legend: tuple[float, float]
+def distinct_pixels(cube: xr.DataArray, count: int = 4) -> list[tuple[int, int]]:
+    """Find (row, column) of up to `count` typical pixels of different surfaces, from dark to bright."""
+    positions, spectra = _candidates(as_cube(cube))
+    level = np.linalg.norm(spectra, axis=1)
+    # Between Euclidean distance, which is dominated by brightness, and the angle, dominated by noise in dark spectra.
+    features = spectra / np.sqrt(np.where(level > 0, level, 1.0))[:, None]
+    chosen = _cluster_representatives(features, positions, _farthest_first(features, count))
+    return [(int(row), int(column)) for row, column in positions[sorted(chosen, key=lambda pixel: float(level[pixel]))]]
 
 
-def plan_layout(image_shape: tuple[int, ...], methods: int, spectra: int) -> FigureLayout:
-    """Rows from top to bottom: title, composites, as many rows of error maps as needed, spectra, legend."""
-    aspect = max(image_shape[0] / image_shape[1], FLATTEST_ASPECT)
-    maps_per_row = _maps_per_row(methods)
-    map_rows = -(-methods // maps_per_row)
-    width, tall = _image_size(WIDTH - 2 * MARGIN, COMPOSITES, aspect)
-    map_width, map_tall = _image_size(
-        WIDTH - 2 * MARGIN - COLOUR_BAR - COLOUR_BAR_LABELS, max(maps_per_row, COMPOSITES), aspect
-    )
-    maps_top = TITLE + HEADING + tall + GUTTER + HEADING
-    maps_bottom = maps_top + map_rows * map_tall + (map_rows - 1) * (GUTTER + HEADING)
-    spectra_top = maps_bottom + GUTTER + HEADING
-    legend_top = spectra_top + SPECTRUM_HEIGHT + SPECTRUM_AXIS
-    legend_height = -(-(methods + 1) // LEGEND_ENTRIES_PER_ROW) * LEGEND_ROW + LEGEND_MARGIN
-    height = legend_top + legend_height
-
-    def frame(left: float, top: float, wide: float, high: float) -> Frame:
-        return left / WIDTH, 1 - (top + high) / height, wide / WIDTH, high / height
-
-    maps = [
-        frame(
-            MARGIN + (k % maps_per_row) * (map_width + GUTTER),
-            maps_top + (k // maps_per_row) * (map_tall + GUTTER + HEADING),
-            map_width,
-            map_tall,
+def _candidates(cube: xr.DataArray) -> tuple[NDArray[np.int64], Floats]:
+    """Positions (pixel, 2) and spectra (pixel, band) of a regular sample of pixels valid in all usable bands."""
+    good = np.flatnonzero(cube["good"].values)
+    (row0, rows), (column0, columns) = (_middle(cube.sizes[axis]) for axis in ("y", "x"))
+    values = physical_values(cube, rows, columns, good, np.float64)
+    every_row, every_column = (max(1, -(-size // CANDIDATES_PER_SIDE)) for size in values.shape[1:])
+    values = values[:, every_row // 2 :: every_row, every_column // 2 :: every_column]
+    values = values[np.isfinite(values).any(axis=(1, 2))]
+    usable = np.argwhere(np.isfinite(values).all(axis=0)) if len(values) else np.empty((0, 2), np.int64)
+    if len(usable) == 0:
+        raise ValueRangeError(
+            "no pixel has data in all good bands", "some whole spectra to show", "check nodata with `hyperfuse info`"
         )
-        for k in range(methods)
-    ]
-    bar_left = MARGIN + maps_per_row * (map_width + GUTTER)
-    spectrum_width = (WIDTH - 2 * MARGIN) / spectra - SPECTRUM_LABELS
-    return FigureLayout(
-        size=(WIDTH, height),
-        title=(MARGIN / WIDTH, 1 - TITLE / 2 / height),
-        composites=[frame(MARGIN + k * (width + GUTTER), TITLE + HEADING, width, tall) for k in range(COMPOSITES)],
-        error_maps=maps,
-        colour_bar=frame(bar_left, maps_top, COLOUR_BAR, maps_bottom - maps_top),
-        spectra=[
-            frame(
-                MARGIN + SPECTRUM_LABELS + k * (spectrum_width + SPECTRUM_LABELS),
-                spectra_top,
-                spectrum_width,
-                SPECTRUM_HEIGHT,
-            )
-            for k in range(spectra)
-        ],
-        legend=(0.5, 1 - (legend_top + legend_height / 2) / height),
-    )
+    positions = usable * (every_row, every_column) + (every_row // 2 + row0, every_column // 2 + column0)
+    return positions, values[:, usable[:, 0], usable[:, 1]].T
 
 
-def _maps_per_row(methods: int) -> int:
-    """Rows of equal length as far as possible."""
-    rows = -(-methods // ERROR_MAPS_PER_ROW)
-    return -(-methods // rows)
+def _middle(size: int) -> tuple[int, slice]:
+    start = max(int(size * EDGE), (size - LARGEST_SIDE) // 2)
+    return start, slice(start, size - start)
 
 
-def _image_size(room: float, images: int, aspect: float) -> tuple[float, float]:
-    width = min((room - (images - 1) * GUTTER) / images, max(TALLEST_IMAGE / aspect, NARROWEST_IMAGE))
-    return width, width * aspect
+def _farthest_first(features: Floats, count: int) -> list[int]:
+    """Indices of samples far apart: each is the one farthest from those chosen before it."""
+    chosen = [int(np.linalg.norm(features - features.mean(axis=0), axis=1).argmin())]
+    distance = np.linalg.norm(features - features[chosen[0]], axis=1)
+    while len(chosen) < count and distance.max() > 0:
+        chosen.append(int(distance.argmax()))
+        distance = np.minimum(distance, np.linalg.norm(features - features[chosen[-1]], axis=1))
+    return chosen
+
+
+def _cluster_representatives(features: Floats, positions: NDArray[np.int64], seeds: list[int]) -> list[int]:
+    """One sample per k-means cluster: of those nearest to its centre the one farthest from the pixels chosen before.
+
+    Near the centre, because a far point may be an outlier; far from the others, so that their marks do not overlap.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # an empty cluster keeps its centre
+        centres, _ = kmeans2(features, features[seeds], iter=CLUSTER_ROUNDS, minit="matrix")
+    chosen: list[int] = []
+    for distance in cdist(centres, features):
+        typical = np.argsort(distance, kind="stable")[:TYPICAL]
+        room = cdist(positions[typical], positions[chosen]).min(axis=1) if chosen else np.zeros(len(typical))
+        chosen.append(int(typical[room.argmax()]))
+    return sorted(set(chosen))

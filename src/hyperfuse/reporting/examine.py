@@ -1,90 +1,72 @@
-"""A fused image and the pair that it was made from -> the part of all three that a report looks at, in memory.
+"""Examine a fused image: cut it and its pair to a part that fits into memory, and score that part.
 
-Scenes of any size cost the same: of a large one, the part is its middle. Shapes: C bands, M msi bands, h w coarse, H W
-fine.
-
-What a fused cube says about how it was made, read back into the choices that made it.
+The part is the middle of a large scene, so that scenes of any size cost the same.
+Shapes: C bands, M msi bands, h w coarse, H W fine.
 """
 
 from __future__ import annotations
 
-import re
-from ast import literal_eval
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
+import torch
 import xarray as xr
 from affine import Affine
 from numpy.typing import NDArray
+from torch import Tensor
 
-from hyperfuse.errors import BandError, CubeFileError, GridError
-from hyperfuse.fusion.observe import ObservationHints, observe
+from hyperfuse.config import FuseConfig
+from hyperfuse.errors import BandError, CubeFileError, GridError, OptionError
+from hyperfuse.fusion.fusers import fuse_with_network, load_network
+from hyperfuse.fusion.observe import observe, register_pair
 from hyperfuse.fusion.pair import AlignedPair, align_pair
-from hyperfuse.fusion.register import moved, register_pair
-from hyperfuse.fusion.request import HSI
+from hyperfuse.fusion.warp import moved
 from hyperfuse.io.cube import make_cube, physical_values, place_cube, window_of
 from hyperfuse.io.grid import PIXEL_TOLERANCE, grid_of, parallel_placement
-from hyperfuse.io.provenance import provenance_of
+from hyperfuse.io.output import provenance_of
+from hyperfuse.methods.catalogue import AUTO, METHODS, find_method
+from hyperfuse.methods.run import fuse_arrays
+from hyperfuse.metrics.evaluation import WINDOW_BYTES, Evaluation, evaluate
+from hyperfuse.metrics.no_reference import (
+    Consistency,
+    Fuse,
+    NoReferenceScores,
+    OnceMoreScores,
+    consistency,
+    no_reference_scores,
+    scored_at_reduced_resolution,
+)
+from hyperfuse.metrics.pairing import Floats, blank_incomparable, per_band_mean, plan_comparison
+from hyperfuse.metrics.sums import spectral_angles_degrees
 from hyperfuse.physics.observation import Observation
 from hyperfuse.physics.srf import SRFSpec
-
-# "psf_fwhm=4.0 shift=(0.0, 1.0) trust=hsi": a value ends where the next name begins.
-OPTION = re.compile(r"(\w+)=(.*?)(?= \w+=|$)")
+from hyperfuse.progress import progress
 
 
 @dataclass(frozen=True)
-class RecordedChoices:
-    """What is not recorded is as it would be by default; `method` and `weights_digest` are None where nothing is known."""
+class Recorded:
+    """How a fused cube was made, from its provenance; `method` and `weights_digest` are None where nothing is known."""
 
     record: Mapping[str, str]
     method: str | None
     weights_digest: str | None
-    estimate: bool
-    srf: str | None
-    psf_fwhm: float | None
-    shift: tuple[float, float] | None
-    trusts_hsi: bool
-    local_shift: bool
-    consistency: bool
+    config: FuseConfig
 
 
-def recorded_choices(fused: xr.DataArray) -> RecordedChoices:
+def read_record(fused: xr.DataArray) -> Recorded:
+    """Read the options of `fuse` back from the provenance of a fused image."""
     record = provenance_of({key: str(value) for key, value in fused.attrs.items()})
-    options = dict(OPTION.findall(record.get("options", "")))
-    width, shift = _literal(options.get("psf_fwhm")), _literal(options.get("shift"))
-    return RecordedChoices(
-        record=record,
-        method=record.get("method"),
-        weights_digest=record.get("weights"),
-        estimate=options.get("estimate") != "False",
-        srf=options.get("response"),
-        psf_fwhm=width if isinstance(width, float) else None,
-        shift=shift if isinstance(shift, tuple) else None,
-        trusts_hsi=options.get("trust") == HSI,
-        local_shift=options.get("local_shift") == "True",
-        consistency=options.get("consistency") == "True",
-    )
+    config = FuseConfig.from_record(record.get("options", ""))
+    return Recorded(record, record.get("method"), record.get("weights"), config)
 
 
-def _literal(text: str | None) -> float | tuple[float, float] | None:
-    """A number or a pair of them; anything else was not written by us."""
-    try:
-        value = literal_eval(text or "")
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
-        return None
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return float(value)
-    if isinstance(value, tuple) and len(value) == 2 and all(isinstance(each, int | float) for each in value):
-        return float(value[0]), float(value[1])
-    return None
-
-
-# Of the fused part, and along a side of it.
+# Size of the examined part: values of the fused image, and pixels along a side.
 MOST_VALUES = 40_000_000
 LARGEST_SIDE = 1024
-# Where the middle of a scene holds too little data, other parts are tried: shares of height and width.
+# Centres to try where the middle holds too little data, as shares of height and width.
 CENTRES = ((0.5, 0.5), (0.25, 0.25), (0.75, 0.75), (0.25, 0.75), (0.75, 0.25))
 ENOUGH_KNOWN = 0.7
 SAME_BAND_NM = 0.05
@@ -92,15 +74,15 @@ SAME_BAND_NM = 0.05
 
 @dataclass(frozen=True, eq=False)
 class ExaminedPart:
-    """Arrays are physical values of the same ground, NaN where there is no data."""
+    """Physical values of fused image, HSI and MSI over the same ground, NaN where there is no data."""
 
     fused: xr.DataArray
-    """All of it, lazily."""
+    """The whole image, lazily."""
     rows: slice
     columns: slice
     """Where the part lies in it."""
     bands: NDArray[np.int64]
-    """Which of its bands are looked at: good ones that the hsi has, too."""
+    """The examined bands of the fused image: good ones that the hsi has, too."""
     fused_values: NDArray[np.float32]  # (C, H, W)
     hsi_values: NDArray[np.float32]  # (C, h, w)
     msi_values: NDArray[np.float32]  # (M, H, W)
@@ -110,7 +92,7 @@ class ExaminedPart:
 
     @property
     def is_everything(self) -> bool:
-        return self.fused_values.shape[1:] == (self.fused.sizes["y"], self.fused.sizes["x"])
+        return self.fused_values.shape[1:] == self.fused.shape[1:]
 
     @property
     def wavelength_nm(self) -> NDArray[np.float64]:
@@ -118,68 +100,50 @@ class ExaminedPart:
         return centres
 
     def as_cube(self, values: NDArray[np.float32]) -> xr.DataArray:
-        """Values of the examined bands as a cube, for those that need to know its wavelengths."""
+        """Values of the examined bands as a cube with their wavelengths."""
         return make_cube(values, wavelength_nm=self.wavelength_nm)
 
     def coarse_on_fine(self, coarse: NDArray[Any]) -> NDArray[Any]:
-        """(..., h, w) -> (..., H, W), each fine pixel with the value of the coarse one that it lies in."""
-        rows, columns = self.pixels_underneath()
-        return coarse[..., rows, :][..., columns]
-
-    def pixels_underneath(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Row and column of the hsi in which each fine row and column lies."""
-        axes = zip(
-            self.fused_values.shape[1:],
-            self.hsi_values.shape[1:],
-            self.observation.scale,
-            self.observation.shift,
-            strict=True,
-        )
+        """(..., h, w) -> (..., H, W): every fine pixel gets the value of the coarse one that it lies in."""
+        sizes = zip(self.fused_values.shape[1:], self.hsi_values.shape[1:], strict=True)
         rows, columns = (
-            np.clip(np.floor((np.arange(fine) + 0.5 - shift) / scale + 1e-6).astype(np.int64), 0, coarse - 1)
-            for fine, coarse, scale, shift in axes
+            np.clip(np.floor((np.arange(fine) + 0.5 - shift) / scale + 1e-6).astype(np.int64), 0, size - 1)
+            for (fine, size), scale, shift in zip(sizes, self.observation.scale, self.observation.shift, strict=True)
         )
-        return rows, columns
+        return coarse[..., rows, :][..., columns]
 
 
 def examine(
     fused: xr.DataArray,
     hsi: xr.DataArray,
     msi: xr.DataArray,
-    chosen: RecordedChoices,
+    recorded: Recorded,
     *,
     srf: SRFSpec | None = None,
     mask: xr.DataArray | None = None,
     hsi_mask: xr.DataArray | None = None,
 ) -> ExaminedPart:
-    """Cut all three to the part that is looked at, and find how the pair was observed, as it was done for the fusion."""
+    """Cut all three to the examined part, and estimate how the pair was observed as it was done for the fusion."""
     hsi = hsi.isel(band=_bands_of_fused(fused, hsi))
     fused, hsi, msi = _on_one_ground(fused, hsi, msi)
     top, left = _place_on_msi(fused, msi)
-    rows, columns = _part(fused, top, left, msi)
-    cut_msi = window_of(
-        msi, *(slice(part.start + start, part.stop + start) for part, start in ((rows, top), (columns, left)))
-    )
-    pair = align_pair(
-        hsi, cut_msi, mask=mask, hsi_mask=hsi_mask, known_offset=None if chosen.trusts_hsi else chosen.shift
-    )
-    rows, columns = (
-        slice(part.start + cut.start, part.start + cut.stop)
-        for part, cut in ((rows, pair.msi_source.rows), (columns, pair.msi_source.columns))
-    )
-    pair, observation, notes = _observed(pair, hsi, chosen, srf)
+    rows, columns = _choose_part(fused, top, left, msi)
+    cut_msi = window_of(msi, _moved_slice(rows, top), _moved_slice(columns, left))
+    placed = FuseConfig(shift=recorded.config.shift, trust=recorded.config.trust)
+    pair = align_pair(hsi, cut_msi, placed, mask=mask, hsi_mask=hsi_mask)
+    rows = _moved_slice(pair.msi_source.rows, rows.start)
+    columns = _moved_slice(pair.msi_source.columns, columns.start)
+    pair, observation, notes = _observed(pair, hsi, recorded.config, srf)
     bands = np.flatnonzero(pair.usable_bands & fused["good"].values)
     if bands.size == 0:
-        raise BandError(
-            "no band is good in the fused image and in the HSI", "at least one", "mend the bad-band list (bbl)"
-        )
+        raise BandError("no band is good in both fused image and HSI", "at least one", "fix the bad-band list (bbl)")
     among_usable = fused["good"].values[pair.usable_bands]
     observation = replace(
         observation, srf=observation.srf[:, among_usable], hsi_noise=observation.hsi_noise[among_usable]
     )
     msi_values = pair.msi
-    if chosen.trusts_hsi:
-        # The fused image was moved to where the hsi lies; so is the msi, for comparison.
+    if recorded.config.trust == "hsi":
+        # The fused image was moved onto the hsi; so is the msi, to compare the two.
         msi_values = moved(msi_values, observation.misregistration)
         observation = replace(observation, shift=observation.grid_shift)
     return ExaminedPart(
@@ -196,55 +160,53 @@ def examine(
     )
 
 
-def _observed(
-    pair: AlignedPair, hsi: xr.DataArray, chosen: RecordedChoices, srf: SRFSpec | None
-) -> tuple[AlignedPair, Observation, tuple[str, ...]]:
-    notes: tuple[str, ...] = ()
-    hints = ObservationHints(chosen.estimate, srf or chosen.srf, chosen.psf_fwhm, chosen.shift)
+def _moved_slice(part: slice, by: int) -> slice:
+    return slice(part.start + by, part.stop + by)
 
-    def seen(hints: ObservationHints) -> tuple[AlignedPair, Observation]:
-        found = register_pair(
-            pair, lambda each: observe(each, hsi, hints), local_shift=chosen.local_shift, look_further=False
+
+def _observed(
+    pair: AlignedPair, hsi: xr.DataArray, config: FuseConfig, srf: SRFSpec | None
+) -> tuple[AlignedPair, Observation, tuple[str, ...]]:
+    def register(config: FuseConfig) -> tuple[AlignedPair, Observation]:
+        warped, observation, _ = register_pair(
+            pair, lambda each: observe(each, hsi, config), local_shift=config.local_shift, search_further=False
         )
-        return found.pair, found.observation
+        return warped, observation
 
     try:
-        found = seen(hints)
+        return *register(config if srf is None else config.replace(srf=srf)), ()
     except (BandError, CubeFileError):
         if srf is not None:
             raise
-        notes = (
-            f"the response {chosen.srf} that it was fused with cannot be had here and was estimated from the pair",
-        )
-        found = seen(replace(hints, srf=None))
-    return *found, notes
+        note = f"the SRF {config.srf} that it was fused with is not available here and was estimated from the pair"
+        return *register(config.replace(srf=None)), (note,)
 
 
 def _bands_of_fused(fused: xr.DataArray, hsi: xr.DataArray) -> NDArray[np.int64]:
-    """Which bands of the hsi the fused image has: all, or those of the same wavelengths."""
+    """Indices of the hsi's bands that the fused image has: all, or those of the same wavelengths."""
     count, hsi_count = fused.sizes["band"], hsi.sizes["band"]
     if count == hsi_count:
         return np.arange(count)
     centres, hsi_centres = fused["wavelength"].values, hsi["wavelength"].values
-    apart = np.abs(centres[:, None] - hsi_centres)
+    distance = np.abs(centres[:, None] - hsi_centres)
     if (
         np.isnan(centres).any()
-        or not np.isfinite(apart).any(axis=1).all()
-        or np.nanmin(apart, axis=1).max() > SAME_BAND_NM
+        or not np.isfinite(distance).any(axis=1).all()
+        or np.nanmin(distance, axis=1).max() > SAME_BAND_NM
     ):
         raise BandError(
             f"a fused image of {count} bands and an HSI of {hsi_count}",
             "the HSI that it was made from: the same bands, or some of them at the same wavelengths",
             "check both with `hyperfuse info`",
         )
-    nearest: NDArray[np.int64] = np.nanargmin(apart, axis=1)
+    nearest: NDArray[np.int64] = np.nanargmin(distance, axis=1)
     return nearest
 
 
 def _on_one_ground(
     fused: xr.DataArray, hsi: xr.DataArray, msi: xr.DataArray
 ) -> tuple[xr.DataArray, xr.DataArray, xr.DataArray]:
-    """All georeferenced: an image that is not covers what the others do, and gets their ground."""
+    """Georeference all three; an image without a georeference covers the same ground as the others."""
     same_size = fused.shape[1:] == msi.shape[1:]
     known_msi = grid_of(msi).transform or (grid_of(fused).transform if same_size else None)
     if known_msi is None and grid_of(hsi).transform is not None:
@@ -257,7 +219,7 @@ def _on_one_ground(
         raise GridError(
             f"a fused image of {fused.sizes['y']}x{fused.sizes['x']} pixels without georeference and an MSI of "
             f"{msi.sizes['y']}x{msi.sizes['x']}",
-            "the same size, or a georeference that says where it lies",
+            "the same size, or a georeference",
             "give the MSI that it was made from",
         )
     of_hsi = grid_of(hsi).transform or of_msi @ Affine.scale(
@@ -271,7 +233,7 @@ def _on_one_ground(
 
 
 def _place_on_msi(fused: xr.DataArray, msi: xr.DataArray) -> tuple[int, int]:
-    """Row and column of the msi at which the fused image begins."""
+    """Row and column of the msi at which the fused image starts."""
     placement = parallel_placement(grid_of(msi), grid_of(fused))
     if placement is not None:
         steps = abs(placement.step_y - 1) * fused.sizes["y"], abs(placement.step_x - 1) * fused.sizes["x"]
@@ -285,35 +247,211 @@ def _place_on_msi(fused: xr.DataArray, msi: xr.DataArray) -> tuple[int, int]:
     )
 
 
-def _part(fused: xr.DataArray, top: int, left: int, msi: xr.DataArray) -> tuple[slice, slice]:
-    """Rows and columns of the fused image that lie on the msi: all where that is little, else a part that holds data."""
+def _choose_part(fused: xr.DataArray, top: int, left: int, msi: xr.DataArray) -> tuple[slice, slice]:
+    """Rows and columns of the fused image that lie on the msi: all where they are few, else a part that holds data."""
     limits = [
         (max(0, -start), min(size, msi_size - start))
         for start, size, msi_size in zip((top, left), fused.shape[1:], msi.shape[1:], strict=True)
     ]
     if any(begin >= end for begin, end in limits):
         raise GridError(
-            "a fused image that lies beside the MSI",
-            "the MSI that it was made from",
-            "check both with `hyperfuse info`",
+            "a fused image outside of the MSI", "the MSI that it was made from", "check both with `hyperfuse info`"
         )
     side = max(64, min(LARGEST_SIDE, int((MOST_VALUES / fused.sizes["band"]) ** 0.5)))
     if all(end - begin <= side for begin, end in limits):
         return slice(*limits[0]), slice(*limits[1])
-    best, most_known = None, -1.0
+    good = np.flatnonzero(fused["good"].values)
+    band = int(good[0]) if good.size else 0
+    parts: list[tuple[float, slice, slice]] = []
     for centre in CENTRES:
         rows, columns = (_around(share, side, *axis) for share, axis in zip(centre, limits, strict=True))
-        band = int(np.flatnonzero(fused["good"].values)[0]) if fused["good"].values.any() else 0
         known = float(np.isfinite(physical_values(fused, rows, columns, [band])).mean())
-        if known > most_known:
-            best, most_known = (rows, columns), known
+        parts.append((known, rows, columns))
         if known >= ENOUGH_KNOWN:
             break
-    assert best is not None
-    return best
+    _, rows, columns = max(parts, key=lambda part: part[0])
+    return rows, columns
 
 
 def _around(share: float, side: int, begin: int, end: int) -> slice:
     start = round(begin + share * (end - begin) - side / 2)
     start = max(begin, min(start, end - side))
     return slice(start, min(end, start + side))
+
+
+@dataclass(frozen=True, eq=False)
+class AgainstReference:
+    scores: Evaluation
+    values: NDArray[np.float32]
+    """(C, H, W) of the reference, the examined bands."""
+    error_map: Floats
+    angle_map: Floats
+
+
+@dataclass(frozen=True)
+class ReducedResolution:
+    """Scores of the method that fused the image, one scale coarser; or the reason why there are none."""
+
+    fused_by: str
+    scores: OnceMoreScores | None
+    why_not: str = ""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class QualityReport:
+    """What `hyperfuse.report` found: scores with and without a reference, error maps, and the examined part."""
+
+    part: ExaminedPart
+    consistency: Consistency
+    without_reference: NoReferenceScores
+    reduced_resolution: ReducedResolution
+    against_reference: AgainstReference | None
+
+    def __repr__(self) -> str:
+        return f"QualityReport({', '.join(f'{name}: {value}' for name, value in self.headlines().items())})"
+
+    @property
+    def has_angles(self) -> bool:
+        """Spectra of one band all point the same way."""
+        return self.part.bands.size > 1
+
+    def headlines(self) -> dict[str, str]:
+        """The main scores as text by their names, the most telling first."""
+        reference, coarser = self.against_reference, self.reduced_resolution.scores
+        candidates = [
+            ("PSNR against the reference", None if reference is None else reference.scores.psnr_db, "{:.2f} dB"),
+            ("SAM", reference.scores.spectral_angle_degrees if reference and self.has_angles else None, "{:.2f}°"),
+            ("error against the HSI", _percentage(self.consistency.with_hsi.relative), "{:.3g} %"),
+            ("error against the MSI", _percentage(self.consistency.with_msi.relative), "{:.3g} %"),
+            ("PSNR at reduced resolution", None if coarser is None else coarser.psnr_db, "{:.2f} dB"),
+            ("HQNR", self.without_reference.hqnr, "{:.3f}"),
+        ]
+        return {name: form.format(value) for name, value, form in candidates if value is not None}
+
+    def as_dict(self) -> dict[str, Any]:
+        """The scores, ready for JSON: None instead of NaN and infinities."""
+        part, coarser = self.part, self.reduced_resolution
+        inputs = {"hsi": self.consistency.with_hsi, "msi": self.consistency.with_msi}
+        found: dict[str, Any] = {
+            "examined": {
+                "rows": [part.rows.start, part.rows.stop],
+                "columns": [part.columns.start, part.columns.stop],
+                "bands": int(part.bands.size),
+                "everything": part.is_everything,
+            },
+            "consistency": {
+                name: {key: getattr(each, key) for key in ("rmse", "relative", "spectral_angle_degrees")}
+                for name, each in inputs.items()
+            },
+            "without_reference": asdict(self.without_reference),
+            "reduced_resolution": {
+                "fused_by": coarser.fused_by,
+                "scores": None if coarser.scores is None else asdict(coarser.scores),
+                "why_not": coarser.why_not or None,
+            },
+            "reference": None if self.against_reference is None else self.against_reference.scores.as_dict(),
+            "notes": [*part.notes, *part.observation.notes],
+        }
+        return {name: _finite(each) for name, each in found.items()}
+
+
+def assess(
+    part: ExaminedPart,
+    recorded: Recorded,
+    *,
+    reference: xr.DataArray | None,
+    method: str | None,
+    weights: str | None,
+) -> QualityReport:
+    """Score the examined part; `method` or `weights` replace what the record names for the reduced resolution."""
+    fused, hsi, msi = (
+        torch.from_numpy(np.ascontiguousarray(each)) for each in (part.fused_values, part.hsi_values, part.msi_values)
+    )
+    with progress("Assessing", total=4) as advance:
+        agreement = consistency(fused, hsi, msi, part.observation)
+        advance(1)
+        scale = math.sqrt(math.prod(part.observation.scale))
+        f, h, m = (each.double().numpy() for each in (fused, hsi, msi))
+        scores = no_reference_scores(f, h, m, agreement.degraded, agreement.coarse_msi, scale)
+        advance(1)
+        coarser = _at_reduced_resolution(part, hsi, msi, recorded, method, weights)
+        advance(1)
+        compared = None if reference is None else _against_reference(part, reference)
+        advance(1)
+    return QualityReport(part, agreement, scores, coarser, compared)
+
+
+def _at_reduced_resolution(
+    part: ExaminedPart, hsi: Tensor, msi: Tensor, recorded: Recorded, method: str | None, weights: str | None
+) -> ReducedResolution:
+    name, fuse = _fusion_to_assess(part, recorded, method, weights)
+    if isinstance(fuse, str):
+        return ReducedResolution(name, None, fuse)
+    scores = scored_at_reduced_resolution(hsi, msi, part.observation, fuse)
+    too_small = f"The HSI has {hsi.shape[1]}x{hsi.shape[2]} pixels here, too few for a reduced resolution."
+    return ReducedResolution(name, scores, too_small if scores is None else "")
+
+
+def _fusion_to_assess(
+    part: ExaminedPart, recorded: Recorded, method: str | None, weights: str | None
+) -> tuple[str, Fuse | str]:
+    """Its name and the fusion itself, or the reason why there is none."""
+    if method is not None and weights is not None:
+        raise OptionError(f"method {method!r} and weights", "one of the two", "leave out --method or --weights")
+    if weights is not None:
+        return _fusion_by_network(part, recorded, weights)
+    if method is None and recorded.weights_digest is not None:
+        return "a network", "It was fused by a network; give its folder with --weights to assess it here."
+    name = method or recorded.method
+    if name is None:
+        return "unknown", "The file does not record what fused it; name a method with --method to assess it here."
+    if name != AUTO and name not in METHODS:
+        if method is not None:
+            find_method(name)  # raises, naming the known ones
+        return name, f"It was fused by {name}, which is unknown to this version."
+    enforce = recorded.config.consistency and method is None
+    return name, lambda hsi, msi, observation: fuse_arrays(hsi, msi, observation, name, enforce)
+
+
+def _fusion_by_network(part: ExaminedPart, recorded: Recorded, weights: str) -> tuple[str, Fuse | str]:
+    network = load_network(weights)
+    digest = network.weights_digest or ""
+    if recorded.weights_digest is not None and recorded.weights_digest != digest:
+        raise OptionError(
+            f"weights {digest[:12]} for an image that was fused with {recorded.weights_digest[:12]}",
+            "the weights that fused it",
+            "give their folder, or leave out --weights",
+        )
+    name = f"the network {digest[:12]}"
+    try:
+        network.check_bands(len(part.hsi_values), len(part.msi_values))
+    except BandError as error:
+        return name, f"The network does not fit the remaining bands: {error.got}; expected {error.expected}."
+    centres = part.wavelength_nm
+    wavelength_nm = None if np.isnan(centres).any() else torch.from_numpy(centres)
+    return name, lambda hsi, msi, observation: fuse_with_network(network, hsi, msi, observation, wavelength_nm)
+
+
+def _against_reference(part: ExaminedPart, reference: xr.DataArray) -> AgainstReference:
+    # Different grids are refused for the whole images, before anything is cut.
+    plan_comparison(part.fused, reference, scale=None, peak=1.0, max_bytes=WINDOW_BYTES)
+    window = (part.rows, part.columns)
+    scale = math.sqrt(math.prod(part.observation.scale))
+    scores = evaluate(window_of(part.fused, *window), window_of(reference, *window), scale)
+    values = physical_values(reference, *window, part.bands)
+    fused, truth = part.fused_values.astype(np.float64), values.astype(np.float64)
+    known = blank_incomparable(fused, truth).sum(axis=0)
+    error_map = np.sqrt(per_band_mean(np.nansum(np.square(fused - truth), axis=0), known))
+    return AgainstReference(scores, values, error_map, spectral_angles_degrees(fused, truth))
+
+
+def _percentage(share: float | None) -> float | None:
+    return None if share is None else 100 * share
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _finite(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

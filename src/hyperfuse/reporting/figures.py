@@ -1,44 +1,212 @@
-"""A picture of how an HSI lies on an MSI: arrows over the MSI in grey, from where its georeference puts it to where it
-looks.
-
-The paper's figure 6: the channels of each kernel as points of a plane, coloured by their index.
-"""
+"""Figures of a fusion, of a co-registration, and of the kernels of a network."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
+import xarray as xr
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
-from numpy.typing import NDArray
 
 from hyperfuse.errors import OptionError
-from hyperfuse.fusion.registration_report import RegistrationReport
-from hyperfuse.io.atomic import published, check_writable
+from hyperfuse.fusion.registration import RegistrationReport
+from hyperfuse.io.atomic import check_writable, published
+from hyperfuse.io.cube import as_cube, physical_values
+from hyperfuse.io.grid import grid_of, place
+from hyperfuse.metrics.pairing import Floats, nothing_to_compare
 from hyperfuse.models.analysis import KernelMap
+from hyperfuse.reporting.colour import colour_composite, distinct_pixels, error_map, stretch_limits
+from hyperfuse.reporting.style import (
+    DOTS_PER_INCH,
+    ERROR_COLOURS,
+    ERROR_PERCENTILE,
+    LARGE,
+    MEDIUM,
+    NO_DATA_GREY,
+    SMALL,
+    Frame,
+    draw_error_bar,
+    draw_spectra,
+    image_axes,
+    mark_pixels,
+    new_figure,
+    overall_rmse,
+    save_png,
+    short_number,
+    spectral_axis,
+)
+
+LARGEST_PICTURE = 1200
+SPECTRA = 4
+# Lengths of the fusion figure, in inches.
+WIDTH = 1600 / DOTS_PER_INCH
+MARGIN, GUTTER, HEADING, TITLE = 0.25, 0.18, 0.32, 0.45
+COLOUR_BAR, COLOUR_BAR_LABELS = 0.16, 0.5
+TALLEST_IMAGE, NARROWEST_IMAGE, FLATTEST_ASPECT = 4.2, 1.8, 0.1
+SPECTRUM_HEIGHT, SPECTRUM_LABELS, SPECTRUM_AXIS = 2.1, 0.6, 0.5
+LEGEND_ROW, LEGEND_MARGIN = 0.25, 0.15
+COMPOSITES, ERROR_MAPS_PER_ROW, LEGEND_ENTRIES_PER_ROW = 4, 6, 10
+
+
+@dataclass(frozen=True)
+class FigureLayout:
+    size: tuple[float, float]
+    title: tuple[float, float]
+    composites: list[Frame]
+    error_maps: list[Frame]
+    colour_bar: Frame
+    spectra: list[Frame]
+    legend: tuple[float, float]
+
+
+def plan_layout(image_shape: tuple[int, ...], methods: int, spectra: int) -> FigureLayout:
+    """Rows from top to bottom: title, composites, as many rows of error maps as needed, spectra, legend."""
+    aspect = max(image_shape[0] / image_shape[1], FLATTEST_ASPECT)
+    room = WIDTH - 2 * MARGIN
+    map_rows = -(-methods // ERROR_MAPS_PER_ROW)
+    per_row = -(-methods // map_rows)  # rows of equal length as far as possible
+    width, tall = _image_size(room, COMPOSITES, aspect)
+    map_width, map_tall = _image_size(room - COLOUR_BAR - COLOUR_BAR_LABELS, max(per_row, COMPOSITES), aspect)
+    maps_top = TITLE + HEADING + tall + GUTTER + HEADING
+    maps_bottom = maps_top + map_rows * map_tall + (map_rows - 1) * (GUTTER + HEADING)
+    spectra_top = maps_bottom + GUTTER + HEADING
+    legend_top = spectra_top + SPECTRUM_HEIGHT + SPECTRUM_AXIS
+    legend_height = -(-(methods + 1) // LEGEND_ENTRIES_PER_ROW) * LEGEND_ROW + LEGEND_MARGIN
+    height = legend_top + legend_height
+    spectrum_step = room / spectra
+
+    def frame(left: float, top: float, wide: float, high: float) -> Frame:
+        return (MARGIN + left) / WIDTH, 1 - (top + high) / height, wide / WIDTH, high / height
+
+    def map_frame(place: int) -> Frame:
+        row, column = divmod(place, per_row)
+        return frame(column * (map_width + GUTTER), maps_top + row * (map_tall + GUTTER + HEADING), map_width, map_tall)
+
+    return FigureLayout(
+        size=(WIDTH, height),
+        title=(MARGIN / WIDTH, 1 - TITLE / 2 / height),
+        composites=[frame(k * (width + GUTTER), TITLE + HEADING, width, tall) for k in range(COMPOSITES)],
+        error_maps=[map_frame(k) for k in range(methods)],
+        colour_bar=frame(per_row * (map_width + GUTTER), maps_top, COLOUR_BAR, maps_bottom - maps_top),
+        spectra=[
+            frame(SPECTRUM_LABELS + k * spectrum_step, spectra_top, spectrum_step - SPECTRUM_LABELS, SPECTRUM_HEIGHT)
+            for k in range(spectra)
+        ],
+        legend=(0.5, 1 - (legend_top + legend_height / 2) / height),
+    )
+
+
+def _image_size(room: float, images: int, aspect: float) -> tuple[float, float]:
+    width = min((room - (images - 1) * GUTTER) / images, max(TALLEST_IMAGE / aspect, NARROWEST_IMAGE))
+    return width, width * aspect
+
+
+def fusion_figure(
+    path: Path,
+    *,
+    hsi: xr.DataArray,
+    msi: xr.DataArray,
+    reference: xr.DataArray,
+    fused_by_method: Mapping[str, xr.DataArray],
+    scale: float,
+    title: str,
+) -> Path:
+    """Draw inputs, best result, error maps and spectra of several methods into a PNG, replacing an existing one."""
+    if not fused_by_method:
+        raise OptionError("no fused cube to show", "at least one method's result")
+    hsi, msi, reference = as_cube(hsi), as_cube(msi), as_cube(reference)
+    methods = {name: as_cube(cube) for name, cube in fused_by_method.items()}
+    errors = {name: error_map(cube, reference) for name, cube in methods.items()}
+    best = min(errors, key=lambda name: overall_rmse(errors[name]))
+    layout = plan_layout(reference.shape[1:], len(methods), SPECTRA)
+    figure = new_figure(*layout.size)
+    figure.text(*layout.title, title, fontsize=LARGE, fontweight="bold", va="center")
+    pixels = distinct_pixels(reference, SPECTRA)
+    shown = {f"HSI, {scale:g}x coarser": hsi, "MSI": msi, "reference": reference, f"fused: {best}": methods[best]}
+    _draw_composites(figure, layout, shown, reference, _extent_on_fine_grid(hsi, msi), pixels)
+    _draw_error_maps(figure, layout, errors, best)
+    spectra = {name: _spectra_at(cube, pixels) for name, cube in {"reference": reference, **methods}.items()}
+    handles = draw_spectra(figure, layout.spectra, pixels, spectral_axis(reference), spectra, best)
+    entries = list(handles.values()), list(handles)
+    figure.legend(*entries, loc="center", bbox_to_anchor=layout.legend, ncols=LEGEND_ENTRIES_PER_ROW, frameon=False)
+    return save_png(figure, path)
+
+
+def _draw_composites(
+    figure: Figure,
+    layout: FigureLayout,
+    shown: Mapping[str, xr.DataArray],
+    reference: xr.DataArray,
+    hsi_extent: Frame,
+    pixels: list[tuple[int, int]],
+) -> None:
+    _, height, width = reference.shape
+    every = max(1, -(-max(height, width) // LARGEST_PICTURE))
+    limits = stretch_limits(reference, every)
+    for frame, (name, cube) in zip(layout.composites, shown.items(), strict=True):
+        coarse = name.startswith("HSI")
+        picture = colour_composite(cube, None if name == "MSI" else limits, 1 if coarse else every)
+        bands, tall, wide = cube.shape
+        axes = image_axes(figure, frame, name, f"{wide} x {tall}, {bands} {'band' if bands == 1 else 'bands'}")
+        extent = hsi_extent if coarse else (0, width, height, 0)
+        axes.imshow(picture, extent=extent, interpolation="nearest", aspect="auto")
+        axes.set(xlim=(0, width), ylim=(height, 0))
+        if cube is reference:
+            mark_pixels(axes, pixels)
+
+
+def _draw_error_maps(figure: Figure, layout: FigureLayout, errors: Mapping[str, Floats], best: str) -> None:
+    every = max(1, -(-max(errors[best].shape) // LARGEST_PICTURE))
+    known = np.concatenate([error[np.isfinite(error)] for error in errors.values()])
+    if known.size == 0:
+        raise nothing_to_compare()
+    colours = Normalize(0, float(np.percentile(known, ERROR_PERCENTILE)) or 1.0)
+    for frame, (name, error) in zip(layout.error_maps, errors.items(), strict=True):
+        axes = image_axes(figure, frame, name, f"RMSE {short_number(overall_rmse(error))}", bold=name == best)
+        axes.set_facecolor(NO_DATA_GREY)
+        axes.imshow(error[::every, ::every], cmap=ERROR_COLOURS, norm=colours, interpolation="nearest", aspect="auto")
+    draw_error_bar(figure, colours, layout.colour_bar)
+
+
+def _spectra_at(cube: xr.DataArray, pixels: list[tuple[int, int]]) -> Floats:
+    """(pixels, bands), NaN in bad bands."""
+    values = [
+        physical_values(cube, slice(row, row + 1), slice(column, column + 1), dtype=np.float64)[:, 0, 0]
+        for row, column in pixels
+    ]
+    return np.where(cube["good"].values, np.stack(values), np.nan)
+
+
+def _extent_on_fine_grid(hsi: xr.DataArray, msi: xr.DataArray) -> Frame:
+    """Left, right, bottom and top of the HSI in pixels of the MSI."""
+    placement = place(grid_of(hsi), grid_of(msi))
+    rows, columns = np.array([-0.5, hsi.sizes["y"] - 0.5]), np.array([-0.5, hsi.sizes["x"] - 0.5])
+    top, bottom = (rows - placement.start_y) / placement.step_y + 0.5
+    left, right = (columns - placement.start_x) / placement.step_x + 0.5
+    return float(left), float(right), float(bottom), float(top)
+
 
 SUFFIXES = (".png", ".svg", ".pdf")
 
 
-def refuse_unwritable_figure(path: Path, *, overwrite: bool) -> None:
-    """Complain before the maps are made, not after."""
+def check_figure(path: Path, *, overwrite: bool) -> None:
+    """Raise before the work rather than after it."""
     if path.suffix.lower() not in SUFFIXES:
         raise OptionError(f"figure {path}", f"a name that ends in {', '.join(SUFFIXES)}")
     check_writable(path, overwrite=overwrite)
 
 
 def draw_kernel_maps(maps: Sequence[KernelMap], path: str | Path, projection: str) -> None:
-    """Write one panel for each kernel; the suffix of `path` chooses the format. `projection` names how the plane was
-    found.
-    """
-    from matplotlib.figure import Figure
+    """Draw the channels of each kernel as points of a plane, coloured by their index (figure 6 of the paper).
 
+    The suffix of `path` chooses the format; `projection` names how the plane was found.
+    """
     path = Path(path)
-    refuse_unwritable_figure(path, overwrite=True)
+    check_figure(path, overwrite=True)
     figure = Figure(figsize=(4.2 * len(maps), 4.2), layout="constrained")
     panels = figure.subplots(1, len(maps), squeeze=False)[0]
     for panel, kernel in zip(panels, maps, strict=True):
@@ -46,75 +214,64 @@ def draw_kernel_maps(maps: Sequence[KernelMap], path: str | Path, projection: st
         panel.plot(x, y, color="0.8", linewidth=0.8, zorder=1)
         points = panel.scatter(x, y, c=range(len(x)), cmap="viridis", s=18, zorder=2)
         panel.set_title(f"{kernel.title}\nsmoothness {kernel.smoothness:.3f}")
-        panel.set_xlabel(f"{projection} 1")
-        panel.set_ylabel(f"{projection} 2")
+        panel.set(xlabel=f"{projection} 1", ylabel=f"{projection} 2")
     figure.colorbar(points, ax=panels.tolist(), label="channel index")
     with published(path, overwrite=True) as target:
         figure.savefig(target, dpi=150)
 
 
-Floats = NDArray[np.float64]
-DOTS_PER_INCH = 120
-LARGEST_PICTURE = 900
-WIDEST, TALLEST = 9.0, 9.0
+LARGEST_GREY_PICTURE = 900
+LONGEST_SIDE_INCHES = 9.0
 ARROWS = 14  # along the longer side
-COLOURS = "viridis"
+OFFSET_COLOURS = "viridis"
 GREY_PERCENTILES = (2.0, 98.0)
-# Coloured arrows and black marks show on all greys above this.
+# Coloured arrows and black marks are visible on all greys above this.
 DARKEST_GREY = 0.4
 # A colour bar that spans less than this, in fine pixels, would show noise as a pattern.
 SMALLEST_RANGE = 0.1
-# The longest arrow fills its cell where it is at least this long, in fine pixels: offsets of nearly nothing look like
-# it.
+# The longest arrow fills its cell only from this length on, in fine pixels: tiny offsets should look tiny.
 SMALLEST_FULL_LENGTH = 0.5
 ROUND_LENGTHS = (1.0, 2.0, 5.0)
-SMALL, MEDIUM, LARGE = 8.5, 10.0, 13.0
 
 
 def offset_figure(path: Path, report: RegistrationReport, title: str) -> Path:
-    """Write the picture as a PNG, whole or not at all, replacing one that is there."""
+    """Draw the HSI's offsets as arrows over the MSI in grey into a PNG, replacing an existing one."""
     _, height, width = report.pair.fine_shape
-    shrink = min(WIDEST / width, TALLEST / height)
-    size = max(3.5, width * shrink), max(2.0, height * shrink)
-    figure = Figure(figsize=(size[0] + 2.1, size[1] + 1.5), dpi=DOTS_PER_INCH, facecolor="white", layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
-    axes.imshow(
-        _grey_picture(report), cmap="gray", vmin=0, vmax=1, extent=(0, width, height, 0), interpolation="nearest"
-    )
-    axes.set_facecolor("#d8d8d8")
+    inches = LONGEST_SIDE_INCHES / max(width, height)
+    figure = new_figure(max(3.5, width * inches) + 2.1, max(2.0, height * inches) + 1.5, layout="constrained")
+    axes: Any = figure.add_subplot()
+    grey = {"cmap": "gray", "vmin": 0, "vmax": 1, "extent": (0, width, height, 0), "interpolation": "nearest"}
+    axes.imshow(_grey_picture(report), **grey)
+    axes.set_facecolor(NO_DATA_GREY)
     _draw_windows(axes, report)
-    arrows = _draw_arrows(axes, report)
-    _draw_colour_bar(figure, axes, arrows, report)
+    _draw_colour_bar(figure, axes, _draw_arrows(axes, report), report)
     axes.set(xlim=(0, width), ylim=(height, 0), xlabel="fine pixels", ylabel="fine pixels")
     axes.tick_params(labelsize=SMALL, length=2)
-    axes.set_title(_described(report), fontsize=MEDIUM, loc="left")
-    figure.suptitle(title, fontsize=LARGE, fontweight="bold", x=0.02, ha="left")
-    with published(Path(path), overwrite=True) as target:
-        figure.savefig(target, format="png")
-    return Path(path)
+    axes.set_title(_summary(report), fontsize=MEDIUM, loc="left")
+    figure.suptitle(title, fontsize=LARGE - 1, fontweight="bold", x=0.02, ha="left")
+    return save_png(figure, path)
 
 
 def _grey_picture(report: RegistrationReport) -> Floats:
-    """The mean of the MSI's bands, of every n-th pixel, from dark to bright; NaN where there is no data."""
+    """The mean of the MSI's bands, of every n-th pixel, stretched; NaN where there is no data."""
     source = report.pair.msi_source
-    every = max(1, -(-max(source.shape[1:]) // LARGEST_PICTURE))
-    picture: Floats = source.thinned(every).mean(axis=0).astype(np.float64)
-    seen = picture[np.isfinite(picture)]
-    low, high = np.percentile(seen, GREY_PERCENTILES) if seen.size else (0.0, 1.0)
-    shown = np.clip((picture - low) / (high - low if high > low else 1.0), 0, 1)
-    return DARKEST_GREY + (1 - DARKEST_GREY) * shown
+    picture: Floats = source.thinned(max(1, -(-max(source.shape[1:]) // LARGEST_GREY_PICTURE))).mean(axis=0)
+    picture = picture.astype(np.float64)
+    known = picture[np.isfinite(picture)]
+    low, high = np.percentile(known, GREY_PERCENTILES) if known.size else (0.0, 1.0)
+    return DARKEST_GREY + (1 - DARKEST_GREY) * np.clip((picture - low) / (high - low if high > low else 1.0), 0, 1)
 
 
 def _draw_windows(axes: Any, report: RegistrationReport) -> None:
-    """Where offsets were measured, and where that was of no use."""
+    """Where offsets were measured, and which of them were discarded."""
     field = report.field
-    for used, marker, label in ((True, "o", "windows followed"), (False, "x", "windows left out")):
+    kept = {"marker": "o", "label": "windows used", "facecolors": "none", "edgecolors": "black"}
+    dropped = {"marker": "x", "label": "windows discarded", "color": "#c1121f"}
+    for used, look in ((True, kept), (False, dropped)):
         places = [window.place for window, each in zip(field.windows, field.used, strict=True) if each == used]
         if places:
             rows, columns = np.array(places).T + 0.5
-            colour = {"facecolors": "none", "edgecolors": "black"} if used else {"color": "#c1121f"}
-            axes.scatter(columns, rows, s=14, marker=marker, linewidths=0.9, label=label, zorder=3, **colour)
+            axes.scatter(columns, rows, s=14, linewidths=0.9, zorder=3, **look)
     if field.windows:
         axes.legend(loc="upper left", bbox_to_anchor=(0.0, -0.07), ncols=2, fontsize=SMALL, frameon=False)
 
@@ -122,46 +279,28 @@ def _draw_windows(axes: Any, report: RegistrationReport) -> None:
 def _draw_arrows(axes: Any, report: RegistrationReport) -> Any:
     _, height, width = report.pair.fine_shape
     spacing = max(height, width) / ARROWS
-    rows, columns = (
-        (np.arange(max(1, round(size / spacing))) + 0.5) * size / max(1, round(size / spacing))
-        for size in (height, width)
-    )
-    y, x = np.meshgrid(rows, columns, indexing="ij")
+    counts = [(size, max(1, round(size / spacing))) for size in (height, width)]
+    y, x = np.meshgrid(*((np.arange(count) + 0.5) * size / count for size, count in counts), indexing="ij")
     down, right = report.field.at(y - 0.5, x - 0.5)
     length = np.hypot(down, right)
-    stretch, shown = arrow_stretch(float(length.max()), spacing)
     low, high = float(length.min()), float(length.max())
+    stretch, key = arrow_stretch(high, spacing)
     if high - low < SMALLEST_RANGE:
         low, high = max(0.0, (low + high - SMALLEST_RANGE) / 2), (low + high + SMALLEST_RANGE) / 2
-    arrows = axes.quiver(
-        x, y, right * stretch, down * stretch, length, cmap=COLOURS, norm=Normalize(low, high), angles="xy", scale_units="xy",
-        scale=1, width=0.004, pivot="mid", edgecolor="black", linewidth=0.4, zorder=4,
-    )  # fmt: skip
-    axes.quiverkey(
-        arrows,
-        0.86,
-        -0.1,
-        shown * stretch,
-        f"{shown:g} fine pixels",
-        labelpos="E",
-        coordinates="axes",
-        fontproperties={"size": SMALL},
-    )
+    look = {"cmap": OFFSET_COLOURS, "norm": Normalize(low, high), "edgecolor": "black", "linewidth": 0.4, "zorder": 4}
+    units = {"angles": "xy", "scale_units": "xy", "scale": 1, "width": 0.004, "pivot": "mid"}
+    arrows = axes.quiver(x, y, right * stretch, down * stretch, length, **look, **units)
+    key_look = {"labelpos": "E", "coordinates": "axes", "fontproperties": {"size": SMALL}}
+    axes.quiverkey(arrows, 0.86, -0.1, key * stretch, f"{key:g} fine pixels", **key_look)
     return arrows
 
 
 def arrow_stretch(longest: float, spacing: float) -> tuple[float, float]:
-    """How many times as long as they are offsets are drawn, all in fine pixels, and which round length to show as a
-    key.
-    """
+    """By which factor offsets are drawn longer than they are, and the round length (1, 2, 5 x 10^n) for the key."""
     full = max(longest, SMALLEST_FULL_LENGTH)
-    return 0.9 * spacing / full, _round_length(full)
-
-
-def _round_length(longest: float) -> float:
-    """1, 2 or 5 times a power of ten, not longer than the longest arrow."""
-    power = 10.0 ** np.floor(np.log10(longest))
-    return float(max(factor * power for factor in ROUND_LENGTHS if factor * power <= max(longest, power)))
+    power = 10.0 ** np.floor(np.log10(full))
+    key = max(factor * power for factor in ROUND_LENGTHS if factor * power <= max(full, power))
+    return 0.9 * spacing / full, float(key)
 
 
 def _draw_colour_bar(figure: Figure, axes: Any, arrows: Any, report: RegistrationReport) -> None:
@@ -170,25 +309,20 @@ def _draw_colour_bar(figure: Figure, axes: Any, arrows: Any, report: Registratio
     bar.ax.tick_params(labelsize=SMALL, length=2)
     if report.metres is not None:
         metres = float(np.sqrt(report.metres[0] * report.metres[1]))
-
-        def in_metres(pixels: Any) -> Any:
-            return pixels * metres
-
-        def in_pixels(length: Any) -> Any:
-            return length / metres
-
         bar.ax.yaxis.set_ticks_position("left")
         bar.ax.yaxis.set_label_position("left")
-        other = bar.ax.secondary_yaxis("right", functions=(in_metres, in_pixels))
+        functions: Any = (lambda pixels: pixels * metres, lambda length: length / metres)
+        other = bar.ax.secondary_yaxis("right", functions=functions)
         other.set_ylabel("offset, metres", fontsize=MEDIUM)
         other.tick_params(labelsize=SMALL, length=2)
 
 
-def _described(report: RegistrationReport) -> str:
+def _summary(report: RegistrationReport) -> str:
     field, whole = report.field, report.whole
-    words = (
-        f"whole scene {whole.offset[0]:+.2f} {whole.offset[1]:+.2f} (down, right), confidence {whole.confidence:.2f}"
-    )
+    down, right = whole.offset
+    text = f"whole scene {down:+.2f} {right:+.2f} (down, right), confidence {whole.confidence:.2f}; "
     if not any(field.used):
-        return f"{words}; no local offsets"
-    return f"{words}; local: varies by {field.variation:.2f}, at most {field.largest:.2f}, confidence {field.confidence:.2f}"
+        return text + "no local offsets"
+    return text + (
+        f"local: varies by {field.variation:.2f}, at most {field.largest:.2f}, confidence {field.confidence:.2f}"
+    )

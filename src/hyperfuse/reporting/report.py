@@ -1,30 +1,44 @@
-"""The one way to a report: files in, one page out, whole or not at all."""
+"""`report`: a fused image and its pair in, one self-contained HTML page out."""
 
 from __future__ import annotations
 
+import base64
+import io
 import os
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import xarray as xr
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from matplotlib import colormaps
+from matplotlib.image import imsave
+from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
 
 from hyperfuse.errors import OptionError
-from hyperfuse.io.atomic import published, check_writable
+from hyperfuse.io.atomic import check_writable, published
+from hyperfuse.io.cube import as_cube, make_cube
 from hyperfuse.io.files import open_cube
+from hyperfuse.io.output import time_of_writing
+from hyperfuse.metrics.pairing import Floats, per_band_mean
+from hyperfuse.physics.operators import sigma_from_fwhm
+from hyperfuse.physics.simulate import current_version
 from hyperfuse.physics.srf import SRFSpec
-from hyperfuse.reporting.examine import examine, recorded_choices
-from hyperfuse.reporting.findings import QualityFindings, find_quality
-from hyperfuse.reporting.page import quality_page
+from hyperfuse.reporting.colour import colour_composite, distinct_pixels, stretch_limits
+from hyperfuse.reporting.examine import QualityReport, assess, examine, read_record
+from hyperfuse.reporting.style import ERROR_COLOURS, ERROR_PERCENTILE, broken_line, highest_square, spectral_axis
 
 PathLike = str | os.PathLike[str]
 PAGE_SUFFIXES = (".html", ".htm")
-
-
-def refuse_unwritable_page(output: Path, *, overwrite: bool) -> None:
-    """Said before the work, not after it."""
-    if output.suffix.lower() not in PAGE_SUFFIXES:
-        raise OptionError(f"a page called {str(output)!r}", "a name that ends with .html", "choose such a name")
-    check_writable(output, overwrite=overwrite)
+LARGEST_SIDE = 900
+NO_DATA = (216, 216, 216)
+# Side of a close-up in fine pixels: a third of a small part, and no more than can be distinguished on a page.
+SMALLEST_CLOSE_UP, LARGEST_CLOSE_UP = 24, 96
+SPECTRA = 4
 
 
 @dataclass(frozen=True)
@@ -35,57 +49,389 @@ class InputFile:
     variable: str | None = None
     band_axis: int | None = None
 
-    def opened(self) -> xr.DataArray:
-        return open_cube(self.path, self.variable, self.band_axis)
+
+Image = PathLike | InputFile | xr.DataArray
 
 
-def write_quality_report(
-    fused: PathLike | InputFile,
-    output: PathLike,
+def report(
+    fused: Image,
+    page: PathLike,
     *,
-    hsi: PathLike | InputFile,
-    msi: PathLike | InputFile,
-    reference: PathLike | InputFile | None = None,
-    mask: PathLike | None = None,
-    hsi_mask: PathLike | None = None,
+    hsi: Image,
+    msi: Image,
+    reference: Image | None = None,
+    mask: Image | None = None,
+    hsi_mask: Image | None = None,
     method: str | None = None,
     weights: PathLike | None = None,
     srf: SRFSpec | None = None,
     overwrite: bool = False,
-) -> QualityFindings:
-    """Judge the image in `fused` by the pair that it was made from, and by its reference where there is one.
+) -> QualityReport:
+    """Assess a fused image by the pair it was made from and write pictures, maps, spectra and scores to a page.
 
-    What fused it, and how, is read from the image itself; `method` or `weights` say what to judge one scale coarser
-    instead, `response` how the MSI sees the HSI's bands. Where `mask` is not 0 the MSI is not used, where `hsi_mask` is
-    not 0 the HSI.
+    How the image was fused is read from its provenance. Of a large scene the middle is examined.
+
+    Parameters
+    ----------
+    fused, hsi, msi
+        The fused image and the pair it was made from: files, `InputFile` or cubes.
+    page
+        The HTML file to write; it needs nothing but itself.
+    reference
+        The true image, if known, on the grid of `fused`.
+    mask, hsi_mask
+        Rasters on any grid; pixels of the MSI (HSI) where they are not 0 are ignored.
+    method, weights
+        What to assess at reduced resolution (Wald's protocol), instead of what `fused` was made by.
+    srf
+        The SRF of the MSI; estimated from the pair if neither given nor recorded.
+    overwrite
+        Replace an existing page.
+
+    Returns
+    -------
+    QualityReport
+        Scores and maps; `as_dict()` gives the scores for JSON.
+
+    Raises
+    ------
+    OptionError
+        The page's name does not end in .html, or both `method` and `weights` are given.
+    GridError, BandError
+        The images do not belong together.
+
+    Examples
+    --------
+    >>> import numpy as np, hyperfuse, tempfile
+    >>> scene = hyperfuse.make_cube(np.random.default_rng(0).random((4, 32, 32), dtype=np.float32))
+    >>> pair = hyperfuse.simulate(scene, 4, np.eye(2, 4))
+    >>> fused = hyperfuse.fuse(pair.hsi, pair.msi, method="bicubic", estimate=False)
+    >>> page = tempfile.mkdtemp() + "/report.html"
+    >>> hyperfuse.report(fused, page, hsi=pair.hsi, msi=pair.msi, reference=pair.reference).has_angles
+    True
+
+    References
+    ----------
+    L. Wald, T. Ranchin, M. Mangolini, "Fusion of satellite images of different spatial resolutions: assessing the
+    quality of resulting images", Photogrammetric Engineering & Remote Sensing 63(6), 1997.
     """
-    target = Path(output)
-    refuse_unwritable_page(target, overwrite=overwrite)
+    target = Path(page)
+    check_page(target, overwrite=overwrite)
     given = {"fused": fused, "hsi": hsi, "msi": msi, "reference": reference, "mask": mask, "hsi_mask": hsi_mask}
-    inputs = {role: _input(each) for role, each in given.items() if each is not None}
-    cubes = {role: each.opened() for role, each in inputs.items()}
-    chosen = recorded_choices(cubes["fused"])
-    part = examine(
-        cubes["fused"],
-        cubes["hsi"],
-        cubes["msi"],
-        chosen,
-        srf=srf,
-        mask=cubes.get("mask"),
-        hsi_mask=cubes.get("hsi_mask"),
-    )
-    findings = find_quality(
-        part,
-        chosen,
-        reference=cubes.get("reference"),
-        method=method,
-        weights=None if weights is None else str(weights),
-    )
-    page = quality_page(findings, chosen.record, {role: Path(each.path).name for role, each in inputs.items()})
+    opened = {role: _open(image) for role, image in given.items() if image is not None}
+    cubes = {role: cube for role, (cube, _) in opened.items()}
+    recorded = read_record(cubes["fused"])
+    masks = {"mask": cubes.get("mask"), "hsi_mask": cubes.get("hsi_mask")}
+    part = examine(cubes["fused"], cubes["hsi"], cubes["msi"], recorded, srf=srf, **masks)
+    folder = None if weights is None else str(weights)
+    found = assess(part, recorded, reference=cubes.get("reference"), method=method, weights=folder)
+    text = render_page(found, recorded.record, {role: name for role, (_, name) in opened.items()})
     with published(target, overwrite=overwrite) as file:
-        file.write_text(page, encoding="utf-8")
-    return findings
+        file.write_text(text, encoding="utf-8")
+    return found
 
 
-def _input(given: PathLike | InputFile) -> InputFile:
-    return given if isinstance(given, InputFile) else InputFile(given)
+def check_page(page: Path, *, overwrite: bool) -> None:
+    """Raise before the work rather than after it."""
+    if page.suffix.lower() not in PAGE_SUFFIXES:
+        raise OptionError(f"a page called {str(page)!r}", "a name that ends with .html", "choose such a name")
+    check_writable(page, overwrite=overwrite)
+
+
+def _open(image: Image) -> tuple[xr.DataArray, str]:
+    """The cube and its name."""
+    if isinstance(image, xr.DataArray):
+        return as_cube(image), str(image.name or "a cube in memory")
+    file = image if isinstance(image, InputFile) else InputFile(image)
+    return open_cube(file.path, file.variable, file.band_axis), Path(file.path).name
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("hyperfuse.reporting", ""), autoescape=True, undefined=StrictUndefined
+    )
+    environment.policies["json.dumps_kwargs"] = {"allow_nan": False}
+    environment.filters["number"] = lambda value, digits, unit="": "-" if value is None else f"{value:.{digits}f}{unit}"
+    environment.filters["percent"] = lambda share: "-" if share is None else f"{100 * share:.3g} %"
+    return environment
+
+
+def render_page(found: QualityReport, record: Mapping[str, str], names: Mapping[str, str]) -> str:
+    """Fill the template; `record` is the fused image's provenance, `names` are the files by their role."""
+    part, compared, observation = found.part, found.against_reference, found.part.observation
+    truth = part.as_cube(part.fused_values if compared is None else compared.values)
+    composites = _composites(found, truth)
+    pixels = distinct_pixels(truth, SPECTRA)
+    height, width = part.fused_values.shape[1:]
+    whole_height, whole_width = part.fused.shape[1:]
+    overview = None
+    if not part.is_everything:
+        every = -(-max(whole_height, whole_width) // (LARGEST_SIDE // 2))
+        overview = Picture.of(colour_composite(part.fused, every=every))
+    starts = 100 * part.rows.start / whole_height, 100 * part.columns.start / whole_width
+    return (
+        _environment()
+        .get_template("page.html.j2")
+        .render(
+            report=found,
+            names=names,
+            scale=" x ".join(f"{each:.4g}" for each in dict.fromkeys(observation.scale)),
+            overview=overview,
+            overview_frame=(*starts, 100 * height / whole_height, 100 * width / whole_width),
+            composites={name: Picture.of(picture) for name, picture in composites.items()},
+            marks=[(100 * (row + 0.5) / height, 100 * (column + 0.5) / width) for row, column in pixels],
+            noise=_relative_noise(found),
+            maps=list(_maps(found)),
+            colour_bar=Picture.of(_coloured(np.linspace(0, 1, 256)[None])),
+            close_ups=list(_close_ups(found, composites)),
+            spectra=_spectra(found, truth, pixels),
+            band_charts=_band_charts(found, truth),
+            facts=_facts(found, record, names),
+            notes=[*part.notes, *observation.notes, *([] if compared is None else compared.scores.notes)],
+            version=current_version(),
+            time=time_of_writing(),
+        )
+    )
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A picture as the address of itself, for pages that load nothing."""
+
+    width: int
+    height: int
+    address: str
+
+    @classmethod
+    def of(cls, pixels: NDArray[np.uint8]) -> Picture:
+        """From (y, x, 3), decimated to what a page shows."""
+        every = -(-max(pixels.shape[:2]) // LARGEST_SIDE)
+        shown = np.ascontiguousarray(pixels[::every, ::every])
+        contents = io.BytesIO()
+        imsave(contents, shown, format="png")
+        address = "data:image/png;base64," + base64.b64encode(contents.getvalue()).decode("ascii")
+        return cls(shown.shape[1], shown.shape[0], address)
+
+
+def _composites(found: QualityReport, truth: xr.DataArray) -> dict[str, NDArray[np.uint8]]:
+    """All images on the fused image's pixels, with the same stretch except for the MSI."""
+    part, limits = found.part, stretch_limits(truth)
+    hsi = colour_composite(part.as_cube(part.hsi_values), limits)
+    pictures = {
+        "HSI": np.moveaxis(part.coarse_on_fine(np.moveaxis(hsi, -1, 0)), 0, -1),
+        "MSI": colour_composite(make_cube(part.msi_values, wavelength_nm=part.msi_wavelength_nm)),
+        "fused": colour_composite(part.as_cube(part.fused_values), limits),
+    }
+    return pictures if found.against_reference is None else pictures | {"reference": colour_composite(truth, limits)}
+
+
+def _relative_noise(found: QualityReport) -> float | None:
+    """The HSI's noise over its signal, both root mean square."""
+    values = found.part.hsi_values.astype(np.float64)
+    signal = float(np.sqrt(np.nanmean(np.square(values)))) if np.isfinite(values).any() else 0.0
+    return float(found.part.observation.hsi_noise.square().mean().sqrt()) / signal if signal > 0 else None
+
+
+def _maps(found: QualityReport) -> Iterator[dict[str, Any]]:
+    compared = found.against_reference
+    rms = "root mean square over bands"
+    if compared is not None:
+        yield _map("Error against the reference", compared.error_map, f"RMSE {compared.scores.rmse:.4g}", rms)
+        if found.has_angles:
+            angle = f"SAM {compared.scores.spectral_angle_degrees:.3f}°"
+            yield _map("Spectral angle to the reference", compared.angle_map, angle, "degrees")
+    for name, each, how in (
+        ("HSI", found.consistency.with_hsi, "the fused image degraded to the HSI's resolution, minus the HSI"),
+        ("MSI", found.consistency.with_msi, "the fused image through the MSI's SRF, minus the MSI"),
+    ):
+        score = "nothing to compare" if each.rmse is None else f"RMSE {each.rmse:.4g}"
+        yield _map(f"Consistency with the {name}", each.error_map, score, f"{rms}: {how}")
+
+
+def _map(title: str, values: Floats, score: str, meaning: str) -> dict[str, Any]:
+    values = thinned(values)
+    known = np.isfinite(values)
+    highest = float(np.percentile(values[known], ERROR_PERCENTILE)) if known.any() else 0.0
+    pixels = _coloured(np.clip(np.where(known, values, 0) / (highest or 1.0), 0, 1))
+    pixels[~known] = NO_DATA
+    return {"title": title, "score": score, "meaning": meaning, "picture": Picture.of(pixels), "highest": highest}
+
+
+def _coloured(shares: Floats) -> NDArray[np.uint8]:
+    pixels: NDArray[np.uint8] = np.round(255 * colormaps[ERROR_COLOURS](shares)[..., :3]).astype(np.uint8)
+    return pixels
+
+
+def thinned(values: Floats) -> Floats:
+    """Means of blocks, so that no side is longer than a page shows."""
+    every = -(-max(values.shape) // LARGEST_SIDE)
+    padded = np.pad(values, [(0, -size % every) for size in values.shape], constant_values=np.nan)
+    blocks = padded.reshape(padded.shape[0] // every, every, -1, every)
+    return per_band_mean(np.nansum(blocks, axis=(1, 3)), np.isfinite(blocks).sum(axis=(1, 3)))
+
+
+def _close_ups(found: QualityReport, composites: Mapping[str, NDArray[np.uint8]]) -> Iterator[dict[str, Any]]:
+    part, compared = found.part, found.against_reference
+    side = min(LARGEST_CLOSE_UP, max(SMALLEST_CLOSE_UP, min(part.fused_values.shape[1:]) // 3))
+    places = {"Most detail in the MSI": highest_square(_edges(part.msi_values), side)}
+    if compared is not None:
+        places["Largest error against the reference"] = highest_square(compared.error_map, side)
+    else:
+        error = part.coarse_on_fine(found.consistency.with_hsi.error_map)
+        places["Largest error against the HSI"] = highest_square(error, side)
+    for title, (rows, columns) in places.items():
+        pictures = {name: Picture.of(picture[rows, columns]) for name, picture in composites.items()}
+        yield {"title": title, "rows": rows, "columns": columns, "pictures": pictures}
+
+
+def _edges(image: NDArray[np.float32]) -> Floats:
+    """Strength of the edges in (bands, y, x); the few strongest would otherwise decide alone and are limited."""
+    filled = np.nan_to_num(image.astype(np.float64))
+    level = filled.std(axis=(1, 2), keepdims=True)
+    edges: Floats = np.hypot(*np.gradient((filled / np.where(level > 0, level, 1)).mean(axis=0)))
+    edges[~np.isfinite(image).all(axis=0)] = 0  # the border of missing data is no detail
+    return np.minimum(edges, np.percentile(edges, ERROR_PERCENTILE))
+
+
+@dataclass(frozen=True, eq=False)
+class Line:
+    """`look` is a class of the style sheet; a line is interrupted where its heights are NaN."""
+
+    name: str
+    look: str
+    along: Floats
+    heights: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class Chart:
+    """A line chart in the coordinates of its SVG; its colours are the page's own, light or dark."""
+
+    lines: Sequence[Line]
+    title: str
+    x_label: str
+    y_label: str
+    caption: str = ""
+    columns: Sequence[tuple[float, str]] = ()
+    rows: Sequence[tuple[float, str]] = ()
+    paths: Sequence[tuple[str, str]] = ()
+    # Room at the left for a tick of six characters beside the axis label, at the right for half of one.
+    width, height, left, right, top, bottom = 420, 250, 66, 398, 12, 210
+
+
+DASH = 24  # drawn for a point without neighbours
+MOST_DIGITS = 8
+
+
+def line_chart(
+    lines: Sequence[Line], title: str, x_label: str, y_label: str, caption: str = "", *, from_zero: bool = False
+) -> Chart:
+    """Lay out a chart; without paths where no line has a value."""
+    chart = Chart(lines, title, x_label, y_label, caption)
+    drawn = [line for line in lines if np.isfinite(line.heights).any()]
+    if not drawn:
+        return chart
+    x_limits = _limits([line.along for line in drawn], around_one=0.5)
+    y_limits = _limits([line.heights for line in drawn], from_zero=from_zero)
+
+    def x(values: Any) -> Any:
+        return np.interp(values, x_limits, (chart.left, chart.right))
+
+    def y(values: Any) -> Any:
+        return np.interp(values, y_limits, (chart.bottom, chart.top))
+
+    return replace(
+        chart,
+        columns=[(x(value), label) for value, label in _labelled_ticks(*x_limits, whole=True)],
+        rows=[(y(value), label) for value, label in _labelled_ticks(*y_limits)],
+        paths=[(line.look, _svg_path(x(line.along), y(line.heights))) for line in drawn],
+    )
+
+
+def _svg_path(x: Floats, y: Floats) -> str:
+    """Straight pieces between known points; an isolated one becomes a dash."""
+    known = [False, *np.isfinite(y).tolist(), False]
+    pieces = []
+    for across, up, before, here, after in zip(x, y, known, known[1:], known[2:], strict=False):
+        if here and not before and not after:
+            pieces.append(f"M{across - DASH / 2:.1f} {up:.1f}h{DASH}")
+        elif here:
+            pieces.append(f"{'L' if before else 'M'}{across:.1f} {up:.1f}")
+    return "".join(pieces)
+
+
+def _limits(
+    series: Sequence[Floats], *, from_zero: bool = False, around_one: float | None = None
+) -> tuple[float, float]:
+    """Of all values; around a single one a tenth of it, or `around_one`."""
+    values = np.concatenate([each[np.isfinite(each)] for each in series])
+    low, high = float(values.min()), float(values.max())
+    low = min(0.0, low) if from_zero else low
+    if high == low:
+        room = around_one or abs(high) / 10 or 1.0
+        return low - (0 if from_zero else room), high + room
+    return low, high
+
+
+def _labelled_ticks(low: float, high: float, *, whole: bool = False) -> list[tuple[float, str]]:
+    """With as many digits as it takes to distinguish them; `whole` numbers where they are enough, as for bands."""
+    locator = MaxNLocator(5, integer=whole, min_n_ticks=1 if whole else 2)
+    ticks = [float(value) for value in locator.tick_values(low, high) if low <= value <= high]
+    fewest = 2 if max(map(abs, ticks), default=0.0) >= 1e5 else 4
+    for digits in range(fewest, MOST_DIGITS + 1):
+        labels = [f"{value:.{digits}g}" for value in ticks]
+        if len(set(labels)) == len(labels):
+            break
+    return list(zip(ticks, labels, strict=True))
+
+
+def _spectra(found: QualityReport, truth: xr.DataArray, pixels: Sequence[tuple[int, int]]) -> list[Chart]:
+    part, compared = found.part, found.against_reference
+    along, axis = spectral_axis(truth)
+    cubes = [] if compared is None else [("reference", "reference", compared.values)]
+    cubes += [
+        ("HSI pixel that it lies in", "hsi", part.coarse_on_fine(part.hsi_values)),
+        ("fused", "fused", part.fused_values),
+    ]
+    charts = []
+    for number, (row, column) in enumerate(pixels, start=1):
+        spectra = [(name, look, values[:, row, column].astype(np.float64)) for name, look, values in cubes]
+        lines = [Line(name, look, *broken_line(along, values)) for name, look, values in spectra]
+        where = f"row {row + part.rows.start}, column {column + part.columns.start}"
+        charts.append(line_chart(lines, f"Spectrum of pixel {number}, {where}", axis, "value", where))
+    return charts
+
+
+def _band_charts(found: QualityReport, truth: xr.DataArray) -> list[Chart]:
+    part, compared = found.part, found.against_reference
+    along, axis = spectral_axis(truth)
+    signal = np.sqrt(np.nanmean(np.square(part.hsi_values.astype(np.float64)), axis=(1, 2)))
+    noise = part.observation.hsi_noise.numpy() / np.where(signal > 0, signal, np.nan)
+    error = found.consistency.with_hsi.band_relative
+    lines = [
+        Line("fused against HSI", "fused", *broken_line(along, 100 * error)),
+        Line("noise of the HSI, estimated", "other", *broken_line(along, 100 * noise)),
+    ]
+    title = "Consistency with the HSI, band by band"
+    charts = [line_chart(lines, title, axis, "error, % of signal", from_zero=True)]
+    if compared is not None:
+        psnr = compared.scores.band_psnr_db[part.bands]
+        line = Line("PSNR", "fused", *broken_line(along, np.where(np.isfinite(psnr), psnr, np.nan)))
+        charts.insert(0, line_chart([line], "PSNR against the reference, band by band", axis, "dB"))
+    return charts
+
+
+def _facts(found: QualityReport, record: Mapping[str, str], names: Mapping[str, str]) -> dict[str, str]:
+    observation = found.part.observation
+    widths = " x ".join(f"{each / sigma_from_fwhm(1.0):.3g}" for each in observation.sigma)
+    shift = " x ".join(f"{each:+.3f}" for each in observation.misregistration)
+    return (
+        {f"file: {role}": name for role, name in names.items()}
+        | {key.replace("_", " "): value for key, value in record.items() if key not in names}
+        | {
+            "PSF, FWHM": f"{widths} fine pixels (down x across)",
+            "shift against the georeference": f"{shift} fine pixels",
+            "confidence of the estimation": f"{observation.confidence:.2f}",
+        }
+    )

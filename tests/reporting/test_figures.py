@@ -1,4 +1,4 @@
-"""The picture of a fusion: appears whole or not at all, fits its page, and survives poor data."""
+"""Figures: the one of a fusion is written completely or not at all and survives poor data; arrows of offsets."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tests.reporting.reporting_scenes import make_hsi, make_msi, make_reference,
 
 from hyperfuse.errors import CubeWriteError, OptionError, ValueRangeError
 from hyperfuse.io.cube import make_cube
-from hyperfuse.reporting.colour import error_map, plan_layout
-from hyperfuse.reporting.fusion_figure import fusion_figure
+from hyperfuse.reporting.colour import error_map
+from hyperfuse.reporting.figures import arrow_stretch, fusion_figure, plan_layout
 
 
 def draw(path: Path, reference: xr.DataArray, methods: dict[str, xr.DataArray]) -> Path:
@@ -116,3 +116,13 @@ def test_no_two_parts_of_the_page_overlap(shape: tuple[int, int], methods: int) 
             apart_x = left + width <= other_left + 1e-9 or other_left + other_width <= left + 1e-9
             apart_y = bottom + height <= other_bottom + 1e-9 or other_bottom + other_height <= bottom + 1e-9
             assert apart_x or apart_y
+
+
+@pytest.mark.parametrize(
+    ("longest", "drawn", "key"),
+    [(0.0, 0.0, 0.5), (1e-5, 2e-4, 0.5), (0.1, 1.8, 0.5), (3.0, 9.0, 2.0), (60.0, 9.0, 50.0)],
+)
+def test_the_longest_arrow_fills_its_cell_unless_it_is_nearly_nothing(longest, drawn, key):
+    stretch, shown = arrow_stretch(longest, spacing=10.0)
+    assert longest * stretch == pytest.approx(drawn, rel=0.2)
+    assert shown == key

@@ -12,7 +12,7 @@ from hyperfuse.benchmarking.paper import (
     printed_scores,
     warnings_of,
 )
-from hyperfuse.data.scenes import DATASETS
+from hyperfuse.data.datasets import DATASETS
 
 METHODS = ["DSPNet", "MIMO-SST", "DCINN", "DCFormer", "PSTUN", "LRTN", "SSA"]
 SEVEN = ["CAVE", "PaviaC", "Harvard", "PaviaU", "Chikusei", "Botswana", "WDC"]
