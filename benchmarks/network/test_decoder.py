@@ -8,9 +8,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from hyperfuse.models.catalogue import build_network
 from hyperfuse.models.decoder import decode_plainly
 from hyperfuse.physics.resample import AxisPlacement, Placement, shared_edges
-from hyperfuse.models.ssa import build_network
 
 FINE, COARSE, PLAIN_ROWS = 128, 32, 8
 PLACEMENT = shared_edges((FINE, FINE), (COARSE, COARSE))

@@ -17,9 +17,8 @@ import pytest
 import torch
 
 from hyperfuse.models.analysis import count_multiply_adds
-from hyperfuse.models.config import preset
-from hyperfuse.models.ssa import build_network
-from hyperfuse.models.tiling import fuse_by_tiles
+from hyperfuse.models.catalogue import build_network
+from hyperfuse.models.ssa import preset
 
 SCALE, MSI_BANDS = 4, 3
 MATMUL_SIZE = 2048
@@ -84,23 +83,6 @@ def test_the_paper_s_table_at_512(bands, precision, race, peak_memory, note_figu
     note_figure(
         f"ssa-6-6, 512x512, C = {bands}, {precision}: {seconds:.1f} s, {0.262144 / seconds:.4f} MPix/s, "
         f"peak {peak.bytes / 1e9:.2f} GB, {rate / matmul:.0%} of the float32 matmul rate"
-    )
-
-
-def test_tiles_bound_the_memory(peak_memory, note_figure, benchmark):
-    network, (hsi, msi) = build_network("ssa-1-1").eval(), random_pair(31, 1024)
-    seconds, peaks = {}, {}
-    for name, tile_size in (("tiles of 128", 128), ("whole", 1024)):
-        with peak_memory() as peak:
-            start = time.perf_counter()
-            result = fuse_by_tiles(network, hsi, msi, tile_size)
-            seconds[name] = time.perf_counter() - start
-        peaks[name] = peak.bytes / 1e9
-    benchmark.pedantic(lambda: fuse_by_tiles(network, hsi[..., :64, :64], msi[..., :256, :256], 128), rounds=1)
-    assert result.shape == (1, 31, 1024, 1024)
-    note_figure(
-        "ssa-1-1, 1024x1024, C = 31: "
-        + ", ".join(f"{name} {seconds[name]:.1f} s, peak {peaks[name]:.2f} GB" for name in seconds)
     )
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from hyperfuse.models.config import MatryoshkaBands, NetworkConfig
-from hyperfuse.models.ssa import FusionNetwork
+from hyperfuse.models.channels import MatryoshkaBands
+from hyperfuse.models.ssa import SSA, SSAConfig
 
-TINY = NetworkConfig(
+TINY = SSAConfig(
     width=8,
     spectral_blocks=1,
     spatial_blocks=2,
@@ -17,12 +17,12 @@ TINY = NetworkConfig(
 )
 
 
-def tiny_network(seed: int = 0, config: NetworkConfig = TINY) -> FusionNetwork:
+def tiny_network(seed: int = 0, config: SSAConfig = TINY) -> SSA:
     torch.manual_seed(seed)
-    return FusionNetwork(config).eval()
+    return SSA(config).eval()
 
 
-def loud_network(seed: int = 0) -> FusionNetwork:
+def loud_network(seed: int = 0) -> SSA:
     """In double precision, with weights so large that every pixel of the receptive field shows in the result.
 
     With torch's own initial weights the outermost pixels change it by less than 1e-5, and too small a margin goes

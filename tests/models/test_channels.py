@@ -7,12 +7,10 @@ import torch
 from tests.models.network_fixtures import TINY, random_pair, tiny_network
 
 from hyperfuse.errors import BandError, GridError, OptionError
-from hyperfuse.models.channels import PairChannels, find_channels, principal_subspace
-from hyperfuse.models.config import Components, MatryoshkaBands, NetworkConfig, WavelengthBands
+from hyperfuse.models.channels import Components, PairChannels, WavelengthBands, principal_subspace
 from hyperfuse.models.export import export_onnx
 from hyperfuse.models.matryoshka import WavelengthInputKernel, knot_weights, spectral_shares
-from hyperfuse.models.ssa import FusionNetwork
-from hyperfuse.models.tiling import fuse_by_tiles
+from hyperfuse.models.ssa import SSA, SSAConfig
 from hyperfuse.physics.resample import shared_edges, upsample_bicubic
 
 AXIS = WavelengthBands(knots=12)
@@ -24,26 +22,18 @@ KINDS = [OWN_BANDS, WAVELENGTH, COMPONENTS]
 FINE, COARSE = (23, 18), (7, 6)
 
 
-def pair_and_channels(config: NetworkConfig, bands: int = 9, msi_bands: int = 3, batch: int = 2):
+def pair_and_channels(config: SSAConfig, bands: int = 9, msi_bands: int = 3, batch: int = 2):
     hsi, msi = random_pair(bands, msi_bands, COARSE, FINE, batch)
     centres = torch.linspace(430, 2300, bands, dtype=torch.float64)
-    return hsi, msi, find_channels(config, hsi, msi, centres, torch.linspace(480, 900, msi_bands, dtype=torch.float64))
-
-
-@pytest.mark.parametrize("config", KINDS, ids=lambda config: config.channels.kind)
-def test_tiles_are_the_whole(config):
-    network = tiny_network(config=config)
-    hsi, msi, channels = pair_and_channels(config)
-    with torch.no_grad():
-        whole = network(hsi, msi, channels=channels)
-    torch.testing.assert_close(fuse_by_tiles(network, hsi, msi, 8, channels=channels), whole, atol=1e-5, rtol=0)
+    msi_centres = torch.linspace(480, 900, msi_bands, dtype=torch.float64)
+    return hsi, msi, tiny_network(config=config).find_channels(hsi, msi, centres, msi_centres)
 
 
 @pytest.mark.parametrize("config", KINDS, ids=lambda config: config.channels.kind)
 def test_saved_and_loaded_it_is_the_same(config, tmp_path):
     network = tiny_network(config=config)
     network.save_pretrained(tmp_path / "weights")
-    loaded = FusionNetwork.from_pretrained(tmp_path / "weights")
+    loaded = SSA.from_pretrained(tmp_path / "weights")
     hsi, msi, channels = pair_and_channels(config)
     with torch.no_grad():
         assert torch.equal(network(hsi, msi, channels=channels), loaded(hsi, msi, channels=channels))
@@ -166,7 +156,7 @@ def test_a_constant_image_has_components_too():
 def test_channels_that_do_not_line_up_are_not_joined():
     for channels in (AXIS, Components()):
         with pytest.raises(ValueError, match='expected "own"'):
-            NetworkConfig(width=8, spectral_blocks=1, spatial_blocks=1, channels=channels)
+            SSAConfig(width=8, spectral_blocks=1, spatial_blocks=1, channels=channels)
     with pytest.raises(ValueError, match="short to long"):
         WavelengthBands(shortest_nm=900, longest_nm=400)
 
@@ -178,11 +168,5 @@ def test_only_plain_channels_become_onnx(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_plain_bands_have_nothing_beyond_their_pixels():
-    assert (
-        find_channels(
-            NetworkConfig(width=8, spectral_blocks=1, spatial_blocks=1, channels=MatryoshkaBands()),
-            *random_pair(5, 3, COARSE, FINE),
-        )
-        == PairChannels()
-    )
+def test_plain_bands_need_no_description():
+    assert tiny_network().find_channels(*random_pair(5, 3, COARSE, FINE)) == PairChannels()

@@ -8,7 +8,7 @@ import pytest
 from tests.models.network_fixtures import TINY
 
 from hyperfuse.models.analysis import count_multiply_adds
-from hyperfuse.models.config import preset
+from hyperfuse.models.ssa import preset
 
 # Table "model scaling" (58.873G, 0.120T, 0.161T, 0.202T); the efficiency table prints the last one as 206.848G = 0.202
 # x 1024.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from hyperfuse.models.ssa import Encoder, encoder_receptive_field
+from hyperfuse.models.ssa import Encoder
 
 
 def convolve(image: torch.Tensor, convolution: torch.nn.Conv2d) -> torch.Tensor:
@@ -40,8 +40,3 @@ def test_derivatives_survive_the_additions_in_place():
     torch.manual_seed(0)
     encoder = Encoder(2, 2).double()
     assert torch.autograd.gradcheck(encoder, torch.randn(1, 2, 3, 4, dtype=torch.float64, requires_grad=True))
-
-
-def test_reach_is_one_pixel_for_each_convolution():
-    convolutions = [each for each in Encoder(2, 3).modules() if isinstance(each, torch.nn.Conv2d)]
-    assert encoder_receptive_field(3) == len(convolutions)

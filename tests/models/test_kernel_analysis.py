@@ -55,9 +55,7 @@ def test_every_channel_of_every_kernel_is_mapped():
     maps = map_kernels(network, umap=False)
     assert [tuple(each.points.shape) for each in maps] == [(16, 2)] * 3
     assert [len(each.points) for each in map_kernels(network, channels=5, umap=False)] == [5] * 3
-    with pytest.raises(
-        OptionError, match="17 channels to draw; expected at least 4 and at most the 16 of the network"
-    ):
+    with pytest.raises(OptionError, match="17 channels to draw; expected at least 4 and at most the 16 of the network"):
         map_kernels(network, channels=17)
     with pytest.raises(OptionError, match="1 channels to draw; expected at least 4"):
         map_kernels(tiny_network(config=TINY.with_fixed_bands(1, 1)))

@@ -22,7 +22,7 @@ def test_info_of_the_paper_s_network_as_json(capsys):
     printed = json.loads(capsys.readouterr().out)
     assert printed["parameters"] == 18_654_403
     assert printed["multiply_adds"]["output_kernel_per_candidate"] / 1e9 == pytest.approx(202.0, rel=0.005)
-    assert printed["margin"] == {"fine": 16, "coarse": 15}
+    assert printed["receptive_field"] == {"fine": 16, "coarse": 15}
 
 
 def test_info_for_people(capsys):

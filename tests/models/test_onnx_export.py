@@ -65,8 +65,6 @@ def test_fixed_bands_export_too(tmp_path):
 
 def test_without_the_extra_the_error_says_how_to_get_it(monkeypatch, tmp_path):
     monkeypatch.setattr(onnx_export, "find_spec", lambda name: None)
-    with pytest.raises(
-        OptionError, match=r"writing ONNX needs onnx and onnxscript; install it with: pip install"
-    ):
+    with pytest.raises(OptionError, match=r"writing ONNX needs onnx and onnxscript; install it with: pip install"):
         export_onnx(tiny_network(), tmp_path / "tiny.onnx")
     assert not list(tmp_path.iterdir())

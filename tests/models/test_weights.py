@@ -12,7 +12,8 @@ from tests.models.network_fixtures import TINY, random_pair, tiny_network
 
 from hyperfuse.errors import OptionError, WeightsError
 from hyperfuse.models import weights as weights_folder
-from hyperfuse.models.ssa import FusionNetwork, build_network
+from hyperfuse.models.catalogue import build_network
+from hyperfuse.models.ssa import SSA
 
 
 def edit_config(folder, **changes):
@@ -32,7 +33,7 @@ def folder(tmp_path):
 def test_saved_and_loaded_networks_agree_bit_for_bit(tmp_path, config):
     network = tiny_network(config=config)
     network.save_pretrained(tmp_path / "a" / "b")
-    loaded = FusionNetwork.from_pretrained(tmp_path / "a" / "b")
+    loaded = SSA.from_pretrained(tmp_path / "a" / "b")
     pair = random_pair(5, 3, (4, 4), (13, 10))
     with torch.no_grad():
         assert torch.equal(network(*pair), loaded(*pair))
@@ -46,7 +47,7 @@ def test_the_config_says_what_a_user_needs(tmp_path, folder):
     assert config["provenance"] == {"steps": 3}
     assert config["format_version"] == weights_folder.FORMAT_VERSION
     assert len(config["weights"]["sha256"]) == 64
-    assert FusionNetwork.from_pretrained(folder).weights_digest == config["weights"]["sha256"]
+    assert SSA.from_pretrained(folder).weights_digest == config["weights"]["sha256"]
     assert tiny_network().weights_digest is None
     assert config["preset"] is None
     build_network("ssa-small").save_pretrained(tmp_path / "small")
@@ -54,13 +55,13 @@ def test_the_config_says_what_a_user_needs(tmp_path, folder):
 
 
 def test_the_config_file_itself_may_be_named(folder):
-    assert FusionNetwork.from_pretrained(str(folder / "config.json")).config == TINY
+    assert SSA.from_pretrained(str(folder / "config.json")).config == TINY
 
 
 def test_saving_again_replaces_the_old_weights(folder):
     tiny_network(seed=5).save_pretrained(folder)
     assert len(list(folder.iterdir())) == 2
-    loaded, expected = FusionNetwork.from_pretrained(folder).state_dict(), tiny_network(seed=5).state_dict()
+    loaded, expected = SSA.from_pretrained(folder).state_dict(), tiny_network(seed=5).state_dict()
     assert all(torch.equal(loaded[name], expected[name]) for name in expected)
 
 
@@ -76,7 +77,7 @@ def test_an_interrupted_save_keeps_the_old_weights(folder, monkeypatch):
     monkeypatch.setattr(weights_folder, "atomic_write", full_disk)
     with pytest.raises(OSError, match="No space left"):
         tiny_network(seed=5).save_pretrained(folder)
-    loaded = FusionNetwork.from_pretrained(folder).state_dict()
+    loaded = SSA.from_pretrained(folder).state_dict()
     assert all(torch.equal(loaded[name], before[name]) for name in before)
 
 
@@ -86,7 +87,7 @@ def test_a_damaged_file_is_refused(folder):
     contents[-1] ^= 1
     path.write_bytes(contents)
     with pytest.raises(WeightsError, match=r"sha256 .*; expected .* as its config says; the file is damaged"):
-        FusionNetwork.from_pretrained(folder)
+        SSA.from_pretrained(folder)
 
 
 @pytest.mark.parametrize(
@@ -135,7 +136,7 @@ def test_a_damaged_file_is_refused(folder):
 def test_an_unknown_newer_or_unfitting_config_is_refused(folder, changes, message):
     edit_config(folder, **changes)
     with pytest.raises(WeightsError, match=message) as caught:
-        FusionNetwork.from_pretrained(folder)
+        SSA.from_pretrained(folder)
     assert "\n" not in str(caught.value)
 
 
@@ -145,7 +146,7 @@ def test_weights_that_are_not_finite_are_refused(tmp_path):
         network.output_kernel.bias[3] = float("nan")
     network.save_pretrained(tmp_path / "diverged")
     with pytest.raises(WeightsError, match=r"tensor output_kernel\.bias has values that are not finite"):
-        FusionNetwork.from_pretrained(tmp_path / "diverged")
+        SSA.from_pretrained(tmp_path / "diverged")
 
 
 def test_provenance_that_is_no_json_changes_nothing(folder):
@@ -164,16 +165,16 @@ def test_saving_removes_only_weights_of_its_own(folder):
 
 def test_missing_and_malformed_files_are_refused(folder, tmp_path):
     with pytest.raises(WeightsError, match=r"config\.json does not exist; expected a folder with"):
-        FusionNetwork.from_pretrained(tmp_path / "nothing")
+        SSA.from_pretrained(tmp_path / "nothing")
     next(folder.glob("*.safetensors")).unlink()
     with pytest.raises(WeightsError, match="cannot be read"):
-        FusionNetwork.from_pretrained(folder)
+        SSA.from_pretrained(folder)
     with pytest.raises(WeightsError, match=r"config\.json does not exist; expected a folder with"):
-        FusionNetwork.from_pretrained(folder / "config.json" / "weights")
+        SSA.from_pretrained(folder / "config.json" / "weights")
     for text in ("{", "", "[" * 100_000):
         (folder / "config.json").write_text(text)
         with pytest.raises(WeightsError, match="cannot be read as JSON"):
-            FusionNetwork.from_pretrained(folder)
+            SSA.from_pretrained(folder)
 
 
 def test_weights_are_not_read_from_outside_the_folder(folder):
@@ -181,13 +182,13 @@ def test_weights_are_not_read_from_outside_the_folder(folder):
     (folder.parent / "elsewhere.safetensors").write_bytes((folder / listed["file"]).read_bytes())
     edit_config(folder, weights={**listed, "file": "../elsewhere.safetensors"})
     with pytest.raises(WeightsError, match="cannot be read"):
-        FusionNetwork.from_pretrained(folder)
+        SSA.from_pretrained(folder)
 
 
 def test_the_hub_needs_its_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(OptionError, match=r"pip install 'hyperfuse\[hub\]'"):
-        FusionNetwork.from_pretrained("hf://someone/some-weights")
+        SSA.from_pretrained("hf://someone/some-weights")
 
 
 def test_the_hub_is_asked_for_the_revision(folder, monkeypatch):
@@ -198,7 +199,7 @@ def test_the_hub_is_asked_for_the_revision(folder, monkeypatch):
         return str(folder)
 
     monkeypatch.setitem(sys.modules, "huggingface_hub", types.SimpleNamespace(snapshot_download=snapshot_download))
-    assert FusionNetwork.from_pretrained("hf://someone/some-weights@v2").config == TINY
+    assert SSA.from_pretrained("hf://someone/some-weights@v2").config == TINY
     assert asked == {"name": "someone/some-weights", "revision": "v2", "allow_patterns": ["*.json", "*.safetensors"]}
 
 
@@ -210,5 +211,5 @@ def test_what_the_hub_does_not_give_is_said_in_one_line(monkeypatch):
     with pytest.raises(
         WeightsError, match=r"hf://a/b/c cannot be fetched \(Repo id .*; check the name and the connection"
     ) as caught:
-        FusionNetwork.from_pretrained("hf://a/b/c")
+        SSA.from_pretrained("hf://a/b/c")
     assert "\n" not in str(caught.value)

@@ -1,37 +1,89 @@
-"""What the channels of one pair are, beyond its pixels: wavelengths, or the subspaces that its components span.
+"""What the channels of a network mean: bands, wavelengths, or principal components of the image itself.
 
-They are found once for a whole scene and are the same for all of its tiles.
+The channels of a pair are found once for a whole scene and are the same for all of its tiles.
 
-Principal components of an image as the channels of a network: the same meaning for every sensor, and any number of
-bands.
-
-The components of an hsi come from the hsi itself. They are ordered by variance, so a prefix of them is always the best
-basis of its size: nested in earnest, which is what Matryoshka kernels ask for.
-
-B batch, C bands, K components.
+Shapes: B batch, C hsi bands, M msi bands, K components, H W rows and columns.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated, Literal
 
 import torch
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor
 
-from hyperfuse.errors import BandError
-from hyperfuse.models.config import Components, NetworkConfig, WavelengthBands
+from hyperfuse.models.weights import LARGEST_SIZE, Positive
 
 # A component below this share of the first one's deviation is rounding.
 _SMALLEST_DEVIATION = 1e-4
 _SMALLEST_NUMBER = 1e-12
 
 
+class _ChannelKind(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class MatryoshkaBands(_ChannelKind):
+    """Channel i is band i, as in the paper: C bands use the first C of `max_channels` (C_max) slots of every kernel.
+
+    Where the msi is concatenated to the upsampled hsi, as in the paper, the two together have at most `max_channels`
+    bands.
+    """
+
+    kind: Literal["bands"] = "bands"
+    max_channels: Positive = 194
+
+
+class WavelengthBands(_ChannelKind):
+    """A kernel is a function of wavelength, given at evenly spaced knots and interpolated at the band centres.
+
+    Takes any number of bands, and a slot means the same light for every sensor. Needs the wavelengths.
+    """
+
+    kind: Literal["wavelength"] = "wavelength"
+    knots: Annotated[int, Field(ge=2, le=LARGEST_SIZE)] = 45
+    shortest_nm: Annotated[float, Field(gt=0, lt=1e6)] = 350.0
+    longest_nm: Annotated[float, Field(gt=0, lt=1e6)] = 2550.0
+
+    @model_validator(mode="after")
+    def _check_order(self) -> WavelengthBands:
+        if self.shortest_nm >= self.longest_nm:
+            raise ValueError(f"got {self.shortest_nm:g} to {self.longest_nm:g} nm, expected a range from short to long")
+        return self
+
+
+class Components(_ChannelKind):
+    """Channel i is the i-th principal component of the input itself: nested by variance, whatever the sensor.
+
+    Takes any number of bands: fewer than `count` use the first slots; of more, the base carries the remaining
+    components.
+    """
+
+    kind: Literal["components"] = "components"
+    count: Positive = 16
+
+
+class FixedBands(_ChannelKind):
+    """One pair of sensors: plain convolutions, the paper's ablation "w/o MK"."""
+
+    kind: Literal["fixed"] = "fixed"
+    bands: Positive
+    msi_bands: Positive
+
+
+Channels = Annotated[MatryoshkaBands | WavelengthBands | Components | FixedBands, Field(discriminator="kind")]
+
+
 @dataclass(frozen=True)
 class Subspace:
-    """mean (B, C), basis (B, C, K) with orthonormal columns, unit (B, K): the size of a coefficient that becomes 1.
+    """Principal components of an image.
 
-    The units lie halfway, as ratios, between one unit for all and one for each: the network sees the faint components,
-    and still which they are.
+    mean   (B, C)
+    basis  (B, C, K) with orthonormal columns
+    unit   (B, K) the coefficient that is encoded as 1: the geometric mean of the component's own deviation and the
+           first one's, so that the network sees faint components and still which they are
     """
 
     mean: Tensor
@@ -40,21 +92,17 @@ class Subspace:
 
     def encode(self, image: Tensor) -> Tensor:
         """(B, C, H, W) -> (B, K, H, W) coefficients of about 1."""
-        batch, _, rows, columns = image.shape
-        centred = image.flatten(2) - self.mean.to(image)[:, :, None]
-        weights = (self.basis / self.unit[:, None, :]).to(image).transpose(1, 2)
-        return (weights @ centred).view(batch, self.basis.shape[2], rows, columns)
+        weights = (self.basis / self.unit[:, None, :]).to(image)
+        return torch.einsum("bck,bchw->bkhw", weights, image - self.mean.to(image)[:, :, None, None])
 
     def decode_change(self, change: Tensor) -> Tensor:
         """(B, K, H, W) change of the coefficients -> (B, C, H, W) change of the image."""
-        batch, _, rows, columns = change.shape
-        weights = (self.basis * self.unit[:, None, :]).to(change)
-        return (weights @ change.flatten(2)).view(batch, self.basis.shape[1], rows, columns)
+        return torch.einsum("bck,bkhw->bchw", (self.basis * self.unit[:, None, :]).to(change), change)
 
 
 @torch.no_grad()
 def principal_subspace(image: Tensor, count: int) -> Subspace:
-    """The first components of (B, C, h, w), at most as many as it has bands."""
+    """Find the first `count` principal components of (B, C, H, W), at most as many as it has bands."""
     values = image.detach().double().flatten(2)
     mean = values.mean(dim=2)
     centred = values - mean[:, :, None]
@@ -65,7 +113,7 @@ def principal_subspace(image: Tensor, count: int) -> Subspace:
     deviation = variances.flip(dims=(1,))[:, :count].clamp(min=0).sqrt()
     # The sign of an eigenvector is arbitrary; brighter is positive.
     basis = basis * torch.where(basis.sum(dim=1, keepdim=True) < 0, -1.0, 1.0)
-    # A constant image has no deviation; its brightness, or at least something that can be divided by, stands in for it.
+    # A constant image has no deviation; its brightness, or at least a positive number, stands in for it.
     brightness = values.square().mean(dim=(1, 2)).sqrt()[:, None]
     first = deviation[:, :1].maximum(_SMALLEST_DEVIATION * brightness).clamp(min=_SMALLEST_NUMBER)
     unit = (first * deviation.maximum(_SMALLEST_DEVIATION * first)).sqrt()
@@ -74,8 +122,10 @@ def principal_subspace(image: Tensor, count: int) -> Subspace:
 
 @dataclass(frozen=True)
 class PairChannels:
-    """wavelength_nm (C,), msi_wavelength_nm (M,) or (B, M): needed by channels of kind "wavelength"; subspaces by
-    "components".
+    """The channels of one pair; all None for channels that are bands.
+
+    wavelength_nm (C,), msi_wavelength_nm (M,) or (B, M)  for channels of kind "wavelength"
+    hsi_subspace, msi_subspace                            for channels of kind "components"
     """
 
     wavelength_nm: Tensor | None = None
@@ -83,36 +133,11 @@ class PairChannels:
     hsi_subspace: Subspace | None = None
     msi_subspace: Subspace | None = None
 
-    def of_hsi(self, image: Tensor) -> Tensor:
+    def encode_hsi(self, image: Tensor) -> Tensor:
         return image if self.hsi_subspace is None else self.hsi_subspace.encode(image)
 
-    def of_msi(self, image: Tensor) -> Tensor:
+    def encode_msi(self, image: Tensor) -> Tensor:
         return image if self.msi_subspace is None else self.msi_subspace.encode(image)
 
-    def to_bands(self, residual: Tensor) -> Tensor:
+    def decode_residual(self, residual: Tensor) -> Tensor:
         return residual if self.hsi_subspace is None else self.hsi_subspace.decode_change(residual)
-
-
-def find_channels(
-    config: NetworkConfig,
-    hsi: Tensor,
-    msi: Tensor,
-    wavelength_nm: Tensor | None = None,
-    msi_wavelength_nm: Tensor | None = None,
-) -> PairChannels:
-    """The channels of a pair (B, C, h, w), (B, M, H, W) for a network of this kind."""
-    kind = config.channels
-    if isinstance(kind, Components):
-        return PairChannels(
-            hsi_subspace=principal_subspace(hsi, kind.count), msi_subspace=principal_subspace(msi, config.max_msi_bands)
-        )
-    if isinstance(kind, WavelengthBands):
-        for name, given in (("hsi", wavelength_nm), ("msi", msi_wavelength_nm)):
-            if given is None:
-                raise BandError(
-                    f"no wavelengths of the {name}'s bands",
-                    "one for each band: this network's channels are wavelengths",
-                    "give wavelengths, or use a network with other channels",
-                )
-        return PairChannels(wavelength_nm=wavelength_nm, msi_wavelength_nm=msi_wavelength_nm)
-    return PairChannels()

@@ -1,30 +1,6 @@
-"""The implicit decoder word for word from the equations of section 3.3, for counting, comparing and timing.
+"""The implicit decoder: features at any fine position from two codes (paper section 3.3).
 
-`ImplicitDecoder` is the same function in fewer multiplications.
-
-B batch, D code features, F decoded features, h w coarse, H W fine.
-
-The implicit decoder: features at any fine position from the coarse spectral code around it and the fine spatial code at
-it.
-
-Paper section 3.3. Every query p asks an MLP once for each of its four coarse neighbours q,
-
-    candidate_q, weight_q = MLP(spectral_code(q), spatial_code(p), p - q, cell)
-    features(p) = sum_q softmax(weight)_q candidate_q
-
-and this module computes exactly that with about two thirds of the multiplications (`plain_decoding.py` is the same word
-for word):
-
-- the first layer is linear before its ReLU, so it is split: its spectral part runs once per coarse pixel, its spatial
-part once per
-  query instead of four times, its offset part once per row and once per column;
-- the last layer is linear, so it commutes with the weighted mean and runs once per query; only its weight output runs
-four times;
-- neighbours are taken as whole rows, then whole columns, so that the backward pass adds slices and never scatters
-single elements;
-- queries are decoded in chunks of rows that stay in the cache.
-
-B batch, D code features, F decoded features, N hidden features, h w coarse, H W fine, r fine rows of one chunk.
+Shapes: B batch, D code features, F decoded features, N hidden features, h w coarse, H W fine, r fine rows of one chunk.
 """
 
 from __future__ import annotations
@@ -44,7 +20,48 @@ NEIGHBOURS = 4
 
 
 class ImplicitDecoder(nn.Module):
-    """(B, D, h, w) spectral code and (B, D, H, W) spatial code -> (B, F, H, W) features."""
+    """Decode features at fine pixels from the coarse spectral code around them and the fine spatial code at them.
+
+    Every fine pixel p evaluates one MLP for each of its four coarse neighbours q, eq. (7), and takes the mean weighted
+    by the predicted weights, eq. (9):
+
+        candidate_q, weight_q = MLP(spectral_code(q), spatial_code(p), p - q, cell)
+        features(p) = sum_q softmax(weight)_q candidate_q
+
+    This is computed exactly, with about two thirds of the multiplications of the direct form (`decode_plainly`):
+
+    - the first layer is linear before its ReLU, so it is split: its spectral part runs once per coarse pixel, its
+      spatial part once per fine pixel instead of four times, its offset part once per row and once per column;
+    - the last layer is linear, so it commutes with the weighted mean and runs once per fine pixel; only its weight
+      output runs four times;
+    - neighbours are taken as whole rows, then whole columns, so that the backward pass adds slices and never scatters
+      single elements;
+    - fine rows are decoded in chunks that stay in the cache.
+
+    Parameters
+    ----------
+    code_width
+        D, features of each of the two codes.
+    hidden_widths
+        Widths of the hidden layers of the MLP.
+    feature_width
+        F, features of the result.
+
+    References
+    ----------
+    .. [1] Y.-J. Liang et al., "Hyperspectral image fusion with spectral-band and fusion-scale agnosticism", 2026,
+       section 3.3.
+    .. [2] Y. Chen, S. Liu, X. Wang, "Learning continuous image representation with local implicit image function",
+       CVPR 2021.
+
+    Examples
+    --------
+    >>> from hyperfuse.physics.resample import shared_edges
+    >>> decoder = ImplicitDecoder(code_width=4, hidden_widths=(8, 8), feature_width=6)
+    >>> features = decoder(torch.rand(1, 4, 5, 5), torch.rand(1, 4, 16, 16), shared_edges((16, 16), (5, 5)))
+    >>> tuple(features.shape)
+    (1, 6, 16, 16)
+    """
 
     def __init__(self, code_width: int, hidden_widths: Sequence[int], feature_width: int) -> None:
         super().__init__()
@@ -58,23 +75,19 @@ class ImplicitDecoder(nn.Module):
         self.queries_per_chunk: int | None = None
 
     def forward(self, spectral_code: Tensor, spatial_code: Tensor, placement: Placement) -> Tensor:
+        """(B, D, h, w) spectral and (B, D, H, W) spatial code -> (B, F, H, W)."""
         coarse_part = self._coarse_part(spectral_code, placement)
         rows, columns = neighbours_of_queries(spectral_code, spatial_code, placement)
         spatial_rows = spatial_code.permute(0, 2, 3, 1)
         chunk = self._rows_per_chunk(spatial_rows)
         if chunk is None:
-            features = self._decode_rows(coarse_part, spatial_rows, rows, columns)
-        else:
-            # `split`, unlike slices, has a backward pass that joins the pieces once.
-            pieces = torch.split(spatial_rows, chunk, dim=1)
-            features = torch.cat(
-                [
-                    self._decode_rows(coarse_part, piece, rows.between(number * chunk, (number + 1) * chunk), columns)
-                    for number, piece in enumerate(pieces)
-                ],
-                dim=1,
-            )
-        return features.permute(0, 3, 1, 2)
+            return self._decode_rows(coarse_part, spatial_rows, rows, columns).permute(0, 3, 1, 2)
+        # `split`, unlike slices, has a backward pass that joins the pieces once.
+        pieces = [
+            self._decode_rows(coarse_part, piece, rows.between(number * chunk, (number + 1) * chunk), columns)
+            for number, piece in enumerate(torch.split(spatial_rows, chunk, dim=1))
+        ]
+        return torch.cat(pieces, dim=1).permute(0, 3, 1, 2)
 
     def _decode_rows(
         self, coarse_part: Tensor, spatial_rows: Tensor, rows: NeighbourPair, columns: NeighbourPair
@@ -111,16 +124,14 @@ class ImplicitDecoder(nn.Module):
         return F.relu(neighbours.add_(fine_part[:, None]), inplace=True)
 
     def _coarse_part(self, spectral_code: Tensor, placement: Placement) -> Tensor:
-        """What the first layer makes of the spectral code, the cell and its bias, once per coarse pixel: (B, h, w, N)."""
+        """The first layer's part of the spectral code, the cell and the bias, once per coarse pixel: (B, h, w, N)."""
         spectral, _, _, _, cell = self._first_weight()
         cell_size = torch.tensor([placement.rows.step, placement.columns.step], dtype=cell.dtype, device=cell.device)
         constant = self.first.bias + (cell * cell_size).sum(dim=1)
         return F.linear(spectral_code.permute(0, 2, 3, 1), spectral, constant)
 
     def _first_weight(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """The columns of the first layer: spectral (N, D), spatial (N, D), row offset (N,), column offset (N,), cell
-        (N, 2).
-        """
+        """Its columns: spectral (N, D), spatial (N, D), row offset (N,), column offset (N,), cell (N, 2)."""
         parts = torch.split(self.first.weight, [self.code_width, self.code_width, 1, 1, 2], dim=1)
         spectral, spatial, row_offset, column_offset, cell = parts
         return spectral, spatial, row_offset[:, 0], column_offset[:, 0], cell
@@ -140,13 +151,12 @@ class ImplicitDecoder(nn.Module):
 def neighbours_of_queries(
     spectral_code: Tensor, spatial_code: Tensor, placement: Placement
 ) -> tuple[NeighbourPair, NeighbourPair]:
-    """The two coarse rows and the two coarse columns around every fine pixel: their products are the four neighbours."""
-    device = spectral_code.device
-    row_positions = fine_positions(placement.rows, spatial_code.shape[2])
-    column_positions = fine_positions(placement.columns, spatial_code.shape[3])
+    """Find the two coarse rows and the two coarse columns around every fine pixel: together the four neighbours."""
+    rows = fine_positions(placement.rows, spatial_code.shape[2])
+    columns = fine_positions(placement.columns, spatial_code.shape[3])
     return (
-        neighbour_pair(row_positions, spectral_code.shape[2], device),
-        neighbour_pair(column_positions, spectral_code.shape[3], device),
+        neighbour_pair(rows, spectral_code.shape[2], spectral_code.device),
+        neighbour_pair(columns, spectral_code.shape[3], spectral_code.device),
     )
 
 
@@ -163,7 +173,7 @@ def _outer(offsets: Tensor, weight: Tensor, *, like: Tensor) -> Tensor:
 def decode_plainly(
     decoder: ImplicitDecoder, spectral_code: Tensor, spatial_code: Tensor, placement: Placement
 ) -> Tensor:
-    """(B, F, H, W) features: the softmax-weighted mean of the four candidates."""
+    """`ImplicitDecoder.forward` directly from eq. (7) and (9), for counting, comparing and timing."""
     candidates, weights = decode_candidates(decoder, spectral_code, spatial_code, placement)
     return (torch.softmax(weights, dim=0) * candidates).sum(dim=0)
 
@@ -171,30 +181,21 @@ def decode_plainly(
 def decode_candidates(
     decoder: ImplicitDecoder, spectral_code: Tensor, spatial_code: Tensor, placement: Placement
 ) -> tuple[Tensor, Tensor]:
-    """The four candidates (4, B, F, H, W) and their weights before the softmax (4, B, 1, H, W)."""
+    """Eq. (7): the four candidates (4, B, F, H, W) and their weights before the softmax (4, B, 1, H, W)."""
     rows, columns = neighbours_of_queries(spectral_code, spatial_code, placement)
     batch, _, height, width = spatial_code.shape
     cell = torch.tensor([placement.rows.step, placement.columns.step], device=spatial_code.device)
-    answers = []
+    outputs = []
     for row in range(2):
         for column in range(2):
             spectral = spectral_code[:, :, rows.indices[row][:, None], columns.indices[column][None, :]]
-            offset = torch.stack(
-                [
-                    rows.offsets[row][:, None].expand(height, width),
-                    columns.offsets[column][None, :].expand(height, width),
-                ]
-            ).expand(batch, 2, height, width)
-            cells = cell[None, :, None, None].expand(batch, 2, height, width)
-            question = torch.cat([spectral, spatial_code, offset, cells], dim=1)
-            answers.append(_perceptron(decoder, question.permute(0, 2, 3, 1)).permute(0, 3, 1, 2))
-    answer = torch.stack(answers)
-    return answer[:, :, :-1], answer[:, :, -1:]
-
-
-def _perceptron(decoder: ImplicitDecoder, question: Tensor) -> Tensor:
-    hidden = question.reshape(-1, question.shape[-1])
-    for layer in (decoder.first, *decoder.middle):
-        hidden = F.relu(layer(hidden))
-    answer: Tensor = decoder.last(hidden)
-    return answer.view(*question.shape[:-1], -1)
+            offset = torch.stack(torch.meshgrid(rows.offsets[row], columns.offsets[column], indexing="ij"))
+            offset_and_cell = torch.cat([offset, cell[:, None, None].expand(2, height, width)])
+            inputs = torch.cat([spectral, spatial_code, offset_and_cell.expand(batch, 4, height, width)], dim=1)
+            # Rows of one matrix: torch counts the bias of a two-dimensional product only.
+            hidden = inputs.permute(0, 2, 3, 1).reshape(-1, inputs.shape[1])
+            for layer in (decoder.first, *decoder.middle):
+                hidden = F.relu(layer(hidden))
+            outputs.append(decoder.last(hidden).view(batch, height, width, -1).permute(0, 3, 1, 2))
+    output = torch.stack(outputs)
+    return output[:, :, :-1], output[:, :, -1:]

@@ -19,15 +19,16 @@ from torch.export import Dim
 
 from hyperfuse.errors import OptionError
 from hyperfuse.io.atomic import atomic_write
-from hyperfuse.models.config import BICUBIC, FixedBands, MatryoshkaBands, NetworkConfig
-from hyperfuse.models.ssa import FusionNetwork
+from hyperfuse.models.channels import FixedBands, MatryoshkaBands
+from hyperfuse.models.ssa import SSA, SSAConfig
+from hyperfuse.models.weights import BICUBIC
 
 # Sizes of the example pair. All differ and none is 0 or 1, so that no two dimensions are taken for one and the same.
 _BATCH, _BANDS, _MSI_BANDS, _COARSE, _FINE = 2, 7, 3, (5, 6), (16, 31)
 _NOISY_LOGGERS = ("torch.onnx", "onnxscript", "onnx_ir")
 
 
-def export_onnx(network: FusionNetwork, path: str | Path) -> None:
+def export_onnx(network: SSA, path: str | Path) -> None:
     """Write the network, weights included, as one file with inputs `hsi` and `msi` and output `fused`, of any size."""
     _require_packages()
     _require_plain_channels(network.config)
@@ -70,7 +71,7 @@ def _require_packages() -> None:
         )
 
 
-def _require_plain_channels(config: NetworkConfig) -> None:
+def _require_plain_channels(config: SSAConfig) -> None:
     """Components and closed forms are computed around the network, from a whole scene; a file of the network alone has
     neither.
     """

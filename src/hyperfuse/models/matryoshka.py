@@ -1,24 +1,10 @@
-"""Kernels that are functions of wavelength: given at knots, interpolated at the centres of whatever bands the sensor
-has.
+"""Matryoshka kernels: one nested weight for every channel count up to C_max (paper section 3.2, algorithms 1 and 2).
 
-A band at wavelength l uses the weight (1 - t) W_k + t W_(k+1) between its two knots; the sum over input bands is an
-integral over wavelength, so every band counts with its share of the spectrum. Bands beyond the knots use the outermost
-one.
+A cube of C channels uses the first C slices of the weight and nothing else, so the kernel learned on few channels is
+the prefix of the kernel used on many. `WavelengthInputKernel` and `WavelengthOutputKernel` are the variant without an upper
+limit: the weight is a function of wavelength, interpolated at the centres of the bands.
 
-B batch, C channels, D features, K knots.
-
-Matryoshka kernel layers: one nested weight serves every channel count up to C_max (paper section 3.2, algorithms 1 and
-2).
-
-A cube of C channels uses the first C slices of the weight and nothing else, so what is learned on few channels is the
-prefix of what is used on many. At C = C_max the whole weight is used as it is.
-
-B batch, C channels, D features, k kernel size.
-
-Plain convolutions in the place of the Matryoshka kernels: the variant "w/o MK" of the ablation in the paper.
-
-Such a network is made for one sensor: one number of hsi bands, one of msi bands (`FusionNetwork.check_bands` refuses
-others).
+Shapes: B batch, C channels, D features, K knots, k kernel size, H W rows and columns.
 """
 
 from __future__ import annotations
@@ -28,14 +14,36 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hyperfuse.errors import BandError
-from hyperfuse.models.config import WavelengthBands
+from hyperfuse.models.channels import WavelengthBands
+
+# Where bands were removed, their neighbours do not stand for the whole gap.
+_WIDEST_SHARE = 3.0
 
 
 class MatryoshkaInputKernel(nn.Conv2d):
-    """Algorithm 1: (B, C, H, W) -> (B, D, H', W') for any C up to `max_channels`.
+    """Convolution from any number of channels to a fixed number of features (algorithm 1).
 
-    The weight W_nested (D, C_max, k, k), the bias and their initial values are those of a convolution of the full
-    width.
+    Parameters
+    ----------
+    max_channels
+        C_max, the largest number of channels.
+    features
+        D, the number of output features.
+    kernel_size, stride, padding, dilation, bias
+        As in `torch.nn.Conv2d`. The nested weight (D, C_max, k, k) and the bias are initialised like those of a
+        convolution of the full width.
+
+    References
+    ----------
+    .. [1] Y.-J. Liang et al., "Hyperspectral image fusion with spectral-band and fusion-scale agnosticism", 2026,
+       section 3.2.
+    .. [2] A. Kusupati et al., "Matryoshka representation learning", NeurIPS 2022.
+
+    Examples
+    --------
+    >>> kernel = MatryoshkaInputKernel(max_channels=194, features=8)
+    >>> [tuple(kernel(torch.rand(1, bands, 5, 5)).shape) for bands in (3, 31, 194)]
+    [(1, 8, 5, 5), (1, 8, 5, 5), (1, 8, 5, 5)]
     """
 
     def __init__(
@@ -52,15 +60,33 @@ class MatryoshkaInputKernel(nn.Conv2d):
         super().__init__(max_channels, features, kernel_size, stride, padding, dilation, bias=bias)
 
     def forward(self, image: Tensor) -> Tensor:
+        """(B, C, H, W) -> (B, D, H', W')."""
         channels = image.shape[1]
-        _refuse_more_channels(channels, self.in_channels)
-        # Eq. (2): W_valid = W_nested[:, :C]
-        weight = self.weight if channels == self.in_channels else self.weight[:, :channels]
+        _check_channels(channels, self.in_channels)
+        # Eq. (2) and (3): W_valid = W_nested[:, :C]
+        weight = self.weight[:, :channels]
         return F.conv2d(image, weight, self.bias, self.stride, self.padding, self.dilation)
 
 
 class MatryoshkaOutputKernel(nn.Conv2d):
-    """Algorithm 2: (B, D, H, W) -> (B, C, H', W') for any asked C up to `max_channels`."""
+    """Convolution from features to any requested number of channels (algorithm 2).
+
+    Parameters
+    ----------
+    features
+        D, the number of input features.
+    max_channels
+        C_max, the largest number of channels.
+    kernel_size, stride, padding, dilation, bias
+        As in `torch.nn.Conv2d`; the nested weight is (C_max, D, k, k), the nested bias (C_max,).
+
+    Examples
+    --------
+    >>> kernel = MatryoshkaOutputKernel(features=8, max_channels=194)
+    >>> features = torch.rand(1, 8, 5, 5)
+    >>> torch.allclose(kernel(features, 31), kernel(features, 194)[:, :31], atol=1e-6)
+    True
+    """
 
     def __init__(
         self,
@@ -76,15 +102,14 @@ class MatryoshkaOutputKernel(nn.Conv2d):
         super().__init__(features, max_channels, kernel_size, stride, padding, dilation, bias=bias)
 
     def forward(self, features: Tensor, channels: int) -> Tensor:  # type: ignore[override]
-        _refuse_more_channels(channels, self.out_channels)
-        if channels == self.out_channels:
-            return F.conv2d(features, self.weight, self.bias, self.stride, self.padding, self.dilation)
+        """(B, D, H, W) -> (B, channels, H', W')."""
+        _check_channels(channels, self.out_channels)
         # Eq. (4) and (5): W_valid = W_nested[:C], b_valid = b_nested[:C]
         bias = None if self.bias is None else self.bias[:channels]
         return F.conv2d(features, self.weight[:channels], bias, self.stride, self.padding, self.dilation)
 
 
-def _refuse_more_channels(channels: int, max_channels: int) -> None:
+def _check_channels(channels: int, max_channels: int) -> None:
     if channels > max_channels:
         raise BandError(
             f"{channels} channels",
@@ -93,76 +118,55 @@ def _refuse_more_channels(channels: int, max_channels: int) -> None:
         )
 
 
-class FixedInputKernel(nn.Conv2d):
-    """(B, C, H, W) -> (B, D, H, W) for one C."""
-
-    def __init__(self, channels: int, features: int) -> None:
-        super().__init__(channels, features, kernel_size=3, padding=1)
-
-
-class FixedOutputKernel(nn.Conv2d):
-    """(B, D, H, W) -> (B, C, H, W) for one C."""
-
-    def __init__(self, features: int, channels: int) -> None:
-        super().__init__(features, channels, kernel_size=3, padding=1)
-
-    def forward(self, features: Tensor, channels: int) -> Tensor:  # type: ignore[override]
-        assert channels == self.out_channels
-        return F.conv2d(features, self.weight, self.bias, padding=self.padding)
-
-
-# Where bands were removed, their neighbours do not stand for the whole gap.
-_WIDEST_SHARE = 3.0
-
-
 class WavelengthInputKernel(nn.Conv2d):
-    """(B, C, H, W) and the wavelengths of its C channels -> (B, D, H, W)."""
+    """Convolution whose weight is a function of wavelength, integrated over the spectrum of the bands.
+
+    A band at wavelength l uses the weight (1 - t) W_k + t W_(k+1) between its two knots, times its share of the
+    spectrum. Bands outside the knots use the outermost one.
+    """
 
     def __init__(self, axis: WavelengthBands, features: int) -> None:
         super().__init__(axis.knots, features, kernel_size=3, padding=1)
         self.axis = axis
 
     def forward(self, image: Tensor, wavelength_nm: Tensor) -> Tensor:  # type: ignore[override]
-        """Wavelengths are (C,) for the whole batch, or (B, C)."""
-        placing = knot_weights(wavelength_nm, self.axis) * spectral_shares(wavelength_nm, self.axis)[..., None]
-        placing = placing.to(self.weight)
-        if placing.ndim == 2:
-            return F.conv2d(image, torch.einsum("ck,dkij->dcij", placing, self.weight), self.bias, padding=self.padding)
+        """(B, C, H, W) and wavelengths (C,) or (B, C) -> (B, D, H, W)."""
+        at_knots = knot_weights(wavelength_nm, self.axis) * spectral_shares(wavelength_nm, self.axis)[..., None]
+        weight = torch.einsum("...ck,dkij->...dcij", at_knots.to(self.weight), self.weight)
+        if wavelength_nm.ndim == 1:
+            return F.conv2d(image, weight, self.bias, padding=1)
         # Every sample has kernels of its own: a convolution in as many groups as samples.
         batch, channels, rows, columns = image.shape
-        weight = torch.einsum("bck,dkij->bdcij", placing, self.weight).flatten(0, 1)
-        features = F.conv2d(
-            image.reshape(1, batch * channels, rows, columns), weight, padding=self.padding, groups=batch
-        )
+        grouped = image.reshape(1, batch * channels, rows, columns)
+        features = F.conv2d(grouped, weight.flatten(0, 1), padding=1, groups=batch)
         assert self.bias is not None
         return features.view(batch, self.out_channels, rows, columns) + self.bias[:, None, None]
 
 
 class WavelengthOutputKernel(nn.Conv2d):
-    """(B, D, H, W) and the wavelengths asked for (C,) -> (B, C, H, W)."""
+    """Convolution from features to bands at any wavelengths."""
 
     def __init__(self, features: int, axis: WavelengthBands) -> None:
         super().__init__(features, axis.knots, kernel_size=3, padding=1)
         self.axis = axis
 
     def forward(self, features: Tensor, wavelength_nm: Tensor) -> Tensor:  # type: ignore[override]
+        """(B, D, H, W) and wavelengths (C,) -> (B, C, H, W)."""
         assert self.bias is not None
-        placing = knot_weights(wavelength_nm, self.axis).to(self.weight)
-        weight = torch.einsum("ck,kdij->cdij", placing, self.weight)
-        return F.conv2d(features, weight, placing @ self.bias, padding=self.padding)
+        at_knots = knot_weights(wavelength_nm, self.axis).to(self.weight)
+        weight = torch.einsum("ck,kdij->cdij", at_knots, self.weight)
+        return F.conv2d(features, weight, at_knots @ self.bias, padding=1)
 
 
 def knot_weights(wavelength_nm: Tensor, axis: WavelengthBands) -> Tensor:
     """(..., C) wavelengths -> (..., C, K) weights of the knots, linear between two of them, each row summing to 1."""
-    spacing = (axis.longest_nm - axis.shortest_nm) / (axis.knots - 1)
-    position = ((wavelength_nm.double() - axis.shortest_nm) / spacing).clamp(0, axis.knots - 1)
+    position = ((wavelength_nm.double() - axis.shortest_nm) / _spacing_nm(axis)).clamp(0, axis.knots - 1)
     knots = torch.arange(axis.knots, dtype=torch.float64, device=position.device)
     return (1 - (position[..., None] - knots).abs()).clamp(min=0)
 
 
 def spectral_shares(wavelength_nm: Tensor, axis: WavelengthBands) -> Tensor:
     """(..., C) -> how much of the spectrum each band stands for, in knot spacings, whatever the order of the bands."""
-    spacing = (axis.longest_nm - axis.shortest_nm) / (axis.knots - 1)
     ordered, order = wavelength_nm.double().sort(dim=-1)
     if ordered.shape[-1] == 1:
         return torch.ones_like(ordered)
@@ -171,4 +175,8 @@ def spectral_shares(wavelength_nm: Tensor, axis: WavelengthBands) -> Tensor:
     # An outer band has a neighbour on one side only.
     widths[..., 0], widths[..., -1] = gaps[..., 0], gaps[..., -1]
     widths = widths.minimum(_WIDEST_SHARE * widths.median(dim=-1, keepdim=True).values)
-    return torch.zeros_like(widths).scatter(-1, order, widths / spacing)
+    return torch.zeros_like(widths).scatter(-1, order, widths / _spacing_nm(axis))
+
+
+def _spacing_nm(axis: WavelengthBands) -> float:
+    return (axis.longest_nm - axis.shortest_nm) / (axis.knots - 1)

@@ -11,27 +11,38 @@ E embedding, G features, Z components of the msi, p components of the hsi, H W f
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from enum import IntEnum
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, NamedTuple, Self
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from hyperfuse.models import weights as weights_folder
+from hyperfuse.models.weights import ModelConfig, PretrainedNetwork
 
 SCENE_NUMBERS = 5
-COMPONENT_STATISTICS = 18
-SMOOTHINGS = 3  # of a prediction: as it is, smoothed a little, and more
-# The scene's, without features, with them, with features that are let free; a pixel's own, with features and without;
-# and what the msi says beyond the second and the fourth.
-PREDICTIONS = 6
-BEYOND = 5  # the last of them
+COMPONENT_STATISTICS = 18  # the fields of `methods.universal.ComponentStatistics`
+
+
+class Prediction(IntEnum):
+    """The predictions of `methods.universal.Predictions`, in the order that the weights expect."""
+
+    SCENE_MSI = 0
+    SCENE = 1
+    SCENE_LOOSE = 2
+    LOCAL = 3
+    LOCAL_MSI = 4
+    MSI_RESIDUAL = 5
+
+
+PREDICTIONS = len(Prediction)
+SMOOTHINGS = 3  # of a prediction: none, once, twice
 NO_SMOOTHING = [0.0] * (SMOOTHINGS - 1) * PREDICTIONS
-AS_THEY_ARE = [0.0, 1.0, 0.0, 1.0, 0.0, 0.0, *NO_SMOOTHING]  # gains before any training
-LIKE_LOCAL_FUSE = [1.0, 0.0, 0.0, 0.0, 1.0, 0.0]  # gains that make it that, nearly: its neighbours are guided ones
+# Gains before any training, and gains that make the method nearly local FUSE (its neighbours remain guided).
+UNTRAINED = [float(each in (Prediction.SCENE, Prediction.LOCAL)) for each in Prediction]
+LIKE_LOCAL_FUSE = [float(each in (Prediction.SCENE_MSI, Prediction.LOCAL_MSI)) for each in Prediction]
 STATISTICS_WIDTH = 64
 # Features begin faint: the untrained network is nearly the closed form without it.
 FIRST_FEATURE_SIZE = 0.05
@@ -41,15 +52,13 @@ LEAST_SPREAD = 1e-3
 FARTHEST_STATISTIC = 3.0  # beyond so many deviations nothing was learned
 
 
-class PriorConfig(BaseModel):
+class PriorConfig(ModelConfig):
     """width, blocks  of the residual network on the msi
     embedding      numbers by whose likeness a neighbour counts, beside the msi itself
     features       further regressors, beside the msi's bands
     scene_features regressors of the scene's slopes alone
     msi_components the network sees at most so many principal components of the msi
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: Literal["prior"] = "prior"
     width: Annotated[int, Field(ge=1, le=1024)] = 32
@@ -97,19 +106,18 @@ class Guide(NamedTuple):
 class Gains(NamedTuple):
     """How far each prediction is trusted, for each component."""
 
-    familiar: Tensor  # (..., p, 18) as it is, smoothed a little, and more
-    unfamiliar: Tensor  # (..., p, 6) where a pixel is unlike its scene, as it is
+    familiar: Tensor  # (..., p, 18), of six predictions not smoothed, smoothed once, and twice
+    unfamiliar: Tensor  # (..., p, 6), where a pixel is unlike its scene; not smoothed
 
 
-class PriorNetwork(nn.Module):
-    receptive_field: ClassVar[None] = None  # statistics of the whole scene are a part of it
+class PriorNetwork(PretrainedNetwork):
+    config: PriorConfig
+    config_class = PriorConfig
     usual: Tensor
     spread: Tensor
 
     def __init__(self, config: PriorConfig) -> None:
-        super().__init__()
-        self.config = config
-        self.weights_digest: str | None = None  # sha256 of the file that the weights were read from
+        super().__init__(config)
         width = config.width
         self.embed = nn.Conv2d(2 * config.msi_components, width, 3, padding=1)
         self.embed_numbers = nn.Linear(SCENE_NUMBERS, width)
@@ -127,9 +135,6 @@ class PriorNetwork(nn.Module):
         self.register_buffer("spread", torch.ones(COMPONENT_STATISTICS + SCENE_NUMBERS))
         self._begin_as_the_closed_form(guided)
         self.let_learn()
-
-    def check_bands(self, bands: int, msi_bands: int) -> None:
-        """Any number will do."""
 
     @property
     def halo(self) -> int:
@@ -170,7 +175,7 @@ class PriorNetwork(nn.Module):
         given = (torch.cat([statistics, of_scene], dim=-1) - self.usual) / self.spread
         given = given.clamp(-FARTHEST_STATISTIC, FARTHEST_STATISTIC)
         return Gains(
-            familiar=self.trust(given) + given.new_tensor(AS_THEY_ARE),
+            familiar=self.trust(given) + given.new_tensor([*UNTRAINED, *NO_SMOOTHING]),
             unfamiliar=self.trust_of_unfamiliar(given) + given.new_tensor(LIKE_LOCAL_FUSE),
         )
 
@@ -190,28 +195,10 @@ class PriorNetwork(nn.Module):
         self.requires_grad_(True)
         self.trust_of_unfamiliar.requires_grad_(False)
 
-    def save_pretrained(self, folder: str | Path, provenance: Mapping[str, object] | None = None) -> None:
-        """Write config.json and a safetensors file into `folder`; `provenance` (data, steps, versions) is kept in the
-        config.
-        """
-        described = {
-            "preset": None,
-            "network": self.config.model_dump(mode="json"),
-            "margin": None,
-            "provenance": dict(provenance or {}),
-        }
-        weights_folder.write(Path(folder), self.state_dict(), described)
-
     @classmethod
     def from_pretrained(cls, source: str | Path) -> Self:
-        tensors, described, folder = weights_folder.read(source)
-        config = weights_folder.parse_config(described, folder, PriorConfig)
-        with torch.device("meta"):
-            network = cls(config)
-        weights_folder.refuse_other_tensors(tensors, network.state_dict(), folder)
-        network.load_state_dict(tensors, assign=True)
-        network.weights_digest = weights_folder.listed_digest(described)
-        return network.requires_grad_(False).eval()
+        """Load the network without gradients; `let_learn` turns them on."""
+        return super().from_pretrained(source).requires_grad_(False)
 
     @torch.no_grad()
     def _begin_as_the_closed_form(self, guided: int) -> None:

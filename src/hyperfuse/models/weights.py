@@ -1,121 +1,224 @@
-"""Weights on disk: a safetensors file and config.json beside it. Never pickle.
+"""What all networks share: a frozen configuration, the checks of a pair, and their weights on disk.
 
-config.json names the weight file and its sha256, and is written last by one rename: a folder holds its old weights or
-its new ones, whole, whenever the writing stops.
+A folder of weights holds config.json and one safetensors file, never a pickle. config.json names the weight file and
+its sha256 and is replaced last, so that a folder always holds either its old weights or its new ones.
+
+Shapes: B batch, C hsi bands, M msi bands, h w coarse, H W fine.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
+from importlib import resources
 from pathlib import Path
-from typing import TypeVar
+from typing import Annotated, Any, ClassVar, NamedTuple, Self
 
 import torch
-from pydantic import BaseModel, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load as parse_safetensors
 from safetensors.torch import save as serialise_safetensors
-from torch import Tensor
+from torch import Tensor, nn
 
-from hyperfuse.errors import OptionError, WeightsError
+from hyperfuse.errors import GridError, OptionError, WeightsError
 from hyperfuse.io.atomic import atomic_write
-from hyperfuse.models.config import NetworkConfig
 
 CONFIG_NAME = "config.json"
 FORMAT = "hyperfuse-network"
 FORMAT_VERSION = 1
 HUB_PREFIX = "hf://"
-Config = TypeVar("Config", bound=BaseModel)
+BICUBIC = "bicubic"
+# Far above any network that could be run, and small enough for torch to hold the size of a tensor.
+LARGEST_SIZE = 1_000_000
 _KEYS = {"format", "format_version", "preset", "network", "margin", "provenance", "weights"}
 
 
-def write(folder: Path, tensors: Mapping[str, Tensor], described: Mapping[str, object]) -> None:
-    """Write `tensors` and what describes them into `folder`, replacing weights that lie there."""
-    contents = serialise_safetensors({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
-    digest = hashlib.sha256(contents).hexdigest()
-    weights_name = f"weights-{digest[:12]}.safetensors"
-    config = {
-        "format": FORMAT,
-        "format_version": FORMAT_VERSION,
-        **described,
-        "weights": {"file": weights_name, "sha256": digest},
-    }
-    config_text = json.dumps(config, indent=2) + "\n"
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, content in ((weights_name, contents), (CONFIG_NAME, config_text.encode())):
-        with atomic_write(folder / name) as temporary:
-            temporary.write_bytes(content)
-    for old in folder.glob(f"weights-{'[0-9a-f]' * 12}.safetensors"):
-        if old.name != weights_name:
-            old.unlink()
+def _check_value_range(value_range: tuple[float, float]) -> tuple[float, float]:
+    low, high = value_range
+    if low != 0.0 or not 0.0 < high < math.inf:
+        raise ValueError(
+            f"got {low:g} to {high:g}, expected 0 to a finite number above it: scenes are scaled, not shifted"
+        )
+    return value_range
 
 
-def read(source: str | Path) -> tuple[dict[str, Tensor], dict[str, object], Path]:
-    """The tensors, the checked config and the folder of `source`: a folder, its config.json, or
-    `hf://owner/name[@revision]`.
+Positive = Annotated[int, Field(ge=1, le=LARGEST_SIZE)]
+ValueRange = Annotated[tuple[float, float], AfterValidator(_check_value_range)]
+
+
+class ReceptiveField(NamedTuple):
+    """Pixels to each side that a pixel of the result depends on.
+
+    `fine` counts pixels of the msi around it, `coarse` pixels of the hsi around the four coarse neighbours of the
+    pixel and of the ring of fine pixels around it.
     """
-    folder = _local_folder(source)
-    config = _read_config(folder)
-    return _read_tensors(folder, config), config, folder
+
+    fine: int
+    coarse: int
 
 
-def network_kind(source: str | Path) -> str | None:
-    """Which rival the weights of `source` belong to; None for a fusion network, whose config names no kind."""
-    network = _read_config(_local_folder(source)).get("network")
-    kind = network.get("kind") if isinstance(network, dict) else None
-    return None if kind is None else str(kind)
+class ModelConfig(BaseModel):
+    """Configuration of a network; unknown keys are refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    @property
+    def receptive_field(self) -> ReceptiveField | None:
+        """None where every pixel of the result depends on the whole scene."""
+        return None
 
 
-def listed_digest(config: Mapping[str, object]) -> str:
-    """The sha256 of the weight file as a checked config gives it."""
-    listed = config["weights"]
-    assert isinstance(listed, dict)
-    return str(listed["sha256"])
+class PretrainedNetwork(nn.Module):
+    """A network that is defined by its configuration and can be saved to and loaded from a folder."""
 
+    config: ModelConfig
+    config_class: ClassVar[type[ModelConfig]]
 
-def parse_network(config: Mapping[str, object], folder: Path) -> NetworkConfig:
-    return parse_config(config, folder, NetworkConfig)
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.weights_digest: str | None = None  # sha256 of the file that the weights were read from
 
+    @property
+    def receptive_field(self) -> ReceptiveField | None:
+        """The receptive field, or None where every pixel of the result depends on the whole scene."""
+        return self.config.receptive_field
 
-def parse_config(config: Mapping[str, object], folder: Path, kind: type[Config]) -> Config:
-    """What a checked config says of its network, as a model of this kind."""
-    try:
-        return kind.model_validate(config.get("network"))
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "network"
-        raise WeightsError(
-            f'{folder / CONFIG_NAME}: "{where}": {first["msg"]}',
-            "a network that this version of hyperfuse knows",
-            "update hyperfuse, or fetch the weights again",
-        ) from error
+    @property
+    def preset(self) -> str | None:
+        """The name of the preset with this configuration, if there is one."""
+        return None
 
+    def save_pretrained(self, folder: str | Path, provenance: Mapping[str, object] | None = None) -> None:
+        """Write the network into a folder that `from_pretrained` and `hyperfuse.load_model` read.
 
-def refuse_other_tensors(tensors: Mapping[str, Tensor], wanted: Mapping[str, Tensor], folder: Path) -> None:
-    """Names and shapes in the file must be those of the network, each and all, and their values numbers."""
-    for name in (*sorted(wanted.keys() ^ tensors.keys()), *sorted(wanted.keys() & tensors.keys())):
-        fault = _fault(tensors.get(name), wanted.get(name))
-        if fault:
+        Weights that lie there are replaced, both files or none.
+
+        Parameters
+        ----------
+        folder
+            Where config.json and a safetensors file are written; it is created where it does not exist.
+        provenance
+            What is known of the training (data, steps, versions), as JSON values. Kept in config.json.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> from hyperfuse.models.ssa import SSA, preset
+        >>> network = SSA(preset("ssa-small"))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     network.save_pretrained(folder, provenance={"steps": 0})
+        ...     SSA.from_pretrained(folder).config == network.config
+        True
+        """
+        contents = serialise_safetensors(
+            {name: tensor.detach().cpu().contiguous() for name, tensor in self.state_dict().items()}
+        )
+        digest = hashlib.sha256(contents).hexdigest()
+        weights_name = f"weights-{digest[:12]}.safetensors"
+        field = self.receptive_field
+        config = {
+            "format": FORMAT,
+            "format_version": FORMAT_VERSION,
+            "preset": self.preset,
+            "network": self.config.model_dump(mode="json"),
+            "margin": None if field is None else field._asdict(),
+            "provenance": dict(provenance or {}),
+            "weights": {"file": weights_name, "sha256": digest},
+        }
+        config_text = json.dumps(config, indent=2) + "\n"
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, content in ((weights_name, contents), (CONFIG_NAME, config_text.encode())):
+            with atomic_write(folder / name) as temporary:
+                temporary.write_bytes(content)
+        for old in folder.glob(f"weights-{'[0-9a-f]' * 12}.safetensors"):
+            if old.name != weights_name:
+                old.unlink()
+
+    @classmethod
+    def from_pretrained(cls, source: str | Path) -> Self:
+        """Load a network of this class, in evaluation mode.
+
+        Parameters
+        ----------
+        source
+            A folder written by `save_pretrained` (or its config.json), `hf://owner/name[@revision]` on the Hugging
+            Face hub (needs the extra `hub`), or the name of weights that are shipped with hyperfuse.
+
+        Raises
+        ------
+        WeightsError
+            If files are missing or damaged, or belong to another network or to a newer version of hyperfuse.
+
+        See Also
+        --------
+        hyperfuse.load_model : The same for any class of network.
+        """
+        folder = local_folder(source)
+        described = read_config(folder)
+        tensors, digest = _read_tensors(folder, described)
+        config = _parse(described, folder, cls.config_class)
+        expected = None if config.receptive_field is None else config.receptive_field._asdict()
+        if expected != described.get("margin"):
             raise WeightsError(
-                f"{folder}: tensor {name} {fault}",
-                f"the {len(wanted)} tensors of the network in its config, all finite",
-                "the weights belong to another config or to a training that failed; fetch both again",
+                f"{folder}: its config says margin {described.get('margin')}",
+                f"{expected}, the receptive field of that network",
+                "the config was edited or damaged; fetch the weights again",
             )
+        # A config that claims a huge network is compared with the file before it costs memory.
+        with torch.device("meta"):
+            network = cls(config)
+        _check_tensors(tensors, network.state_dict(), folder)
+        network.load_state_dict(tensors, assign=True)
+        network.weights_digest = digest
+        return network.eval()
+
+    def check_bands(self, bands: int, msi_bands: int) -> None:
+        """Raise `BandError` for a pair whose band counts this network cannot take."""
+
+    def check_pair(self, hsi: Tensor, msi: Tensor) -> None:
+        """Raise an error for tensors that are not a pair (B, C, h, w), (B, M, H, W) for this network."""
+        if hsi.ndim != 4 or msi.ndim != 4 or hsi.shape[0] != msi.shape[0] or 0 in hsi.shape or 0 in msi.shape:
+            raise GridError(
+                f"hsi {tuple(hsi.shape)} and msi {tuple(msi.shape)}",
+                "(batch, bands, rows, columns) for both, of the same batch, none of them 0",
+                "add a batch dimension with [None]",
+            )
+        precision = next(self.parameters()).dtype
+        if hsi.dtype != precision or msi.dtype != precision:
+            raise OptionError(
+                f"hsi of {hsi.dtype} and msi of {msi.dtype}",
+                f"{precision}, as the weights are",
+                f"convert both with .to({precision})",
+            )
+        self.check_bands(hsi.shape[1], msi.shape[1])
+
+    def __repr__(self) -> str:
+        weights = "untrained" if self.weights_digest is None else f"weights {self.weights_digest[:12]}"
+        parameters = sum(parameter.numel() for parameter in self.parameters())
+        return f"{type(self).__name__}({parameters:,} parameters, {weights}, {self.config!r})"
 
 
-def _fault(tensor: Tensor | None, wanted: Tensor | None) -> str | None:
-    if tensor is None:
-        return "is missing"
-    if wanted is None:
-        return "is unknown"
-    if tensor.shape != wanted.shape:
-        return f"has shape {tuple(tensor.shape)}"
-    return None if bool(torch.isfinite(tensor).all()) else "has values that are not finite"
+def local_folder(source: str | Path) -> Path:
+    """Return the folder of `source`, see `from_pretrained`; weights on the hub are fetched."""
+    if str(source).startswith(HUB_PREFIX):
+        return _fetch(str(source))
+    folder = Path(source)
+    if folder.name == CONFIG_NAME:
+        return folder.parent
+    shipped = Path(str(resources.files("hyperfuse") / "weights"))
+    # A folder of the user comes first; any other path than a mere name is not looked up.
+    if not folder.exists() and folder.parts == (folder.name,) and (shipped / folder).is_dir():
+        return shipped / folder
+    return folder
 
 
-def _read_config(folder: Path) -> dict[str, object]:
+def read_config(folder: Path) -> dict[str, Any]:
+    """Read and check config.json of a folder of weights."""
     path = folder / CONFIG_NAME
     remedy = "give a folder written by save_pretrained"
     try:
@@ -125,8 +228,8 @@ def _read_config(folder: Path) -> dict[str, object]:
     except (OSError, ValueError, RecursionError) as error:
         raise WeightsError(f"{path} cannot be read as JSON ({error})", "", remedy) from error
     if not isinstance(config, dict) or config.get("format") != FORMAT:
-        found = config.get("format") if isinstance(config, dict) else type(config).__name__
-        raise WeightsError(f"{path}: format {found!r}", f"format {FORMAT!r}", remedy)
+        got = config.get("format") if isinstance(config, dict) else type(config).__name__
+        raise WeightsError(f"{path}: format {got!r}", f"format {FORMAT!r}", remedy)
     version = config.get("format_version")
     if version != FORMAT_VERSION:
         raise WeightsError(
@@ -138,36 +241,7 @@ def _read_config(folder: Path) -> dict[str, object]:
     return config
 
 
-def _read_tensors(folder: Path, config: Mapping[str, object]) -> dict[str, Tensor]:
-    listed = config.get("weights")
-    if not isinstance(listed, dict) or not {"file", "sha256"} <= listed.keys():
-        raise WeightsError(f"{folder / CONFIG_NAME}: no weights listed", "weights with file and sha256")
-    # Only a name: a config from elsewhere must not reach outside its folder.
-    path = folder / Path(str(listed["file"])).name
-    try:
-        contents = path.read_bytes()
-    except OSError as error:
-        raise WeightsError(f"{path} cannot be read ({error.strerror})", "", "fetch the weights again") from error
-    digest = hashlib.sha256(contents).hexdigest()
-    if digest != listed_digest(config):
-        raise WeightsError(
-            f"{path}: sha256 {digest[:12]}...",
-            f"{listed_digest(config)[:12]}... as its config says",
-            "the file is damaged or was exchanged; fetch the weights again",
-        )
-    try:
-        tensors: dict[str, Tensor] = parse_safetensors(contents)
-    except SafetensorError as error:
-        raise WeightsError(f"{path} is not a safetensors file ({error})", "", "fetch the weights again") from error
-    return {name: tensor.to(torch.float32, copy=True) for name, tensor in tensors.items()}
-
-
-def _local_folder(source: str | Path) -> Path:
-    folder = _fetched(str(source)) if str(source).startswith(HUB_PREFIX) else Path(source)
-    return folder.parent if folder.name == CONFIG_NAME else folder
-
-
-def _fetched(address: str) -> Path:
+def _fetch(address: str) -> Path:
     name, _, revision = address.removeprefix(HUB_PREFIX).partition("@")
     try:
         from huggingface_hub import snapshot_download
@@ -179,9 +253,67 @@ def _fetched(address: str) -> Path:
         ) from error
     try:
         return Path(snapshot_download(name, revision=revision or None, allow_patterns=["*.json", "*.safetensors"]))
-    except (OSError, ValueError) as error:  # what the hub answers, no connection, and a name that cannot be one
+    except (OSError, ValueError) as error:  # HTTP errors, no connection, and an impossible name
         raise WeightsError(
             f"{address} cannot be fetched ({str(error).splitlines()[0]})",
             "hf://owner/name or hf://owner/name@revision",
             "check the name and the connection, or give a local folder",
         ) from error
+
+
+def _read_tensors(folder: Path, config: Mapping[str, Any]) -> tuple[dict[str, Tensor], str]:
+    """The tensors as float32, and the sha256 of their file."""
+    listed = config.get("weights")
+    if not isinstance(listed, dict) or not {"file", "sha256"} <= listed.keys():
+        raise WeightsError(f"{folder / CONFIG_NAME}: no weights listed", "weights with file and sha256")
+    # Only a name: a config from elsewhere must not reach outside its folder.
+    path = folder / Path(str(listed["file"])).name
+    try:
+        contents = path.read_bytes()
+    except OSError as error:
+        raise WeightsError(f"{path} cannot be read ({error.strerror})", "", "fetch the weights again") from error
+    digest = hashlib.sha256(contents).hexdigest()
+    if digest != listed["sha256"]:
+        raise WeightsError(
+            f"{path}: sha256 {digest[:12]}...",
+            f"{str(listed['sha256'])[:12]}... as its config says",
+            "the file is damaged or was exchanged; fetch the weights again",
+        )
+    try:
+        tensors: dict[str, Tensor] = parse_safetensors(contents)
+    except SafetensorError as error:
+        raise WeightsError(f"{path} is not a safetensors file ({error})", "", "fetch the weights again") from error
+    return {name: tensor.to(torch.float32, copy=True) for name, tensor in tensors.items()}, digest
+
+
+def _parse(described: Mapping[str, Any], folder: Path, config_class: type[ModelConfig]) -> ModelConfig:
+    try:
+        return config_class.model_validate(described.get("network"))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "network"
+        raise WeightsError(
+            f'{folder / CONFIG_NAME}: "{where}": {first["msg"]}',
+            "a network that this version of hyperfuse knows",
+            "update hyperfuse, or fetch the weights again",
+        ) from error
+
+
+def _check_tensors(tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor], folder: Path) -> None:
+    """Names and shapes must be exactly those of the network, and all values finite."""
+    for name in (*sorted(expected.keys() ^ tensors.keys()), *sorted(expected.keys() & tensors.keys())):
+        if name not in tensors:
+            fault = "is missing"
+        elif name not in expected:
+            fault = "is unknown"
+        elif tensors[name].shape != expected[name].shape:
+            fault = f"has shape {tuple(tensors[name].shape)}"
+        elif not bool(torch.isfinite(tensors[name]).all()):
+            fault = "has values that are not finite"
+        else:
+            continue
+        raise WeightsError(
+            f"{folder}: tensor {name} {fault}",
+            f"the {len(expected)} tensors of the network in its config, all finite",
+            "the weights belong to another config or to a training that failed; fetch both again",
+        )

@@ -33,8 +33,8 @@ from hyperfuse.models.baselines.base import (
     pad_to_multiple,
     pointwise,
 )
-from hyperfuse.models.config import LARGEST_SIZE, Positive
-from hyperfuse.models.pixel_centres import AxisPlacement, Placement, fine_positions, upsample_bicubic
+from hyperfuse.models.weights import LARGEST_SIZE, Positive
+from hyperfuse.physics.resample import AxisPlacement, Placement, fine_positions, upsample_bicubic
 
 # Of the msi's own variance: bands that are nearly alike would otherwise get huge weights of opposite signs.
 _RIDGE = 1e-4
@@ -59,8 +59,8 @@ def lift_msi(hsi: Tensor, msi: Tensor, placement: Placement) -> Tensor:
     coarse, wanted = (rows @ msi @ columns.transpose(0, 1)).flatten(2), hsi.flatten(2)
     coarse_mean, wanted_mean = ((image * shares).sum(dim=2, keepdim=True) for image in (coarse, wanted))
     weights = _ridge_weights(coarse - coarse_mean, wanted - wanted_mean, shares)
-    diagonally_loaded = weights @ (msi.flatten(2) - coarse_mean) + wanted_mean
-    return diagonally_loaded.reshape(hsi.shape[:2] + msi.shape[2:])
+    lifted = weights @ (msi.flatten(2) - coarse_mean) + wanted_mean
+    return lifted.reshape(hsi.shape[:2] + msi.shape[2:])
 
 
 def _ridge_weights(inputs: Tensor, outputs: Tensor, shares: Tensor) -> Tensor:
@@ -266,7 +266,7 @@ def edge_conv3(inputs: int, outputs: int) -> nn.Conv2d:
     return nn.Conv2d(inputs, outputs, kernel_size=3, padding=1, padding_mode="replicate")
 
 
-class DcinnConfig(BaselineConfig):
+class DCINNConfig(BaselineConfig):
     """width             filters of the condition network and of the inner couplings; conditions and outer couplings
     have half inner_blocks      invertible blocks at half scale condition_blocks  residual blocks of the condition
     network exponential_terms of the series of each convolution exponential, where most of the time goes
@@ -285,11 +285,11 @@ class Conditions(NamedTuple):
     half: Tensor
 
 
-class Dcinn(BaselineNetwork):
-    config: DcinnConfig
-    config_class = DcinnConfig
+class DCINN(BaselineNetwork):
+    config: DCINNConfig
+    config_class = DCINNConfig
 
-    def __init__(self, config: DcinnConfig) -> None:
+    def __init__(self, config: DCINNConfig) -> None:
         super().__init__(config)
         bands, width, half, terms = config.bands, config.width, config.width // 2, config.exponential_terms
         self.conditions = ConditionNetwork(bands + config.msi_bands, width, config.condition_blocks)

@@ -24,14 +24,14 @@ from hyperfuse.models.baselines.base import (
     conv3,
     pointwise,
 )
-from hyperfuse.models.config import Positive
-from hyperfuse.models.pixel_centres import Placement, upsample_bicubic
+from hyperfuse.models.weights import Positive
+from hyperfuse.physics.resample import Placement, upsample_bicubic
 
 BAND_GROUPS = (2, 4, 8)
 _SLOPE = 0.2
 
 
-class DspNetConfig(BaselineConfig):
+class DSPNetConfig(BaselineConfig):
     """width       features of the finest level; the two below have twice and four times as many
     head_width  features that share one map of attention
     """
@@ -41,17 +41,17 @@ class DspNetConfig(BaselineConfig):
     head_width: Positive = 64
 
     @model_validator(mode="after")
-    def _whole_heads(self) -> DspNetConfig:
+    def _whole_heads(self) -> DSPNetConfig:
         if self.width % self.head_width:
             raise ValueError(f"got head_width {self.head_width}, expected a divisor of the width {self.width}")
         return self
 
 
-class DspNet(BaselineNetwork):
-    config: DspNetConfig
-    config_class = DspNetConfig
+class DSPNet(BaselineNetwork):
+    config: DSPNetConfig
+    config_class = DSPNetConfig
 
-    def __init__(self, config: DspNetConfig) -> None:
+    def __init__(self, config: DSPNetConfig) -> None:
         super().__init__(config)
         width, heads = config.width, config.width // config.head_width
         half, twice, four = width // 2, width * 2, width * 4

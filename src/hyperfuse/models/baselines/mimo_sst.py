@@ -27,14 +27,14 @@ from hyperfuse.models.baselines.base import (
     pad_to_multiple,
     pointwise,
 )
-from hyperfuse.models.pixel_centres import Placement, upsample_bicubic
+from hyperfuse.physics.resample import Placement, upsample_bicubic
 
 FREQUENCY_WEIGHT = 0.01
 _SCALES = 3
 _SMALLEST_PIECE = 2 ** (_SCALES - 1)
 
 
-class MimoSstConfig(BaselineConfig):
+class MIMOSSTConfig(BaselineConfig):
     """width        features at full scale; half and quarter scale have twice and four times as many idle_layers
     whether to hold the layers that the published count of parameters includes although nothing computes with them
     """
@@ -72,11 +72,11 @@ class _Pyramid(NamedTuple):
     quarter: Tensor
 
 
-class MimoSst(BaselineNetwork):
-    config: MimoSstConfig
-    config_class = MimoSstConfig
+class MIMOSST(BaselineNetwork):
+    config: MIMOSSTConfig
+    config_class = MIMOSSTConfig
 
-    def __init__(self, config: MimoSstConfig) -> None:
+    def __init__(self, config: MIMOSSTConfig) -> None:
         super().__init__(config)
         width, bands, msi_bands = config.width, config.bands, config.msi_bands
         self.embed_msi = conv3(msi_bands, width)

@@ -29,8 +29,8 @@ from hyperfuse.models.baselines.base import (
     pad_to_multiple,
     pointwise,
 )
-from hyperfuse.models.config import Positive
-from hyperfuse.models.pixel_centres import AxisPlacement, Placement, fine_positions
+from hyperfuse.models.weights import Positive
+from hyperfuse.physics.resample import AxisPlacement, Placement, fine_positions
 
 
 def to_fine(image: Tensor, fine_size: tuple[int, ...], placement: Placement) -> Tensor:
@@ -67,7 +67,7 @@ _LEVELS = 2
 _SMALLEST_PIECE = 2**_LEVELS
 
 
-class PstunConfig(BaselineConfig):
+class PSTUNConfig(BaselineConfig):
     """width   features of the fused image; the levels below have twice and four times as many, in heads of this width
     stages  steps of the unfolded optimisation
     """
@@ -77,11 +77,11 @@ class PstunConfig(BaselineConfig):
     stages: Positive = 3
 
 
-class Pstun(BaselineNetwork):
-    config: PstunConfig
-    config_class = PstunConfig
+class PSTUN(BaselineNetwork):
+    config: PSTUNConfig
+    config_class = PSTUNConfig
 
-    def __init__(self, config: PstunConfig) -> None:
+    def __init__(self, config: PSTUNConfig) -> None:
         super().__init__(config)
         bands, msi_bands, width = config.bands, config.msi_bands, config.width
         self.embed_msi = conv3(msi_bands, width, bias=False)

@@ -1,4 +1,4 @@
-"""The rivals: parameters and multiply-adds as the paper prints them, any size and scale, weights, their parts against
+"""The baselines: parameters and multiply-adds as the paper prints them, any size and scale, weights, their parts against
 oracles.
 """
 
@@ -16,33 +16,33 @@ from hyperfuse.errors import BandError, GridError, OptionError, WeightsError
 from hyperfuse.models.analysis import count_parameters, performed_multiply_adds
 from hyperfuse.models.baselines import pstun as linear_resampling
 from hyperfuse.models.baselines.base import apply_map, attention_map, pad_to_multiple
-from hyperfuse.models.baselines.catalogue import (
-    BASELINE_PRESETS,
-    BASELINES,
-    AnyBaselineConfig,
-    baseline_preset,
-    build_baseline,
-    load_any_network,
-)
 from hyperfuse.models.baselines.dcinn import (
+    DCINN,
     ActivationNorm,
     ConvolutionExponential,
-    Dcinn,
-    DcinnConfig,
+    DCINNConfig,
     HaarTransform,
     lift_msi,
 )
-from hyperfuse.models.baselines.dspnet import DspNet, DspNetConfig
-from hyperfuse.models.baselines.mimo_sst import MimoSst, MimoSstConfig, ScaleOutputs, loss_over_scales
-from hyperfuse.models.baselines.pstun import Pstun, PstunConfig
-from hyperfuse.models.pixel_centres import AxisPlacement, Placement, shared_edges, upsample_bicubic
-from hyperfuse.models.ssa import FusionNetwork
+from hyperfuse.models.baselines.dspnet import DSPNet, DSPNetConfig
+from hyperfuse.models.baselines.mimo_sst import MIMOSST, MIMOSSTConfig, ScaleOutputs, loss_over_scales
+from hyperfuse.models.baselines.pstun import PSTUN, PSTUNConfig
+from hyperfuse.models.catalogue import (
+    BASELINE_PRESETS,
+    BASELINES,
+    AnyBaselineConfig,
+    any_preset,
+    build_network,
+    load_model,
+)
+from hyperfuse.models.ssa import SSA
+from hyperfuse.physics.resample import AxisPlacement, Placement, shared_edges, upsample_bicubic
 
 TINY = {
-    "dspnet": DspNetConfig(bands=5, msi_bands=3, width=8, head_width=4),
-    "mimo-sst": MimoSstConfig(bands=5, msi_bands=3, width=4),
-    "dcinn": DcinnConfig(bands=5, msi_bands=3, width=4, inner_blocks=1),
-    "pstun": PstunConfig(bands=5, msi_bands=3, width=4, stages=2),
+    "dspnet": DSPNetConfig(bands=5, msi_bands=3, width=8, head_width=4),
+    "mimo-sst": MIMOSSTConfig(bands=5, msi_bands=3, width=4),
+    "dcinn": DCINNConfig(bands=5, msi_bands=3, width=4, inner_blocks=1),
+    "pstun": PSTUNConfig(bands=5, msi_bands=3, width=4, stages=2),
 }
 # Exact counts; the paper prints them as millions with three decimals. Its multiply-adds are of a 128x128 msi and a
 # 32x32 hsi.
@@ -54,13 +54,13 @@ PRINTED = {
 }
 THIN = {"dspnet-thin": 392_571, "mimo-sst-thin": 433_456, "dcinn-thin": 553_099, "pstun-thin": 502_030}
 
-every_rival = pytest.mark.parametrize("kind", TINY)
+every_baseline = pytest.mark.parametrize("kind", TINY)
 
 
-def loud_rival(kind, seed=0, config=None):
+def loud_baseline(kind, seed=0, config=None):
     """Without the layers that start at zero, which hide what lies before them."""
     torch.manual_seed(seed)
-    network = build_baseline(config or TINY[kind]).eval()
+    network = build_network(config or TINY[kind]).eval()
     with torch.no_grad():
         for parameter in network.parameters():
             if parameter.requires_grad:
@@ -69,7 +69,7 @@ def loud_rival(kind, seed=0, config=None):
 
 
 def training_loss(network, pair, reference):
-    if isinstance(network, MimoSst):
+    if isinstance(network, MIMOSST):
         return loss_over_scales(network.forward_scales(*pair), reference)
     return (network(*pair) - reference).abs().mean()
 
@@ -78,20 +78,20 @@ def training_loss(network, pair, reference):
 def test_parameters_are_those_the_paper_prints(name):
     parameters, printed, _ = PRINTED[name]
     with torch.device("meta"):
-        assert count_parameters(build_baseline(baseline_preset(name))) == parameters
+        assert count_parameters(build_network(BASELINE_PRESETS[name])) == parameters
     assert f"{parameters / 1e6:.3f}" == printed
 
 
 @pytest.mark.parametrize("name", PRINTED)
 def test_multiply_adds_are_those_the_paper_prints_within_a_hundredth(name):
-    config = baseline_preset(name)
+    config = BASELINE_PRESETS[name]
     counted = performed_multiply_adds(config, config.bands, config.msi_bands, (128, 128), (32, 32))
     assert counted == pytest.approx(PRINTED[name][2], rel=0.01)
 
 
 def test_two_thirds_of_the_printed_mimo_sst_are_idle():
-    published = MimoSst(TINY["mimo-sst"].model_copy(update={"idle_layers": True}))
-    running = MimoSst(TINY["mimo-sst"])
+    published = MIMOSST(TINY["mimo-sst"].model_copy(update={"idle_layers": True}))
+    running = MIMOSST(TINY["mimo-sst"])
     running.load_state_dict(
         {name: each for name, each in published.state_dict().items() if not name.startswith("idle_layers")}
     )
@@ -100,48 +100,48 @@ def test_two_thirds_of_the_printed_mimo_sst_are_idle():
         assert torch.equal(published(*pair), running(*pair))
     assert not any(parameter.requires_grad for parameter in published.idle_layers.parameters())
     with torch.device("meta"):
-        assert count_parameters(MimoSst(MimoSstConfig(bands=31, msi_bands=3))) == 1_621_984
+        assert count_parameters(MIMOSST(MIMOSSTConfig(bands=31, msi_bands=3))) == 1_621_984
 
 
 @pytest.mark.parametrize(("name", "parameters"), THIN.items())
 def test_thin_ones_are_small(name, parameters):
     with torch.device("meta"):
-        assert count_parameters(build_baseline(baseline_preset(name))) == parameters < 600_000
+        assert count_parameters(build_network(BASELINE_PRESETS[name])) == parameters < 600_000
     assert BASELINE_PRESETS.keys() == PRINTED.keys() | THIN.keys()
 
 
-@every_rival
+@every_baseline
 @pytest.mark.parametrize(
     "fine", [(16, 16), (32, 32), (13, 18), (17, 13), (23, 4)]
 )  # of 4x4: scales 4, 8, 3.2, 5.7 and 1
 def test_any_scale_and_odd_sizes(kind, fine):
     with torch.no_grad():
-        fused = loud_rival(kind)(*random_pair(5, 3, (4, 4), fine))
+        fused = loud_baseline(kind)(*random_pair(5, 3, (4, 4), fine))
     assert fused.shape == (1, 5, *fine)
     assert bool(torch.isfinite(fused).all())
 
 
-@every_rival
+@every_baseline
 @pytest.mark.parametrize(("coarse", "fine"), [((1, 1), (1, 1)), ((1, 2), (3, 2)), ((3, 1), (5, 7))])
 def test_hardly_any_pixels(kind, coarse, fine):
     with torch.no_grad():
-        assert loud_rival(kind)(*random_pair(5, 3, coarse, fine)).shape == (1, 5, *fine)
+        assert loud_baseline(kind)(*random_pair(5, 3, coarse, fine)).shape == (1, 5, *fine)
 
 
-@every_rival
+@every_baseline
 def test_pairs_of_a_batch_do_not_see_each_other(kind):
-    network, (hsi, msi) = loud_rival(kind), random_pair(5, 3, (3, 4), (9, 16), batch=3)
+    network, (hsi, msi) = loud_baseline(kind), random_pair(5, 3, (3, 4), (9, 16), batch=3)
     with torch.no_grad():
         together, alone = network(hsi, msi), network(hsi[1:2], msi[1:2])
     torch.testing.assert_close(together[1:2], alone)
 
 
-@every_rival
+@every_baseline
 def test_every_parameter_learns(kind):
     """From one start or another: a squeezed layer of a tiny network has a single ReLU, which may begin dark."""
     pair, learning = random_pair(5, 3, (4, 4), (16, 16), batch=2), set()
     for seed in range(4):
-        network = loud_rival(kind, seed).train()
+        network = loud_baseline(kind, seed).train()
         training_loss(network, pair, torch.rand(2, 5, 16, 16)).backward()
         gradients = {name: parameter.grad for name, parameter in network.named_parameters() if parameter.requires_grad}
         assert all(gradient is not None and bool(torch.isfinite(gradient).all()) for gradient in gradients.values())
@@ -149,10 +149,10 @@ def test_every_parameter_learns(kind):
     assert learning == gradients.keys()
 
 
-@every_rival
+@every_baseline
 def test_a_few_steps_lower_the_loss(kind):
     torch.manual_seed(0)
-    network, (hsi, msi) = build_baseline(TINY[kind]).train(), random_pair(5, 3, (4, 4), (16, 16), batch=2)
+    network, (hsi, msi) = build_network(TINY[kind]).train(), random_pair(5, 3, (4, 4), (16, 16), batch=2)
     reference = msi.mean(dim=1, keepdim=True) * torch.linspace(0.2, 1.0, 5)[None, :, None, None]
     hsi = F.avg_pool2d(reference, 4)
     optimiser = torch.optim.Adam((each for each in network.parameters() if each.requires_grad), lr=5e-3)
@@ -166,18 +166,18 @@ def test_a_few_steps_lower_the_loss(kind):
     assert losses[-1] < 0.8 * losses[0]
 
 
-@every_rival
+@every_baseline
 def test_it_runs_in_half_precision(kind):
-    network, pair = loud_rival(kind).train(), random_pair(5, 3, (4, 4), (16, 16))
+    network, pair = loud_baseline(kind).train(), random_pair(5, 3, (4, 4), (16, 16))
     with torch.autocast("cpu", dtype=torch.bfloat16):
         loss = training_loss(network, pair, torch.rand(1, 5, 16, 16))
     loss.backward()
     assert bool(torch.isfinite(loss))
 
 
-@every_rival
+@every_baseline
 def test_the_placement_of_shared_edges_is_the_default(kind):
-    network, (hsi, msi) = loud_rival(kind), random_pair(5, 3, (4, 4), (13, 16))
+    network, (hsi, msi) = loud_baseline(kind), random_pair(5, 3, (4, 4), (13, 16))
     with torch.no_grad():
         assert torch.equal(network(hsi, msi), network(hsi, msi, shared_edges((13, 16), (4, 4))))
         shifted = network(hsi, msi, Placement(AxisPlacement(0.5, 0.25), AxisPlacement(-0.5, 0.2)))
@@ -187,7 +187,7 @@ def test_the_placement_of_shared_edges_is_the_default(kind):
 
 @pytest.mark.parametrize(("kind", "last"), [("dspnet", "output.2"), ("mimo-sst", "output")])
 def test_what_is_added_to_is_the_bicubic_image(kind, last):
-    network, (hsi, msi) = loud_rival(kind), random_pair(5, 3, (4, 4), (13, 16))
+    network, (hsi, msi) = loud_baseline(kind), random_pair(5, 3, (4, 4), (13, 16))
     placement = Placement(AxisPlacement(-0.2, 0.25), AxisPlacement(-0.5, 0.2))
     for parameter in network.get_submodule(last).parameters():
         torch.nn.init.zeros_(parameter)
@@ -197,9 +197,9 @@ def test_what_is_added_to_is_the_bicubic_image(kind, last):
         )
 
 
-@every_rival
+@every_baseline
 def test_what_is_no_pair_for_it_is_refused(kind):
-    network, (hsi, msi) = loud_rival(kind), random_pair(5, 3, (4, 4), (8, 8))
+    network, (hsi, msi) = loud_baseline(kind), random_pair(5, 3, (4, 4), (8, 8))
     with pytest.raises(BandError, match=r"4 hsi bands and 3 msi bands; expected exactly 5 and 3"):
         network(hsi[:, :4], msi)
     with pytest.raises(GridError, match=r"same batch"):
@@ -210,11 +210,11 @@ def test_what_is_no_pair_for_it_is_refused(kind):
         network(hsi.double(), msi)
 
 
-@every_rival
-def test_saved_and_loaded_rivals_agree_bit_for_bit(kind, tmp_path):
-    network, pair = loud_rival(kind), random_pair(5, 3, (4, 4), (13, 10))
+@every_baseline
+def test_saved_and_loaded_baselines_agree_bit_for_bit(kind, tmp_path):
+    network, pair = loud_baseline(kind), random_pair(5, 3, (4, 4), (13, 10))
     network.save_pretrained(tmp_path, provenance={"steps": 3})
-    loaded = load_any_network(tmp_path)
+    loaded = load_model(tmp_path)
     with torch.no_grad():
         assert torch.equal(network(*pair), loaded(*pair))
     assert type(loaded) is BASELINES[kind]
@@ -227,20 +227,20 @@ def test_saved_and_loaded_rivals_agree_bit_for_bit(kind, tmp_path):
     assert loaded.weights_digest == described["weights"]["sha256"]
 
 
-def test_weights_of_ours_are_told_from_a_rival_s(tmp_path):
+def test_weights_of_ours_are_told_from_a_baseline_s(tmp_path):
     tiny_network().save_pretrained(tmp_path / "ours")
-    assert isinstance(load_any_network(tmp_path / "ours"), FusionNetwork)
-    loud_rival("pstun").save_pretrained(tmp_path / "pstun")
+    assert isinstance(load_model(tmp_path / "ours"), SSA)
+    loud_baseline("pstun").save_pretrained(tmp_path / "pstun")
     with pytest.raises(WeightsError, match=r'"kind": Input should be \'dspnet\''):
-        DspNet.from_pretrained(tmp_path / "pstun")
+        DSPNet.from_pretrained(tmp_path / "pstun")
     with pytest.raises(WeightsError):
-        FusionNetwork.from_pretrained(tmp_path / "pstun")
+        SSA.from_pretrained(tmp_path / "pstun")
     path = tmp_path / "pstun" / "config.json"
     path.write_text(path.read_text().replace('"pstun"', '"telepathy"'))
     with pytest.raises(
-        WeightsError, match=r'kind "telepathy"; expected one of dspnet, mimo-sst, dcinn, pstun; update'
+        WeightsError, match=r'kind "telepathy"; expected one of ssa, prior, dspnet, mimo-sst, dcinn, pstun; update'
     ):
-        load_any_network(tmp_path / "pstun")
+        load_model(tmp_path / "pstun")
 
 
 @pytest.mark.parametrize(
@@ -262,9 +262,9 @@ def test_a_config_that_cannot_be_is_refused(changes, message):
 
 
 def test_presets_are_found_by_name():
-    assert baseline_preset("pstun").with_bands(48, 4) == PstunConfig(bands=48, msi_bands=4)
-    with pytest.raises(OptionError, match='no rival is called "lrtn"; expected one of dspnet, '):
-        baseline_preset("lrtn")
+    assert any_preset("pstun").with_bands(48, 4) == PSTUNConfig(bands=48, msi_bands=4)
+    with pytest.raises(OptionError, match='no network is called "lrtn"; expected one of ssa-1-1, .*dspnet, '):
+        any_preset("lrtn")
 
 
 def test_attention_against_a_loop():
@@ -311,15 +311,15 @@ def test_an_hsi_that_the_msi_determines_is_lifted_to_the_truth(scale):
             for i in range(coarse[0])
         ]
     ).permute(2, 3, 0, 1)
-    diagonally_loaded = lift_msi(hsi, msi, placement)
-    error = (diagonally_loaded - truth).square().mean(dim=(1, 2, 3)) / truth.var(dim=(1, 2, 3))
+    lifted = lift_msi(hsi, msi, placement)
+    error = (lifted - truth).square().mean(dim=(1, 2, 3)) / truth.var(dim=(1, 2, 3))
     assert bool((error < 1e-5).all())
 
 
 def test_an_msi_without_contrast_lifts_to_the_mean():
     hsi, msi = random_pair(4, 3, (2, 2), (8, 8))
-    diagonally_loaded = lift_msi(hsi, torch.full_like(msi, 0.3), shared_edges((8, 8), (2, 2)))
-    torch.testing.assert_close(diagonally_loaded, hsi.mean(dim=(2, 3), keepdim=True).expand(-1, -1, 8, 8))
+    lifted = lift_msi(hsi, torch.full_like(msi, 0.3), shared_edges((8, 8), (2, 2)))
+    torch.testing.assert_close(lifted, hsi.mean(dim=(2, 3), keepdim=True).expand(-1, -1, 8, 8))
 
 
 def test_coarse_pixels_beyond_the_msi_have_no_say():
@@ -354,13 +354,13 @@ def test_haar_keeps_the_means_first_and_comes_back():
 
 
 def test_dcinn_comes_back_to_what_it_started_from():
-    network, (hsi, msi) = loud_rival("dcinn").double(), random_pair(5, 3, (4, 4), (12, 16), batch=2)
+    network, (hsi, msi) = loud_baseline("dcinn").double(), random_pair(5, 3, (4, 4), (12, 16), batch=2)
     hsi, msi = hsi.double(), msi.double()
     with torch.no_grad():
         fused = network(hsi, msi)
-        diagonally_loaded = lift_msi(hsi, msi, shared_edges((12, 16), (4, 4)))
-        assert float((fused - diagonally_loaded).abs().mean()) > 0.1
-        torch.testing.assert_close(network.inverse(fused, hsi, msi), diagonally_loaded, rtol=1e-6, atol=1e-6)
+        lifted = lift_msi(hsi, msi, shared_edges((12, 16), (4, 4)))
+        assert float((fused - lifted).abs().mean()) > 0.1
+        torch.testing.assert_close(network.inverse(fused, hsi, msi), lifted, rtol=1e-6, atol=1e-6)
     with pytest.raises(GridError, match=r"11 x 16 pixels; expected even sizes"):
         network.inverse(fused[:, :, :11], hsi, msi[:, :, :11])
 
@@ -404,12 +404,12 @@ def test_the_first_batch_of_dcinn_is_kept_with_the_weights(tmp_path):
     networks = []
     for _ in range(2):
         torch.manual_seed(3)
-        networks.append(Dcinn(TINY["dcinn"]).train())
+        networks.append(DCINN(TINY["dcinn"]).train())
         networks[-1](*pair)
     first, second = (network.state_dict() for network in networks)
     assert all(torch.equal(first[name], second[name]) for name in first)
     networks[0].save_pretrained(tmp_path)
-    again = Dcinn.from_pretrained(tmp_path).train()
+    again = DCINN.from_pretrained(tmp_path).train()
     scale = again.entry.norm.scale.clone()
     again(*(5 * image for image in pair))
     assert torch.equal(again.entry.norm.scale, scale)
@@ -423,7 +423,7 @@ def test_dcinn_answers_in_the_unit_of_its_details():
     reference = 0.01 * torch.einsum("cm,bmij->bcij", torch.rand(5, 3), msi)
     hsi = F.avg_pool2d(reference, 4)
     with torch.no_grad():
-        change = Dcinn(TINY["dcinn"]).train()(hsi, msi) - upsample_bicubic(
+        change = DCINN(TINY["dcinn"]).train()(hsi, msi) - upsample_bicubic(
             hsi, (16, 16), shared_edges((16, 16), (4, 4))
         )
         details = reference - upsample_bicubic(hsi, (16, 16), shared_edges((16, 16), (4, 4)))
@@ -445,7 +445,7 @@ def test_mimo_sst_loss_against_a_loop():
 
 
 def test_mimo_sst_scales_of_an_odd_size_fit_the_loss():
-    network, (hsi, msi) = loud_rival("mimo-sst"), random_pair(5, 3, (3, 3), (10, 13))
+    network, (hsi, msi) = loud_baseline("mimo-sst"), random_pair(5, 3, (3, 3), (10, 13))
     outputs = network.forward_scales(hsi, msi)
     assert [tuple(each.shape[2:]) for each in outputs] == [(10, 13), (6, 8), (3, 4)]
     with torch.no_grad():
@@ -457,14 +457,14 @@ def test_mimo_sst_scales_of_an_odd_size_fit_the_loss():
 
 def test_dspnet_fills_up_its_groups_of_bands():
     with torch.device("meta"):
-        widths = {bands: DspNet(DspNetConfig(bands=bands, msi_bands=3)).spectral_pyramid[0] for bands in (31, 32, 33)}
+        widths = {bands: DSPNet(DSPNetConfig(bands=bands, msi_bands=3)).spectral_pyramid[0] for bands in (31, 32, 33)}
     assert [level.streams[2][0].in_channels for level in widths.values()] == [32, 32, 40]
 
 
 def test_pstun_degrades_by_one_pair_of_operators_for_all_stages():
     with torch.device("meta"):
         few, many = (
-            count_parameters(Pstun(PstunConfig(bands=5, msi_bands=3, width=4, stages=stages))) for stages in (1, 2)
+            count_parameters(PSTUN(PSTUNConfig(bands=5, msi_bands=3, width=4, stages=stages))) for stages in (1, 2)
         )
-        stage = count_parameters(Pstun(PstunConfig(bands=5, msi_bands=3, width=4, stages=1)).stages)
+        stage = count_parameters(PSTUN(PSTUNConfig(bands=5, msi_bands=3, width=4, stages=1)).stages)
     assert many - few == stage
