@@ -15,10 +15,10 @@ from typing import Any
 
 from hyperfuse.errors import CubeFileError, CubeWriteError, HyperfuseError, OptionError
 from hyperfuse.io.atomic import check_writable
-from hyperfuse.io.envi import DATA_SUFFIXES, find_data
-from hyperfuse.io.files import CONTAINERS, CREATORS
-from hyperfuse.io.products.catalogue import KINDS
-from hyperfuse.io.products.delivery import DeliveredFile, Delivery, deliver, is_zip
+from hyperfuse.io.files import FORMATS, WRITABLE
+from hyperfuse.io.products.catalogue import find_products
+from hyperfuse.io.products.product import ProductFile, ProductFiles, is_zip, list_files
+from hyperfuse.io.raster import DATA_SUFFIXES, find_data
 
 HDF5_SUFFIXES = (".h5", ".hdf5", ".he5", ".nc", ".nc4", ".mat")
 
@@ -61,14 +61,14 @@ def is_product(path: Path) -> bool:
     """A folder whose own files are those of a product, or a .zip that holds one."""
     try:
         if path.is_dir():
-            delivery = Delivery(path, {file.name: DeliveredFile(file.name, str(file), 0) for file in path.iterdir()})
+            files = ProductFiles(path, {file.name: ProductFile(file.name, str(file), 0) for file in path.iterdir()})
         elif path.suffix.lower() == ARCHIVE and is_zip(path):
-            delivery = deliver(path)
+            files = list_files(path)
         else:
             return False
     except (OSError, HyperfuseError):
         return False
-    return any(kind.keys(delivery) for kind in KINDS)
+    return bool(find_products(files))
 
 
 def is_network(path: Path) -> bool:
@@ -77,7 +77,7 @@ def is_network(path: Path) -> bool:
 
 # Suffixes that name their format. GDAL would guess others by their content, and some formats point at other files or
 # hosts.
-CUBE_SUFFIXES = (".tif", ".tiff", ".hdr", *CONTAINERS)
+CUBE_SUFFIXES = tuple(FORMATS)
 UPLOAD_SUFFIXES = tuple(sorted({*CUBE_SUFFIXES, *DATA_SUFFIXES} - {"", ".zarr"}))
 MOST_FILES = 1000
 DEEPEST = 4
@@ -198,9 +198,9 @@ class Folder:
     def output(self, name: str, *, overwrite: bool) -> Path:
         """Where a result may be written."""
         path = self._below(name)
-        if path.suffix.lower() not in CREATORS or path.name.startswith(".") or not path.name.isprintable():
+        if path.suffix.lower() not in WRITABLE or path.name.startswith(".") or not path.name.isprintable():
             raise CubeWriteError(
-                f"{path.name!r}", f"a plain name ending with {', '.join(CREATORS)}", "for example fused.tif"
+                f"{path.name!r}", f"a plain name ending with {', '.join(WRITABLE)}", "for example fused.tif"
             )
         check_writable(path, overwrite=overwrite)
         return path

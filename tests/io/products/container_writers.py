@@ -113,7 +113,13 @@ def _prisma_expected(path: Path, stored: dict[str, NDArray[Any]], level: str) ->
     if level != "L2D":
         physical, transform = on_a_map(physical)
     wavelength, fwhm = prisma_bands()
-    shown = (f"PRISMA {level}", "2020-01-16T10:14:54", "VNIR 63 bands", "SWIR 171 bands", "5 unused slots")
+    shown = (
+        f"PRISMA {level}",
+        "2020-01-16T10:14:54",
+        "VNIR 63 bands",
+        "SWIR 171 bands",
+        "5 slots without a wavelength",
+    )
     return Written(path, physical, wavelength, fwhm, good, UTM_32, transform, f"PRISMA {level}", "PRISMA", shown)
 
 
@@ -189,7 +195,7 @@ def write_emit(folder: Path, name: str = "reflectance") -> Written:
     physical[physical == -9999] = np.nan
     good = bands.EMIT_GOOD if name == "reflectance" else np.ones(285, dtype=bool)
     product = "EMIT L2A" if name == "reflectance" else "EMIT L1B"
-    shown = (product, "2022-08-10T03:41:03", "one of 285 bands", "by the table that is in it")
+    shown = (product, "2022-08-10T03:41:03", "285 bands", "by the geometry lookup table")
     return Written(
         path,
         physical,

@@ -46,7 +46,7 @@ def write_enmap(folder: Path, name: str = ENMAP_ID, grid: Affine = GRID) -> Writ
     (folder / f"{name}-HISTORY.XML").write_text("<history/>")
     (folder / f"{name}-METADATA.XML").write_text(enmap_xml("L2A", 1e-4, 0.0))
     physical = np.where(stored == FILL, np.nan, stored * 1e-4)
-    shown = ("EnMAP L2A", "2022-07-24T10:45:26", "VNIR 91 bands", "SWIR 133 bands", "both see", "QL_QUALITY_CLOUD")
+    shown = ("EnMAP L2A", "2022-07-24T10:45:26", "VNIR 91 bands", "SWIR 133 bands", "overlap", "QL_QUALITY_CLOUD")
     good = ~bands.ENMAP_EMPTY
     return Written(
         folder, physical, bands.ENMAP_NM, bands.ENMAP_FWHM_NM, good, UTM_32, grid, "EnMAP L2A", "EnMAP", shown
@@ -152,7 +152,7 @@ def write_aviris(folder: Path) -> Written:
         stored[:2].transpose(1, 0, 2).tofile(folder / companion)
     physical = np.where(stored == -9999, np.nan, stored / gains[:, None, None])
     transform = _turned(-44.0)
-    shown = ("AVIRIS L1", "2011-05-12", "turned along the flight", "f110512t01p00r11rdn_b_ort_glt")
+    shown = ("AVIRIS L1", "2011-05-12", "map, rotated", "f110512t01p00r11rdn_b_ort_glt")
     good = ~bands.AVIRIS_BAD
     return Written(
         folder, physical, bands.AVIRIS_NM, bands.AVIRIS_FWHM_NM, good, UTM_32, transform, "AVIRIS L1", "AVIRIS", shown
@@ -222,7 +222,8 @@ def write_hyperion(folder: Path, *, metadata: bool = True) -> Written:
             f'    BAND{number}_FILE_NAME = "{HYPERION_ID}_B{number:03d}_L1T.TIF"\n' for number in range(1, 243)
         )
         (folder / f"{HYPERION_ID}_MTL_L1T.TXT").write_text(
-            'GROUP = L1_METADATA_FILE\n  GROUP = PRODUCT_METADATA\n    PRODUCT_TYPE = "L1T"\n    SPACECRAFT_ID = "EO1"\n'
+            'GROUP = L1_METADATA_FILE\n  GROUP = PRODUCT_METADATA\n    PRODUCT_TYPE = "L1T"\n'
+            '    SPACECRAFT_ID = "EO1"\n'
             f'    SENSOR_ID = "HYPERION"\n    ACQUISITION_DATE = 2004-05-02\n{names}  END_GROUP = PRODUCT_METADATA\n'
             "  GROUP = RADIANCE_SCALING\n    SCALING_FACTOR_VNIR = 40.000000\n    SCALING_FACTOR_SWIR = 80.000000\n"
             "  END_GROUP = RADIANCE_SCALING\nEND_GROUP = L1_METADATA_FILE\nEND\n"
@@ -233,7 +234,7 @@ def write_hyperion(folder: Path, *, metadata: bool = True) -> Written:
         "Hyperion L1T",
         "44 of 242 bands are flagged bad",
         "VNIR 70 bands",
-        "stored / 40 (VNIR), stored / 80 (SWIR)",
+        "VNIR stored * 0.025; SWIR stored * 0.0125",
     )
     table = hyperion_bands
     return Written(

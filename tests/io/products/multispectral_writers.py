@@ -103,7 +103,8 @@ def sentinel2_xml(level: str, name: str, listed: list[str]) -> str:
         f'<Spectral_Information bandId="{i}" physicalBand="{band}"><RESOLUTION>{metres}</RESOLUTION><Wavelength>'
         f'<MIN unit="nm">{centre - width:g}</MIN><MAX unit="nm">{centre + width:g}</MAX>'
         f'<CENTRAL unit="nm">{centre}</CENTRAL></Wavelength>'
-        f'<Spectral_Response><STEP unit="nm">1</STEP><VALUES>{_triangle(width)}</VALUES></Spectral_Response></Spectral_Information>'
+        f'<Spectral_Response><STEP unit="nm">1</STEP><VALUES>{_triangle(width)}</VALUES></Spectral_Response>'
+        "</Spectral_Information>"
         for i, (band, (metres, centre, width)) in enumerate(S2_BANDS.items())
     )
     images = "".join(f"<IMAGE_FILE>{image}</IMAGE_FILE>" for image in listed)
@@ -112,8 +113,11 @@ def sentinel2_xml(level: str, name: str, listed: list[str]) -> str:
   <n1:General_Info>
     <Product_Info><PRODUCT_START_TIME>2022-07-24T10:16:01.024Z</PRODUCT_START_TIME><PRODUCT_URI>{name}</PRODUCT_URI>
       <PROCESSING_LEVEL>Level-{level[1:]}</PROCESSING_LEVEL><PROCESSING_BASELINE>04.00</PROCESSING_BASELINE>
-      <Datatake><SPACECRAFT_NAME>Sentinel-2A</SPACECRAFT_NAME><DATATAKE_SENSING_START>2022-07-24T10:16:01.024Z</DATATAKE_SENSING_START></Datatake>
-      <Product_Organisation><Granule_List><Granule imageFormat="JPEG2000">{images}</Granule></Granule_List></Product_Organisation>
+      <Datatake><SPACECRAFT_NAME>Sentinel-2A</SPACECRAFT_NAME>
+        <DATATAKE_SENSING_START>2022-07-24T10:16:01.024Z</DATATAKE_SENSING_START></Datatake>
+      <Product_Organisation><Granule_List>
+        <Granule imageFormat="JPEG2000">{images}</Granule>
+      </Granule_List></Product_Organisation>
     </Product_Info>
     <Product_Image_Characteristics>
       <Special_Values><SPECIAL_VALUE_TEXT>NODATA</SPECIAL_VALUE_TEXT><SPECIAL_VALUE_INDEX>0</SPECIAL_VALUE_INDEX></Special_Values>
@@ -175,7 +179,7 @@ def write_landsat(folder: Path, level: str = "L2", form: str = "txt") -> Written
     wavelength, fwhm = np.array(oli if level == "L1" else oli2).T
     everything = np.ones(7, dtype=bool)
     kind, sensor = ("L1TP", "Landsat-8") if level == "L1" else ("L2SP", "Landsat-9")
-    shown = (f"Landsat Collection 2 {kind}", "2022-07-", "B1, B2, B3, B4, B5, B6, B7", "QA_PIXEL", "thermal")
+    shown = (f"Landsat {kind}", "2022-07-", "B1, B2, B3, B4, B5, B6, B7", "QA_PIXEL", "thermal")
     return Written(folder, physical, wavelength, fwhm, everything, UTM_32, GRID, f"Landsat {kind}", sensor, shown)
 
 

@@ -24,8 +24,8 @@ from hyperfuse.errors import CubeFileError
 from hyperfuse.io.cube import physical_values
 from hyperfuse.io.files import open_cube
 from hyperfuse.io.grid import grid_of
-from hyperfuse.io.products import delivery as unpacking
-from hyperfuse.io.products.delivery import deliver
+from hyperfuse.io.products import product
+from hyperfuse.io.products.product import list_files
 
 WRITERS: dict[str, Callable[[Path], Written]] = {
     "enmap": write_enmap,
@@ -126,7 +126,7 @@ def test_names_that_lead_outside_are_not_delivered(tmp_path: Path) -> None:
                 link = tarfile.TarInfo(f"{ENMAP_ID}-METADATA.XML")
                 link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
                 bundle.addfile(link)
-        assert list(deliver(archive).files) == ["inside.txt"]
+        assert list(list_files(archive).files) == ["inside.txt"]
         with pytest.raises(CubeFileError, match=r"no product was recognised in .*EnMAP, PRISMA"):
             open_cube(archive)
 
@@ -144,7 +144,7 @@ def test_a_bomb_is_refused_before_it_is_unpacked(tmp_path: Path) -> None:
 
 def test_too_little_space_is_said_before_unpacking(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     archive = zipped(write_prisma(tmp_path / "PRS").path.parent, tmp_path / "prisma.zip")
-    monkeypatch.setattr(unpacking.shutil, "disk_usage", lambda folder: type("Usage", (), {"free": 10}))
+    monkeypatch.setattr(product.shutil, "disk_usage", lambda folder: type("Usage", (), {"free": 10}))
     with pytest.raises(CubeFileError, match="set TMPDIR"):
         open_cube(archive)
 
@@ -163,7 +163,7 @@ def test_a_flipped_byte_in_a_compressed_member_is_noticed(tmp_path: Path) -> Non
     content = bytearray(archive.read_bytes())
     content[image.header_offset + 30 + len(image.filename) + image.compress_size // 2] ^= 0xFF
     archive.write_bytes(content)
-    with pytest.raises(CubeFileError, match=r"cannot be read.*fetch"):
+    with pytest.raises(CubeFileError, match="cannot be read"):
         open_cube(archive)
 
 

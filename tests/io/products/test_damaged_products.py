@@ -98,7 +98,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], Written], str, Callable[[Path], None],
         lambda file: write_tif(file, np.ones((3, 4, 5), np.int16)),
         "has 3 bands, .* describes 224",
     ),
-    "enmap-xml-cut": (write_enmap, "*METADATA.XML", _cut, "is no whole XML"),
+    "enmap-xml-cut": (write_enmap, "*METADATA.XML", _cut, "is not well-formed XML"),
     "enmap-xml-empty-list": (
         write_enmap,
         "*METADATA.XML",
@@ -118,7 +118,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], Written], str, Callable[[Path], None],
         _overwrite(OUTSIDE),
         "document type or entities",
     ),
-    "enmap-xml-binary": (write_enmap, "*METADATA.XML", _overwrite("\0\1\2"), "is no whole XML"),
+    "enmap-xml-binary": (write_enmap, "*METADATA.XML", _overwrite("\0\1\2"), "is not well-formed XML"),
     "desis-gain-missing": (write_desis, "*METADATA.xml", _replace("gainOfBand", "gain"), "band/gainOfBand is ''"),
     "sentinel2-band-missing": (
         write_sentinel2,
@@ -131,7 +131,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], Written], str, Callable[[Path], None],
         write_sentinel2,
         "*_B04_10m.jp2",
         _overwrite("gone"),
-        "no JPEG 2000 file",
+        "is not a JPEG 2000 file",
     ),
     "sentinel2-no-bands": (write_sentinel2, "MTD_MSIL2A.xml", _replace("IMAGE_FILE", "IMAGE"), "lists no IMAGE_FILE"),
     "sentinel2-two-tiles": (
@@ -150,10 +150,10 @@ DAMAGES: dict[str, tuple[Callable[[Path], Written], str, Callable[[Path], None],
         write_sentinel2,
         "MTD_MSIL2A.xml",
         _replace("T32UPU_20220724T101601_B02_10m", "../../../../../../etc/passwd_B02_10m"),
-        "passwd_B02_10m.jp2, which MTD_MSIL2A.xml names, is not in it",
+        "passwd_B02_10m.jp2, which MTD_MSIL2A.xml names, is missing",
     ),
     "landsat-band-missing": (write_landsat, "*SR_B3.TIF", Path.unlink, "is incomplete: LC09_.*SR_B3.TIF"),
-    "landsat-metadata-cut": (write_landsat, "*MTL.txt", _cut, "is no whole list of GROUP"),
+    "landsat-metadata-cut": (write_landsat, "*MTL.txt", _cut, "is not a complete list of GROUP"),
     "landsat-scaling-missing": (
         write_landsat,
         "*MTL.txt",
@@ -173,7 +173,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], Written], str, Callable[[Path], None],
         lambda file: write_tif(file, np.ones((1, 7, 10), np.uint16)),
         "does not lie on the grid",
     ),
-    "hyperion-band-missing": (write_hyperion, "*_B101_L1T.TIF", Path.unlink, f"{HYPERION_ID}_B101_L1T.TIF, which"),
+    "hyperion-band-missing": (write_hyperion, "*_B101_L1T.TIF", Path.unlink, f"is incomplete: B101 of {HYPERION_ID}"),
     "aviris-image-missing": (write_aviris, AVIRIS_ID, Path.unlink, "has no data file beside it"),
     "aviris-image-cut": (write_aviris, AVIRIS_ID, _cut, "its header promises"),
     "prisma-cut": (write_prisma, "*.he5", _cut, "cannot be read|truncated"),
@@ -257,7 +257,7 @@ def test_folders_without_a_product(tmp_path: Path, capsys: pytest.CaptureFixture
 def test_folders_of_several_products_want_a_name(tmp_path: Path) -> None:
     first = write_enmap(tmp_path)
     write_desis(tmp_path)
-    with pytest.raises(CubeFileError, match=r"holds 2 products.*name one of them: ENMAP01.*DESIS-HSI"):
+    with pytest.raises(CubeFileError, match=r"has 2 products.*name one of them: ENMAP01.*DESIS-HSI"):
         open_cube(tmp_path)
     assert open_cube(first.path).sizes["band"] == 224
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from hyperfuse.io.products.swath import WASTE, LookedUpReader
+from hyperfuse.io.products.swath import LARGEST_OVERHEAD, LookupReader
 
 HEIGHT, WIDTH, MAP = 300, 280, 400
 
@@ -57,7 +57,7 @@ def test_windows_of_an_askew_map(window: tuple[slice, slice]) -> None:
     image = np.random.default_rng(0).integers(1, 1000, (3, HEIGHT, WIDTH))
     source = Counting(image)
     rows, columns = window
-    read = LookedUpReader(source, Askew(), -1).read(np.array([2, 0]), rows, columns)
+    read = LookupReader(source, Askew(), -1).read(np.array([2, 0]), rows, columns)
     from_rows, from_columns = Askew().window(rows, columns)
     pixels = 0
     for place in np.ndindex(from_rows.shape):
@@ -66,11 +66,11 @@ def test_windows_of_an_askew_map(window: tuple[slice, slice]) -> None:
         assert (read[:, *place] == expected).all()
         pixels += inside
     assert pixels > 0
-    assert sum(source.boxes) <= (WASTE + 1) * pixels + 33 * 33 * len(source.boxes)
-    assert max(source.boxes) <= max(WASTE * pixels, 33 * 33)
+    assert sum(source.boxes) <= (LARGEST_OVERHEAD + 1) * pixels + 33 * 33 * len(source.boxes)
+    assert max(source.boxes) <= max(LARGEST_OVERHEAD * pixels, 33 * 33)
 
 
 def test_a_window_that_saw_nothing_reads_nothing() -> None:
     source = Counting(np.ones((1, HEIGHT, WIDTH)))
-    read = LookedUpReader(source, Askew(), -1).read(np.array([0]), slice(0, 3), slice(390, 400))
+    read = LookupReader(source, Askew(), -1).read(np.array([0]), slice(0, 3), slice(390, 400))
     assert (read == -1).all() and not source.boxes

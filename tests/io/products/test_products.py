@@ -93,7 +93,7 @@ def test_info_explains(written: Written, capsys: pytest.CaptureFixture[str]) -> 
 
 def test_notes_have_one_line_each(written: Written) -> None:
     _, notes = open_explained(written.path)
-    assert {"product", "scaling", "flags", "also in it"} <= set(notes)
+    assert {"product", "scaling", "flags", "also available"} <= set(notes)
     assert all(note and note.isprintable() for note in notes.values())
 
 

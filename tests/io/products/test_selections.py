@@ -269,14 +269,14 @@ def test_aviris_companions_by_name(tmp_path: Path) -> None:
     image = open_cube(folder / AVIRIS_ID)
     assert image.attrs["sensor"] == "AVIRIS"
     np.testing.assert_array_equal(image["scale"], open_cube(folder)["scale"])
-    with pytest.raises(OptionError, match="0 images called 'igm'"):
+    with pytest.raises(OptionError, match="no 'igm' in"):
         open_cube(folder, "igm")
 
 
 def test_aviris_gains_that_do_not_fit_are_left_out(tmp_path: Path) -> None:
     folder = write_aviris(tmp_path).path
     (folder / "f110512t01p00r11rdn_b.gain").write_text("300.0 1\n300.0 2\n")
-    with pytest.warns(UserWarning, match="is left out"):
+    with pytest.warns(UserWarning, match="is ignored"):
         cube = open_cube(folder)
     assert (cube["scale"] == 1).all()
 

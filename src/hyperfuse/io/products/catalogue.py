@@ -1,138 +1,154 @@
-"""Which agency's product is this? By the names of its files; HDF5 files by what is in them."""
+'''The missions whose products can be opened, and how to recognise them by file name.
+
+Adding a mission takes one function and one entry in `MISSIONS`. The function receives the files of the product, the
+file by which it was recognised, and the user's `--variable`, and returns the band table with a reader of the pixels::
+
+    """ALI on EO-1: a GeoTIFF for each band and an MTL file."""
+
+    KEY = re.compile(r"EO1A\\w+_MTL_L1\\w+\\.TXT", re.IGNORECASE)
+    BANDS = {"B1": (482.5, 65.0), "B2": (565.0, 80.0), "B3": (660.0, 60.0)}
+
+    def open_ali(files: ProductFiles, key: ProductFile, variable: str | None) -> Product:
+        mtl = MtlMetadata(key)
+        images = {name: mtl.text("PRODUCT_METADATA", f"BAND{name[1:]}_FILE_NAME") for name in BANDS}
+        chosen = list(BANDS) if variable is None else select_bands(variable, {}, list(BANDS), images, files.path)
+        if chosen is None:
+            return Product(open_layer(files, variable or "", list(BANDS)))
+        reader, finest = stack([read_info(files.require(images[name], key.base_name)) for name in chosen])
+        bands = [Band(name, *BANDS[name], scale=mtl.number("RADIANCE_SCALING", f"{name}_SCALING")) for name in chosen]
+        attributes = identity("ALI L1", "ALI", mtl.get("PRODUCT_METADATA", "ACQUISITION_DATE"), "radiance")
+        return make_product(reader, bands, attributes, key.stem, nodata=0, grid=finest.grid, others=BANDS)
+
+    Mission("ALI", ali.KEY, ali.open_ali)  # in MISSIONS
+
+Products of one image with all bands and an XML file start from `enmap.image_product`; HDF5 and NetCDF-4 products from
+`swath.Hdf5Metadata`, as `emit` does. A test writes a small product of the documented layout (see
+tests/io/products) and compares the opened cube with what was written.
+'''
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+import h5py
+
 from hyperfuse.errors import CubeFileError
 from hyperfuse.io.arrays import cube_from_arrays
-from hyperfuse.io.hdf5 import opened_hdf5
 from hyperfuse.io.products import aviris, desis, emit, enmap, hyperion, landsat, prisma, sentinel2
-from hyperfuse.io.products.delivery import DeliveredFile, Delivery, deliver, deliver_folder_of, is_archive
-from hyperfuse.io.products.product import Product, listed
-from hyperfuse.io.products.swath import arrays_of
-from hyperfuse.io.raster import open_raster_file
+from hyperfuse.io.products.product import (
+    DEEPEST,
+    Product,
+    ProductFile,
+    ProductFiles,
+    is_archive,
+    list_files,
+    list_names,
+)
+from hyperfuse.io.products.swath import list_arrays
 
 HDF5_SUFFIXES = (".he5", ".h5", ".hdf5", ".nc", ".nc4")
-ENVI_OR_TIFF = ("", ".hdr", ".img", ".dat", ".bsq", ".bil", ".bip", ".tif", ".tiff")
-MANIFEST = "manifest.safe"
+SENTINEL2_MANIFEST = "manifest.safe"
 
-Opener = Callable[[Delivery, DeliveredFile, str | None], Product | None]
-Keys = Callable[[Delivery], list[DeliveredFile]]
+Opener = Callable[[ProductFiles, ProductFile, str | None], Product | None]
 
 
 @dataclass(frozen=True)
-class Kind:
+class Mission:
+    """How to recognise and open the products of a mission."""
+
     name: str
-    keys: Keys
-    """The files by which products of this kind are known, one for each product."""
-    opened: Opener
+    key: re.Pattern[str]
+    """Name of the file that identifies a product: its metadata, or the one file that holds everything."""
+    open: Opener
+    """Opens a product by its key; None for a variable that is the name of an array in the key."""
+    choose_keys: Callable[[Iterable[ProductFile]], list[ProductFile]] = list
+    """Keeps one key for each product, where several of its files match."""
+    image: re.Pattern[str] | None = None
+    """Names of images that can be opened by name."""
+    open_image: Opener | None = None
+    """Opens a product by one of its images; None for an image without its metadata."""
+    depth: int = 1
+    """How many levels of folders a product has from its key downwards."""
 
 
-def _matching(pattern: re.Pattern[str]) -> Keys:
-    return lambda delivery: [file for file in delivery if pattern.fullmatch(file.base_name)]
-
-
-def _landsat_keys(delivery: Delivery) -> list[DeliveredFile]:
-    """One of the three forms in which a scene's metadata come."""
-    found = {file.name.rpartition(".")[0]: file for file in sorted(_matching(landsat.KEY)(delivery), key=_preference)}
-    return list(found.values())
-
-
-def _preference(file: DeliveredFile) -> int:
-    return ("xml", "json", "txt").index(file.base_name.rpartition(".")[2].lower())
-
-
-ENMAP = Kind("EnMAP", _matching(enmap.KEY), enmap.open_enmap)
-DESIS = Kind("DESIS", _matching(desis.KEY), desis.open_desis)
-PRISMA = Kind("PRISMA", _matching(prisma.KEY), prisma.open_prisma)
-EMIT = Kind("EMIT", _matching(emit.KEY), emit.open_emit)
-AVIRIS = Kind("AVIRIS", aviris.aviris_keys, aviris.open_aviris)
-HYPERION = Kind("Hyperion", hyperion.hyperion_keys, hyperion.open_hyperion)
-SENTINEL2 = Kind("Sentinel-2", _matching(sentinel2.KEY), sentinel2.open_sentinel2)
-LANDSAT = Kind("Landsat 8/9", _landsat_keys, landsat.open_landsat)
-KINDS = (ENMAP, PRISMA, EMIT, DESIS, AVIRIS, HYPERION, SENTINEL2, LANDSAT)
+MISSIONS = (
+    Mission("EnMAP", enmap.KEY, enmap.open_enmap, image=enmap.IMAGE, open_image=enmap.open_image),
+    Mission("PRISMA", prisma.KEY, prisma.open_prisma),
+    Mission("EMIT", emit.KEY, emit.open_emit),
+    Mission("DESIS", desis.KEY, desis.open_desis, image=desis.IMAGE, open_image=desis.open_image),
+    Mission("AVIRIS", aviris.KEY, aviris.open_aviris, aviris.choose_keys, aviris.IMAGE, aviris.open_image),
+    Mission(
+        "Hyperion", hyperion.KEY, hyperion.open_hyperion, hyperion.choose_keys, hyperion.IMAGE, hyperion.open_image
+    ),
+    Mission("Sentinel-2", sentinel2.KEY, sentinel2.open_sentinel2, depth=DEEPEST),
+    Mission("Landsat 8/9", landsat.KEY, landsat.open_landsat, landsat.choose_keys),
+)
 
 
 def open_product(path: Path, variable: str | None = None) -> Product | None:
-    """The product in a folder, in an archive, or to which a file belongs; None for a file that belongs to none."""
-    if path.name.lower() == MANIFEST:
+    """Open the product in a folder or an archive, or to which a file belongs.
+
+    Parameters
+    ----------
+    path
+        Folder, archive (.zip, .tar, .tar.gz), metadata file or image of a product.
+    variable
+        What to open instead of the default: a detector, a set or list of bands, another raster or array.
+
+    Returns
+    -------
+    The product; None for a file that belongs to none.
+    """
+    if path.name.lower() == SENTINEL2_MANIFEST:
         path = path.parent
     if path.is_dir() or is_archive(path):
-        delivery = deliver(path)
-        kind, key = _only_product(delivery)
-        return _opened(kind, delivery, key, variable)
-    hyperion.refuse_hdf4(path)
+        files = list_files(path)
+        return _open(*_require_one(files), files, variable)
     if path.suffix.lower() in HDF5_SUFFIXES:
-        return _hdf5_product(path, variable)
-    if sentinel2.KEY.fullmatch(path.name):
-        delivery = deliver_folder_of(path)
-        return _opened(SENTINEL2, delivery, delivery.files[path.name], variable)
-    for kind, pattern in (
-        (ENMAP, enmap.KEY),
-        (DESIS, desis.KEY),
-        (LANDSAT, landsat.KEY),
-        (HYPERION, hyperion.METADATA),
-    ):
-        if pattern.fullmatch(path.name):
-            delivery = deliver(path)
-            return _opened(kind, delivery, delivery.files[path.name], variable)
-    return _image_of_product(path, variable)
-
-
-def _image_of_product(path: Path, variable: str | None) -> Product | None:
-    """An image that was named itself: with the metadata beside it, if they are there."""
-    for kind, pattern in ((ENMAP, enmap.IMAGE), (DESIS, desis.IMAGE)):
-        named = pattern.fullmatch(path.name)
-        if named:
-            delivery = deliver(path)
-            keys = [
-                key for key in kind.keys(delivery) if key.base_name.upper().startswith(f"{named[1].upper()}-METADATA")
-            ]
-            part = (named[2] or "").strip("_") if kind is ENMAP else ""
-            return _opened(kind, delivery, keys[0], variable or part or None) if keys else None
-    if variable is not None or path.suffix.lower() not in ENVI_OR_TIFF:
-        return None
-    if aviris.is_image(path.name):
-        return aviris.completed(open_raster_file(path), deliver(path), path.name)
-    if hyperion.CUBE.fullmatch(path.name) and not hyperion.BAND.fullmatch(path.name):
-        return hyperion.completed(open_raster_file(path), path)
+        # Recognised by content, so that a renamed file is still opened as a product.
+        key = ProductFile(path.name, str(path), path.stat().st_size)
+        files = ProductFiles(path.parent, {key.name: key})
+        openers = (prisma.open_prisma, emit.open_emit) if h5py.is_hdf5(path) else ()
+        return next((product for opener in openers if (product := opener(files, key, variable))), None)
+    for mission in MISSIONS:
+        # A band that is named itself is an image.
+        if mission.key.fullmatch(path.name) and path.suffix.lower() != ".tif":
+            files = list_files(path.parent, mission.depth)
+            return _open(mission, files.files[path.name], files, variable)
+        if mission.image and mission.open_image and mission.image.fullmatch(path.name):
+            files = list_files(path.parent, depth=1)
+            return mission.open_image(files, files.files[path.name], variable)
     return None
 
 
-def _hdf5_product(path: Path, variable: str | None) -> Product | None:
-    try:
-        with opened_hdf5(path) as source:
-            kind = PRISMA if prisma.is_prisma(source) else EMIT if emit.is_emit(source) else None
-    except CubeFileError:
-        # Whoever reads it next says what is wrong with it.
-        return None
-    if kind is None:
-        return None
-    key = DeliveredFile(path.name, str(path), path.stat().st_size)
-    return kind.opened(Delivery(path, {path.name: key}), key, variable)
+def find_products(files: ProductFiles) -> list[tuple[Mission, ProductFile]]:
+    """Return mission and key of each product among the files, by file name."""
+    return [
+        (mission, key)
+        for mission in MISSIONS
+        for key in mission.choose_keys(file for file in files if mission.key.fullmatch(file.base_name))
+    ]
 
 
-def _opened(kind: Kind, delivery: Delivery, key: DeliveredFile, variable: str | None) -> Product:
-    product = kind.opened(delivery, key, variable)
-    if product is not None:
-        return product
-    return Product(cube_from_arrays(Path(key.shown), arrays_of(key), variable, None))
+def _open(mission: Mission, key: ProductFile, files: ProductFiles, variable: str | None) -> Product:
+    product = mission.open(files, key, variable)
+    return product or Product(cube_from_arrays(Path(str(key)), list_arrays(key), variable, None))
 
 
-def _only_product(delivery: Delivery) -> tuple[Kind, DeliveredFile]:
-    found = [(kind, key) for kind in KINDS for key in kind.keys(delivery)]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        names = listed(key.name for _, key in found)
-        raise CubeFileError(f"{delivery.path} holds {len(found)} products", "one", f"name one of them: {names}")
-    known = ", ".join(kind.name for kind in KINDS)
-    inner = next((file.name for file in delivery if is_archive(Path(file.name))), None)
-    remedy = f"unpack it: {inner} in it is an archive itself" if inner else "name the file in it"
+def _require_one(files: ProductFiles) -> tuple[Mission, ProductFile]:
+    products = find_products(files)
+    if len(products) == 1:
+        return products[0]
+    if products:
+        names = list_names(key.name for _, key in products)
+        raise CubeFileError(f"{files.path} has {len(products)} products", "one", f"name one of them: {names}")
+    known = ", ".join(mission.name for mission in MISSIONS)
+    inner = next((file.name for file in files if is_archive(Path(file.name))), None)
     raise CubeFileError(
-        f"no product was recognised in {delivery.path}", f"a file, a .zarr folder, or a product of {known}", remedy
+        f"no product was recognised in {files.path}",
+        f"a file, a .zarr folder, or a product of {known}",
+        f"unpack it: {inner} in it is an archive itself" if inner else "name the file in it",
     )

@@ -4,151 +4,128 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable
 
 from hyperfuse.errors import CubeFileError, OptionError
-from hyperfuse.io.products.delivery import DeliveredFile, Delivery
 from hyperfuse.io.products.product import (
-    Groups,
+    Band,
+    MtlMetadata,
     Product,
-    entry,
-    flag_note,
-    formula,
+    ProductFile,
+    ProductFiles,
+    format_scaling,
     identity,
-    number_of,
-    read_groups,
-    selection_note,
+    make_product,
 )
-from hyperfuse.io.products.rasters import BandFile, band_cube, chosen_bands, layer, layer_names
+from hyperfuse.io.products.rasters import layer_names, open_layer, read_info, select_bands, stack
 
 KEY = re.compile(r"L[CO]0[89]_L[12]\w\w_\w+_MTL\.(txt|json|xml)", re.IGNORECASE)
-# Middle and width at half of the maximum, nm: OLI as in Barsi et al. 2014, the others from the responses that USGS
-# publishes.
-OLI = {
-    "B1": (442.96, 15.98),
-    "B2": (482.04, 60.04),
-    "B3": (561.41, 57.33),
-    "B4": (654.59, 37.47),
-    "B5": (864.67, 28.25),
-    "B6": (1608.86, 84.72),
-    "B7": (2200.73, 186.66),
-    "B8": (589.50, 172.40),
-    "B9": (1373.43, 20.39),
-    "B10": (10889.7, 580.8),
-    "B11": (12005.2, 997.9),
+# Centre and FWHM in nm: OLI after Barsi et al. 2014, the others from the SRFs published by USGS.
+BANDS = ("B1", "B2", "B3", "B4", "B5", "B6", "B7", "B8", "B9", "B10", "B11")
+OLI_NM = (442.96, 482.04, 561.41, 654.59, 864.67, 1608.86, 2200.73, 589.5, 1373.43, 10889.7, 12005.2)
+OLI_FWHM_NM = (15.98, 60.04, 57.33, 37.47, 28.25, 84.72, 186.66, 172.4, 20.39, 580.8, 997.9)
+OLI2_NM = (442.7, 481.8, 561.0, 654.3, 864.6, 1608.1, 2200.1, 589.2, 1374.1, 10825.9, 12036.8)
+OLI2_FWHM_NM = (15.5, 59.9, 56.3, 36.7, 28.7, 86.1, 189.5, 172.6, 20.8, 746.3, 918.2)
+SENSORS = {
+    "LANDSAT_8": ("Landsat-8", OLI_NM, OLI_FWHM_NM),
+    "LANDSAT_9": ("Landsat-9", OLI2_NM, OLI2_FWHM_NM),
 }
-OLI2 = {
-    "B1": (442.7, 15.5),
-    "B2": (481.8, 59.9),
-    "B3": (561.0, 56.3),
-    "B4": (654.3, 36.7),
-    "B5": (864.6, 28.7),
-    "B6": (1608.1, 86.1),
-    "B7": (2200.1, 189.5),
-    "B8": (589.2, 172.6),
-    "B9": (1374.1, 20.8),
-    "B10": (10825.9, 746.3),
-    "B11": (12036.8, 918.2),
-}
-SENSORS = {"LANDSAT_8": ("Landsat-8", OLI), "LANDSAT_9": ("Landsat-9", OLI2)}
-REFLECTIVE = ("B1", "B2", "B3", "B4", "B5", "B6", "B7")
 THERMAL = ("B10", "B11")
-SETS = {"reflective": REFLECTIVE, "pan": ("B8",), "thermal": THERMAL}
+SETS = {"reflective": ("B1", "B2", "B3", "B4", "B5", "B6", "B7"), "pan": ("B8",), "thermal": THERMAL}
 CIRRUS = "B9"
 LIST = "a list such as B2,B3,B4"
+FILL = 0.0
 ROOT_OF_COLLECTION_1 = "PRODUCT_METADATA"
+LEVEL_1 = "LEVEL1_RADIOMETRIC_RESCALING"
+# By level and whether the band is thermal.
+QUANTITIES = {
+    ("L1", False): "reflectance at the top of the atmosphere",
+    ("L1", True): "radiance at the sensor, W m-2 sr-1 um-1",
+    ("L2", False): "surface reflectance",
+    ("L2", True): "surface temperature, K",
+}
 
 
-def open_landsat(delivery: Delivery, key: DeliveredFile, variable: str | None) -> Product:
-    groups = read_groups(key)
-    if ROOT_OF_COLLECTION_1 in groups:
-        raise CubeFileError(
-            f"{key.shown} is of Landsat Collection 1", "Collection 2", "fetch the scene from Collection 2"
-        )
-    level = entry(groups, "PRODUCT_CONTENTS", "PROCESSING_LEVEL", key)
-    spacecraft = entry(groups, "IMAGE_ATTRIBUTES", "SPACECRAFT_ID", key)
+def choose_keys(keys: Iterable[ProductFile]) -> list[ProductFile]:
+    """Keep one of the three forms in which the metadata of a scene come."""
+    forms = ("xml", "json", "txt")
+    preferred = sorted(keys, key=lambda key: forms.index(key.base_name.rpartition(".")[2].lower()))
+    return list({key.name.rpartition(".")[0]: key for key in preferred}.values())
+
+
+def open_landsat(files: ProductFiles, key: ProductFile, variable: str | None) -> Product:
+    mtl = MtlMetadata(key)
+    if ROOT_OF_COLLECTION_1 in mtl.groups:
+        raise CubeFileError(f"{key} is of Landsat Collection 1", "Collection 2", "download the scene from Collection 2")
+    level = mtl.text("PRODUCT_CONTENTS", "PROCESSING_LEVEL")
+    spacecraft = mtl.text("IMAGE_ATTRIBUTES", "SPACECRAFT_ID")
     if spacecraft not in SENSORS:
-        raise CubeFileError(f"{key.shown} is of {spacecraft}", "LANDSAT_8 or LANDSAT_9")
-    sensor, wavelengths = SENSORS[spacecraft]
-    files = _band_files(groups)
-    sets = {name: held for name, bands in SETS.items() if (held := [band for band in bands if band in files])}
-    chosen = chosen_bands(variable or "reflective", sets, list(OLI))
+        raise CubeFileError(f"{key} is of {spacecraft}", "LANDSAT_8 or LANDSAT_9")
+    sensor, wavelengths, widths = SENSORS[spacecraft]
+    images = _band_images(mtl)
+    sets = {name: held for name, bands in SETS.items() if (held := [band for band in bands if band in images])}
+    chosen = select_bands(variable or "reflective", sets, BANDS, images, files.path)
     if chosen is None:
-        assert variable is not None
-        return Product(layer(delivery, variable, [*sets, LIST]))
-    lost = [band for band in chosen if band not in files]
-    if lost or not chosen:
-        raise OptionError(f"no {', '.join(lost) or variable} in {delivery.path}", f"some of {', '.join(files)}")
-    _refuse_mixture(chosen, delivery)
-    bands = []
-    for band in chosen:
-        file = delivery.require(files[band], key.base_name)
-        bands.append(BandFile(band, file, *wavelengths[band], *_scaling(band, groups, key), good=band != CIRRUS))
-    quantity = _quantity(chosen[0], level)
-    cube = band_cube(bands, identity(f"Landsat {level}", sensor, _acquired(groups), quantity))
-    sun = " (divided by the sine of the sun's elevation)" if "top" in quantity else ""
-    notes = {
-        "product": f"Landsat Collection 2 {level}, {groups['PRODUCT_CONTENTS'].get('LANDSAT_PRODUCT_ID', key.base_name)}",
-        "bands": f"{', '.join(chosen)} of {', '.join(files)}",
-        "scaling": f"{formula(bands[0].scale, bands[0].offset)}{sun}",
-        "flags": flag_note(cube["good"].values, "B9 sees clouds, not the ground"),
-        "also in it": selection_note([*sets, LIST, *_quality_layers(delivery)]),
+        return Product(open_layer(files, variable or "", [*sets, LIST]))
+    thermal = chosen[0] in THERMAL
+    if any((band in THERMAL) != thermal for band in chosen):
+        raise OptionError(
+            f"{', '.join(chosen)} of {files.path}", "bands of one kind, reflective or thermal", "choose one kind"
+        )
+    reader, finest = stack([read_info(files.require(images[band], key.base_name)) for band in chosen])
+    bands = [
+        Band(band, wavelengths[index], widths[index], *_scaling(band, mtl), good=band != CIRRUS)
+        for band, index in zip(chosen, map(BANDS.index, chosen), strict=True)
+    ]
+    quantity = QUANTITIES["L2" if level.startswith("L2") else "L1", thermal]
+    notes = {"bands": f"{', '.join(chosen)} of {', '.join(images)}"}
+    if not level.startswith("L2") and not thermal:
+        scaling = format_scaling(bands[0].scale, bands[0].offset)
+        notes["scaling"] = f"{scaling} (divided by the sine of the sun's elevation)"
+    return make_product(
+        reader,
+        bands,
+        identity(f"Landsat {level}", sensor, _acquired(mtl), quantity),
+        mtl.get("PRODUCT_CONTENTS", "LANDSAT_PRODUCT_ID") or key.base_name,
+        nodata=FILL,
+        grid=finest.grid,
+        flagged="B9 (cirrus) does not see the ground",
+        others=[*sets, LIST, *(name for name in layer_names(files) if "QA" in name)],
+        notes=notes,
+    )
+
+
+def _band_images(mtl: MtlMetadata) -> dict[str, str]:
+    contents = mtl.groups["PRODUCT_CONTENTS"]
+    names = {
+        band: contents.get(f"FILE_NAME_BAND_{band[1:]}", contents.get(f"FILE_NAME_BAND_ST_{band}")) for band in BANDS
     }
-    return Product(cube, notes)
+    return {band: name for band, name in names.items() if name}
 
 
-def _band_files(groups: Groups) -> dict[str, str]:
-    contents = groups["PRODUCT_CONTENTS"]
-    named = {
-        band: contents.get(f"FILE_NAME_BAND_{band[1:]}", contents.get(f"FILE_NAME_BAND_ST_{band}")) for band in OLI
-    }
-    return {band: name for band, name in named.items() if name}
-
-
-def _scaling(band: str, groups: Groups, key: DeliveredFile) -> tuple[float, float]:
-    """Level 1: reflectance for a sun in the zenith, divided here by the sine of its elevation, or radiance of thermal
-    bands.
-    """
-    if groups["PRODUCT_CONTENTS"]["PROCESSING_LEVEL"].startswith("L2"):
-        if band in THERMAL:
-            return _pair(groups, "LEVEL2_SURFACE_TEMPERATURE_PARAMETERS", "TEMPERATURE", f"ST_{band}", key)
-        return _pair(groups, "LEVEL2_SURFACE_REFLECTANCE_PARAMETERS", "REFLECTANCE", band[1:], key)
-    if band in THERMAL:
-        return _pair(groups, "LEVEL1_RADIOMETRIC_RESCALING", "RADIANCE", band[1:], key)
-    scale, offset = _pair(groups, "LEVEL1_RADIOMETRIC_RESCALING", "REFLECTANCE", band[1:], key)
-    elevation = number_of(entry(groups, "IMAGE_ATTRIBUTES", "SUN_ELEVATION", key), "SUN_ELEVATION", key)
+def _scaling(band: str, mtl: MtlMetadata) -> tuple[float, float]:
+    """Return scale and offset; Level 1 reflectance is stored for a sun at the zenith and corrected here."""
+    thermal = band in THERMAL
+    if mtl.text("PRODUCT_CONTENTS", "PROCESSING_LEVEL").startswith("L2"):
+        if thermal:
+            return _scale_and_offset(mtl, "LEVEL2_SURFACE_TEMPERATURE_PARAMETERS", "TEMPERATURE", f"ST_{band}")
+        return _scale_and_offset(mtl, "LEVEL2_SURFACE_REFLECTANCE_PARAMETERS", "REFLECTANCE", band[1:])
+    if thermal:
+        return _scale_and_offset(mtl, LEVEL_1, "RADIANCE", band[1:])
+    scale, offset = _scale_and_offset(mtl, LEVEL_1, "REFLECTANCE", band[1:])
+    elevation = mtl.number("IMAGE_ATTRIBUTES", "SUN_ELEVATION")
     sine = math.sin(math.radians(elevation))
     if sine <= 0:
         raise CubeFileError(
-            f"{key.shown}: SUN_ELEVATION is {elevation:g}", "a sun above the horizon", "choose --variable thermal"
+            f"{mtl.file}: SUN_ELEVATION is {elevation:g}", "a sun above the horizon", "choose --variable thermal"
         )
     return scale / sine, offset / sine
 
 
-def _pair(groups: Groups, group: str, quantity: str, band: str, key: DeliveredFile) -> tuple[float, float]:
-    names = [f"{quantity}_{word}_BAND_{band}" for word in ("MULT", "ADD")]
-    scale, offset = (number_of(entry(groups, group, name, key), name, key) for name in names)
-    return scale, offset
+def _scale_and_offset(mtl: MtlMetadata, group: str, quantity: str, band: str) -> tuple[float, float]:
+    return mtl.number(group, f"{quantity}_MULT_BAND_{band}"), mtl.number(group, f"{quantity}_ADD_BAND_{band}")
 
 
-def _quantity(band: str, level: str) -> str:
-    if level.startswith("L2"):
-        return "surface temperature, K" if band in THERMAL else "surface reflectance"
-    return "radiance at the sensor, W m-2 sr-1 um-1" if band in THERMAL else "reflectance at the top of the atmosphere"
-
-
-def _refuse_mixture(chosen: list[str], delivery: Delivery) -> None:
-    thermal = [band for band in chosen if band in THERMAL]
-    if thermal and len(thermal) < len(chosen):
-        raise OptionError(
-            f"{', '.join(chosen)} of {delivery.path}", "bands of one kind, reflective or thermal", "choose one kind"
-        )
-
-
-def _acquired(groups: Groups) -> str | None:
-    facts = groups.get("IMAGE_ATTRIBUTES", {})
-    date, time = facts.get("DATE_ACQUIRED"), facts.get("SCENE_CENTER_TIME", "")
+def _acquired(mtl: MtlMetadata) -> str | None:
+    date, time = (mtl.get("IMAGE_ATTRIBUTES", name) for name in ("DATE_ACQUIRED", "SCENE_CENTER_TIME"))
     return f"{date}T{time}" if date and time else date
-
-
-def _quality_layers(delivery: Delivery) -> list[str]:
-    return [name for name in layer_names(delivery) if "QA" in name]

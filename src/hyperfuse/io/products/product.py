@@ -1,102 +1,284 @@
-"""The metadata files of products: XML without document types and entities, and the GROUP = ... texts of USGS.
+"""The parts of a product: its files (in a folder, .zip or .tar), their metadata, and the cube it is opened as.
 
-A product that was opened: its cube, and what a person wants to know about it.
+Names of archive members are never used as paths on disk, and files named by metadata are looked up among the files of
+the product: neither can lead outside of it. Members that cannot be read in place are unpacked into a temporary folder,
+which is removed when the process ends.
 """
 
 from __future__ import annotations
 
+import io
 import json
 import math
-import re
-from collections.abc import Iterable, Mapping, Sequence
+import os
+import shutil
+import struct
+import tarfile
+import tempfile
+import threading
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path, PurePosixPath
+from typing import IO
 from xml.etree.ElementTree import Element, ParseError
 
 import numpy as np
 import xarray as xr
+from affine import Affine
 from defusedxml.common import DefusedXmlException
 from defusedxml.ElementTree import fromstring
 from numpy.typing import NDArray
+from rasterio.crs import CRS
 
 from hyperfuse.errors import CubeFileError
-from hyperfuse.io.products.delivery import DeliveredFile
+from hyperfuse.io.cube import WindowReader, fitting_nodata, lazy_variable, make_cube, promises_too_much, reading
+from hyperfuse.io.grid import grid_of
+from hyperfuse.progress import progress
 
-MOST_NAMED = 16
+ARCHIVE_SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz")
+WHOLE_ARCHIVE = "a whole archive"
+DOWNLOAD_AGAIN = "download it again"
+# More than any product has: a folder with so many files is not that of a product.
+MOST_FILES = 100_000
+DEEPEST = 8
+LARGEST_METADATA = 64 * 2**20
+CHUNK_BYTES = 16 * 2**20
+ZIP_LOCAL_HEADER = struct.Struct("<4s22xHH")
+MOST_LISTED = 16
+
+MapGrid = tuple[CRS | None, Affine | None]
+
+_lock = threading.Lock()
+_unpacked: dict[tuple[int, tuple[ProductFile, ...]], tempfile.TemporaryDirectory[str]] = {}
 
 
 @dataclass(frozen=True)
-class Product:
-    cube: xr.DataArray
-    notes: dict[str, str] = field(default_factory=dict)
-    """Label -> sentence, in the order in which to show them."""
+class ProductFile:
+    """Location of one file, on disk or in an archive. It holds no open file, so it can be sent to another process."""
+
+    name: str
+    """Path within the product, with forward slashes."""
+    container: str
+    """Path of the file itself, or of the archive that holds it."""
+    size: int
+    offset: int | None = None
+    """Position of its bytes in the archive, if they are stored uncompressed."""
+    is_member: bool = False
+    siblings: tuple[ProductFile, ...] = ()
+    """Members that have to be unpacked beside it, such as the header of an ENVI image."""
+
+    @property
+    def base_name(self) -> str:
+        return self.name.rpartition("/")[2]
+
+    @property
+    def stem(self) -> str:
+        return PurePosixPath(self.name).stem
+
+    def __str__(self) -> str:
+        return f"{self.container}: {self.name}" if self.is_member else self.container
+
+    def damaged(self, problem: str, expected: str = "the product as delivered") -> CubeFileError:
+        """Return the error for a file that lacks something, or contradicts itself."""
+        return CubeFileError(f"{self}{problem}", expected, DOWNLOAD_AGAIN)
+
+    def local_path(self) -> Path:
+        """Return a path on disk; a member of an archive is unpacked once per process."""
+        return Path(_unpack(self, *self.siblings), self.base_name) if self.is_member else Path(self.container)
+
+    def location(self) -> tuple[Path, int]:
+        """Return a path on disk and the offset of the file in it, which is not zero for uncompressed members."""
+        return (Path(self.container), self.offset) if self.offset is not None else (self.local_path(), 0)
+
+    def gdal_path(self) -> Path:
+        path, offset = self.location()
+        return path if self.offset is None else Path(f"/vsisubfile/{offset}_{self.size},{path}")
+
+    @contextmanager
+    def open(self) -> Iterator[IO[bytes]]:
+        with reading(Path(self.container), WHOLE_ARCHIVE if self.is_member else "a whole file"):
+            if not self.is_member:
+                with Path(self.container).open("rb") as stream:
+                    yield stream
+            elif is_zip(Path(self.container)):
+                with zipfile.ZipFile(self.container) as archive, archive.open(self.name) as stream:
+                    yield stream
+            else:
+                with tarfile.open(self.container) as bundle:
+                    yield bundle.extractfile(self.name) or io.BytesIO()
+
+    def read_bytes(self) -> bytes:
+        """Read a small file."""
+        if self.size > LARGEST_METADATA:
+            raise CubeFileError(f"{self} has {self.size} bytes", f"at most {LARGEST_METADATA} bytes of metadata")
+        self.refuse_bomb()
+        with self.open() as stream:
+            return stream.read(LARGEST_METADATA)
+
+    def refuse_bomb(self) -> None:
+        """Refuse a member that is declared larger than any compression of its archive allows."""
+        if self.is_member and promises_too_much(self.size, Path(self.container).stat().st_size):
+            raise self.damaged(f" promises {self.size} bytes, more than the archive can hold", WHOLE_ARCHIVE)
 
 
-def identity(product: str, sensor: str, acquired: str | None, quantity: str) -> dict[str, str]:
-    """What a cube of a product carries wherever it goes; `sensor` is a name that responses are found by, where there
-    are any.
-    """
-    facts = {"product": product, "sensor": sensor, "acquired": acquired or "", "quantity": quantity}
-    return {key: text for key, text in facts.items() if text}
+def _unpack(*files: ProductFile) -> str:
+    """Unpack members of one archive into a temporary folder, once while the archive stays unchanged."""
+    archive = Path(files[0].container)
+    try:
+        state = archive.stat()
+    except OSError as error:
+        raise CubeFileError(f"{archive} cannot be read: {error.strerror}", WHOLE_ARCHIVE, "put it back") from error
+    key = (state.st_mtime_ns, files)
+    with _lock:
+        if key not in _unpacked:
+            folder = tempfile.TemporaryDirectory(prefix="hyperfuse-", ignore_cleanup_errors=True)
+            try:
+                _unpack_into(Path(folder.name), files)
+            except BaseException:
+                folder.cleanup()
+                raise
+            _unpacked[key] = folder
+        return _unpacked[key].name
 
 
-def detector_note(detectors: Sequence[str], wavelength_nm: NDArray[np.float64]) -> str:
-    """ "VNIR 91 bands, 418-993 nm; SWIR 133 bands, 902-2445 nm; both see 902-993 nm" """
-    of = np.array(detectors)
-    ranges, parts = [], []
-    for name in dict.fromkeys(detectors):
-        centres = wavelength_nm[of == name]
-        ranges.append((centres.min(), centres.max()))
-        parts.append(f"{name} {centres.size} bands, {centres.min():.0f}-{centres.max():.0f} nm")
-    low, high = max(low for low, _ in ranges), min(high for _, high in ranges)
-    if len(ranges) > 1 and low < high:
-        parts.append(f"both see {low:.0f}-{high:.0f} nm")
-    return "; ".join(parts)
+def _unpack_into(folder: Path, files: Sequence[ProductFile]) -> None:
+    for file in files:
+        file.refuse_bomb()
+    needed, free = sum(file.size for file in files), shutil.disk_usage(folder).free
+    if needed > free:
+        raise CubeFileError(
+            f"{files[0]} needs {needed / 1e9:.1f} GB unpacked, {folder.parent} has {free / 1e9:.1f} GB",
+            "space for temporary files",
+            "set TMPDIR to a larger disk, or unpack the archive yourself",
+        )
+    with progress("Unpacking", -(-needed // CHUNK_BYTES)) as advance:
+        for file in files:
+            with file.open() as source, Path(folder, file.base_name).open("xb") as target:
+                # Reading up to the end of the member also verifies its checksum.
+                while chunk := source.read(CHUNK_BYTES):
+                    target.write(chunk)
+                    advance(1)
+                if target.tell() != file.size:
+                    raise file.damaged(f" has {target.tell()} of {file.size} bytes", WHOLE_ARCHIVE)
 
 
-def flag_note(good: NDArray[np.bool_], why: str) -> str:
-    bad = int((~good).sum())
-    return f"{bad} of {good.size} bands are flagged bad: {why}" if bad else "no band is flagged bad"
+@dataclass(frozen=True)
+class ProductFiles:
+    """The files of a folder or an archive, by their names in it."""
+
+    path: Path
+    files: dict[str, ProductFile]
+
+    def __iter__(self) -> Iterator[ProductFile]:
+        return iter(self.files.values())
+
+    def beside(self, key: ProductFile) -> ProductFiles:
+        """Return the files in the folder of `key` and below."""
+        folder = PurePosixPath(key.name).parent
+        return ProductFiles(
+            self.path, {name: file for name, file in self.files.items() if PurePosixPath(name).is_relative_to(folder)}
+        )
+
+    def find(self, base_name: str) -> ProductFile | None:
+        """Return the file of this name, ignoring case and folder."""
+        return next((file for file in self if file.base_name.lower() == base_name.lower()), None)
+
+    def require(self, base_name: str, named_by: str) -> ProductFile:
+        """Return a file that the metadata refer to."""
+        file = self.find(PurePosixPath(base_name.replace("\\", "/")).name)
+        if file is None:
+            raise self.incomplete(f"{base_name}, which {named_by} names,")
+        return file
+
+    def incomplete(self, missing: str) -> CubeFileError:
+        return CubeFileError(f"{self.path} is incomplete: {missing} is missing", "the whole product", DOWNLOAD_AGAIN)
 
 
-def formula(scale: float, offset: float) -> str:
-    """ "stored * 0.0001 - 0.1" """
-    added = f" {'-' if offset < 0 else '+'} {abs(offset):g}" if offset else ""
-    return f"stored * {scale:g}{added}"
+def is_archive(path: Path) -> bool:
+    return path.name.lower().endswith(ARCHIVE_SUFFIXES)
 
 
-def listed(names: Iterable[str]) -> str:
-    names = list(names)
-    return " | ".join(names[:MOST_NAMED]) + (f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else "")
+def is_zip(path: Path) -> bool:
+    return path.name.lower().endswith(".zip")
 
 
-def selection_note(others: Iterable[str]) -> str:
-    """How to get at the rest; in `fuse` the option is called --hsi-variable or --msi-variable."""
-    names = listed(others)
-    return f"--variable {names} (in fuse --hsi-variable or --msi-variable)" if names else "nothing"
+def list_files(path: Path, depth: int = DEEPEST) -> ProductFiles:
+    """List the members of an archive, or the files of a folder and of its subfolders down to `depth` levels."""
+    found: dict[str, ProductFile] = {}
+    with reading(path, WHOLE_ARCHIVE, DOWNLOAD_AGAIN):
+        members = _zip_members if is_zip(path) else _tar_members
+        for file in members(path) if is_archive(path) and not path.is_dir() else _files_below(path, depth):
+            # The resource forks that macOS adds to archives bear the names of the actual files.
+            if file.base_name.startswith("._") or file.name.startswith("__MACOSX/"):
+                continue
+            found[file.name] = file
+            if len(found) > MOST_FILES:
+                raise CubeFileError(
+                    f"{path} has more than {MOST_FILES} files", "one product", "name its folder or metadata file"
+                )
+    return ProductFiles(path, dict(sorted(found.items())))
 
 
-AS_DELIVERED = "the metadata as delivered"
-ODL_LINE = re.compile(r"^\s*(\w+)\s*=\s*(.*?)\s*$")
+def _files_below(folder: Path, depth: int) -> Iterator[ProductFile]:
+    for parent, folders, names in os.walk(folder):
+        if len(Path(parent).relative_to(folder).parts) + 1 >= depth:
+            folders.clear()
+        for file in (Path(parent, name) for name in names):
+            if file.is_file():
+                yield ProductFile(file.relative_to(folder).as_posix(), str(file), file.stat().st_size)
 
-Groups = Mapping[str, Mapping[str, str]]
+
+def _zip_members(path: Path) -> Iterator[ProductFile]:
+    with zipfile.ZipFile(path) as archive, path.open("rb") as stream:
+        for member in archive.infolist():
+            if member.is_dir() or not _is_inside(member.filename):
+                continue
+            if member.flag_bits & 1:
+                raise CubeFileError(f"{path} is encrypted", "an archive without a password", "unpack it")
+            stored = member.compress_type == zipfile.ZIP_STORED
+            offset = _data_offset(stream, member.header_offset) if stored else None
+            yield ProductFile(member.filename, str(path), member.file_size, offset, is_member=True)
+
+
+def _data_offset(stream: IO[bytes], header_offset: int) -> int:
+    """Return where the data of a member begin: after its local header, whose length only that header states."""
+    stream.seek(header_offset)
+    signature, name_length, extra_length = ZIP_LOCAL_HEADER.unpack(stream.read(ZIP_LOCAL_HEADER.size))
+    if signature != b"PK\3\4":
+        raise zipfile.BadZipFile("a member is not where the directory says")
+    return header_offset + ZIP_LOCAL_HEADER.size + int(name_length) + int(extra_length)
+
+
+def _tar_members(path: Path) -> Iterator[ProductFile]:
+    compressed = not path.name.lower().endswith(".tar")
+    with tarfile.open(path) as archive:
+        for member in archive:
+            if not member.isreg() or not _is_inside(member.name):
+                continue
+            if not compressed and member.offset_data + member.size > path.stat().st_size:
+                raise CubeFileError(f"{path} is truncated", f"{member.name} as a whole", DOWNLOAD_AGAIN)
+            offset = None if compressed or member.issparse() else member.offset_data
+            yield ProductFile(member.name, str(path), member.size, offset, is_member=True)
+
+
+def _is_inside(name: str) -> bool:
+    path = PurePosixPath(name.replace("\\", "/"))
+    return not path.is_absolute() and ".." not in path.parts
 
 
 class XmlMetadata:
-    """A document whose names are looked up without their name spaces; what is missing or no number becomes one clear
-    error.
-    """
+    """An XML document, without namespaces; document types and entities are refused."""
 
-    def __init__(self, file: DeliveredFile) -> None:
+    def __init__(self, file: ProductFile) -> None:
         self.file = file
         try:
-            self.root: Element = fromstring(file.content(), forbid_dtd=True)
+            self.root: Element = fromstring(file.read_bytes(), forbid_dtd=True)
         except DefusedXmlException as error:
-            raise CubeFileError(
-                f"{file.shown} holds a document type or entities, which no product does", AS_DELIVERED, "fetch it again"
-            ) from error
+            raise file.damaged(" has a document type or entities, which no product has") from error
         except (ParseError, ValueError, LookupError) as error:
-            raise CubeFileError(f"{file.shown} is no whole XML: {error}", AS_DELIVERED, "fetch it again") from error
+            raise file.damaged(f" is not well-formed XML: {error}") from error
         for element in self.root.iter():
             if isinstance(element.tag, str):
                 element.tag = element.tag.rpartition("}")[2]
@@ -105,80 +287,217 @@ class XmlMetadata:
         return self.root.findall(path)
 
     def text(self, *paths: str) -> str | None:
-        """The text at the first of these paths that has any."""
+        """Return the text at the first of these paths that has any."""
         texts = ((self.root.findtext(path) or "").strip() for path in paths)
         return next((text for text in texts if text), None)
 
-    def require(self, *paths: str) -> str:
+    def number(self, *paths: str) -> float:
         text = self.text(*paths)
         if text is None:
-            raise CubeFileError(f"{self.file.shown} has no {paths[0]}", AS_DELIVERED, "fetch it again")
-        return text
-
-    def number(self, *paths: str) -> float:
-        return self.to_number(self.require(*paths), paths[0])
+            raise self.file.damaged(f" has no {paths[0]}")
+        return self.parse_number(text, paths[0])
 
     def child_number(self, element: Element, name: str) -> float:
-        return self.to_number((element.findtext(name) or "").strip(), f"{element.tag}/{name}")
+        return self.parse_number((element.findtext(name) or "").strip(), f"{element.tag}/{name}")
 
-    def to_number(self, text: str, name: str) -> float:
-        return number_of(text, name, self.file)
+    def parse_number(self, text: str, name: str) -> float:
+        return _parse_number(text, name, self.file)
 
 
-def number_of(text: str, name: str, file: DeliveredFile) -> float:
+class MtlMetadata:
+    """The groups of a USGS MTL file in any of its three forms: text (GROUP = ... END), JSON or XML."""
+
+    def __init__(self, file: ProductFile) -> None:
+        self.file = file
+        suffix = file.base_name.rpartition(".")[2].lower()
+        if suffix == "xml":
+            root = XmlMetadata(file).root
+            self.groups = {group.tag: {entry.tag: (entry.text or "").strip() for entry in group} for group in root}
+        else:
+            text = file.read_bytes().decode("utf-8", "replace")
+            self.groups = self._parse_json(text) if suffix == "json" else self._parse_text(text)
+
+    def get(self, group: str, name: str) -> str | None:
+        return self.groups.get(group, {}).get(name)
+
+    def text(self, group: str, name: str) -> str:
+        text = self.get(group, name)
+        if text is None:
+            raise self.file.damaged(f" has no {name} in {group}")
+        return text
+
+    def number(self, group: str, name: str) -> float:
+        return _parse_number(self.text(group, name), name, self.file)
+
+    def _parse_text(self, text: str) -> dict[str, dict[str, str]]:
+        groups: dict[str, dict[str, str]] = {}
+        opened: list[str] = []
+        ended = False
+        for line in text.splitlines():
+            name, _, value = (part.strip().strip('"') for part in line.partition("="))
+            if name == "GROUP":
+                opened.append(value)
+                groups[value] = {}
+            elif name == "END_GROUP":
+                del opened[-1:]
+            elif name == "END":
+                ended = True
+            elif opened:
+                groups[opened[-1]][name] = value
+        if not groups or opened or not ended:
+            raise self.file.damaged(" is not a complete list of GROUP = ... END")
+        return groups
+
+    def _parse_json(self, text: str) -> dict[str, dict[str, str]]:
+        try:
+            root = next(iter(json.loads(text).values()))
+            return {name: {key: str(value) for key, value in group.items()} for name, group in root.items()}
+        except (ValueError, AttributeError, StopIteration, RecursionError) as error:
+            raise self.file.damaged(f" is not JSON of groups: {error}") from error
+
+
+def _parse_number(text: str, name: str, file: ProductFile) -> float:
     try:
         number = float(text)
     except ValueError:
         number = math.nan
     if not math.isfinite(number):
-        raise CubeFileError(f"{file.shown}: {name} is {text[:40]!r}", "a number", "fetch it again")
+        raise file.damaged(f": {name} is {text[:40]!r}", "a number")
     return number
 
 
-def read_groups(file: DeliveredFile) -> Groups:
-    """The groups of an MTL file, as text (.txt), JSON or XML, each a table of texts."""
-    suffix = file.base_name.rpartition(".")[2].lower()
-    if suffix == "xml":
-        return {
-            group.tag: {entry.tag: (entry.text or "").strip() for entry in group} for group in XmlMetadata(file).root
-        }
-    text = file.content().decode("utf-8", "replace")
-    return _json_groups(text, file) if suffix == "json" else _odl_groups(text, file)
+@dataclass(frozen=True)
+class Band:
+    """One row of the band table; physical value = stored value * scale + offset."""
+
+    name: str
+    wavelength_nm: float
+    fwhm_nm: float
+    scale: float = 1.0
+    offset: float = 0.0
+    good: bool = True
+    detector: str = ""
 
 
-def _odl_groups(text: str, file: DeliveredFile) -> Groups:
-    groups: dict[str, dict[str, str]] = {}
-    open_groups: list[str] = []
-    ended = False
-    for line in text.splitlines():
-        ended = ended or line.strip() == "END"
-        found = ODL_LINE.match(line)
-        if not found:
-            continue
-        name, value = found[1], found[2].strip('"')
-        if name == "GROUP":
-            open_groups.append(value)
-            groups[value] = {}
-        elif name == "END_GROUP":
-            open_groups = open_groups[:-1]
-        elif open_groups:
-            groups[open_groups[-1]][name] = value
-    if not groups or open_groups or not ended:
-        raise CubeFileError(f"{file.shown} is no whole list of GROUP = ... END", AS_DELIVERED, "fetch it again")
-    return groups
+@dataclass(frozen=True)
+class Product:
+    """A product as opened: its cube, and notes for the user (label -> sentence, in display order)."""
+
+    cube: xr.DataArray
+    notes: dict[str, str] = field(default_factory=dict)
 
 
-def _json_groups(text: str, file: DeliveredFile) -> Groups:
-    try:
-        document: Any = json.loads(text)
-        root = next(iter(document.values()))
-        return {name: {key: str(value) for key, value in group.items()} for name, group in root.items()}
-    except (ValueError, AttributeError, StopIteration, RecursionError) as error:
-        raise CubeFileError(f"{file.shown} is no JSON of groups: {error}", AS_DELIVERED, "fetch it again") from error
+def make_product(
+    reader: WindowReader,
+    bands: Sequence[Band],
+    attributes: Mapping[str, str],
+    scene: str,
+    *,
+    nodata: float | None,
+    grid: MapGrid = (None, None),
+    flagged: str = "",
+    others: Iterable[str] = (),
+    notes: Mapping[str, str] | None = None,
+) -> Product:
+    """Build a lazy cube and its notes.
+
+    Parameters
+    ----------
+    reader
+        Reads windows of the stored values, one band for each of `bands`.
+    bands
+        The band table.
+    attributes
+        Attributes of the cube, see `identity`.
+    scene
+        Identifier of the scene.
+    nodata
+        Stored value of missing pixels; ignored if the data type cannot represent it.
+    grid
+        CRS and transform; None for an image in sensor geometry.
+    flagged
+        Why bands are flagged bad.
+    others
+        What else can be selected with `--variable`.
+    notes
+        Further notes; they replace those of the same label.
+    """
+    cube = make_cube(
+        lazy_variable(reader),
+        wavelength_nm=[band.wavelength_nm for band in bands],
+        fwhm_nm=[band.fwhm_nm for band in bands],
+        good=[band.good for band in bands],
+        band_names=[band.name for band in bands],
+        scale=[band.scale for band in bands],
+        offset=[band.offset for band in bands],
+        nodata=fitting_nodata(nodata, reader.dtype),
+        crs=grid[0],
+        transform=grid[1],
+        attributes=attributes,
+    )
+    detectors = [band.detector for band in bands]
+    return Product(cube, describe(cube, scene, detectors, flagged, others) | dict(notes or {}))
 
 
-def entry(groups: Groups, group: str, key: str, file: DeliveredFile) -> str:
-    text = groups.get(group, {}).get(key)
-    if text is None:
-        raise CubeFileError(f"{file.shown} has no {key} in {group}", AS_DELIVERED, "fetch it again")
-    return text
+def describe(
+    cube: xr.DataArray, scene: str, detectors: Sequence[str] = (), flagged: str = "", others: Iterable[str] = ()
+) -> dict[str, str]:
+    """Describe a product in one sentence for each label; see `make_product` for the parameters."""
+    bad = int((~cube["good"].values).sum())
+    names = list_names(others)
+    notes = {
+        "product": f"{cube.attrs['product']}, {scene}",
+        "detectors": _describe_detectors(detectors, cube["wavelength"].values) if any(detectors) else "",
+        "scaling": _describe_scaling(detectors, cube["scale"].values, cube["offset"].values),
+        "flags": f"{bad} of {cube.sizes['band']} bands are flagged bad: {flagged}" if bad else "no band is flagged bad",
+        "geometry": _describe_geometry(grid_of(cube).transform),
+        "also available": f"--variable {names} (in fuse --hsi-variable or --msi-variable)" if names else "nothing",
+    }
+    return {label: note for label, note in notes.items() if note}
+
+
+def identity(product: str, sensor: str, acquired: str | None, quantity: str) -> dict[str, str]:
+    """Return the attributes that a cube keeps wherever it goes; `sensor` is a name by which SRFs are found."""
+    attributes = {"product": product, "sensor": sensor, "acquired": acquired or "", "quantity": quantity}
+    return {key: text for key, text in attributes.items() if text}
+
+
+def list_names(names: Iterable[str]) -> str:
+    names = list(names)
+    more = f" and {len(names) - MOST_LISTED} more" if len(names) > MOST_LISTED else ""
+    return " | ".join(names[:MOST_LISTED]) + more
+
+
+def format_scaling(scale: float, offset: float) -> str:
+    """Format a scaling, for example as "stored * 0.0001 - 0.1"."""
+    added = f" {'-' if offset < 0 else '+'} {abs(offset):g}" if offset else ""
+    return f"stored * {scale:g}{added}"
+
+
+def _describe_scaling(detectors: Sequence[str], scale: NDArray[np.float64], offset: NDArray[np.float64]) -> str:
+    labels = list(detectors) or [""] * scale.size
+    scalings = list(dict.fromkeys(zip(labels, scale.tolist(), offset.tolist(), strict=True)))
+    if len({pair[1:] for pair in scalings}) == 1:
+        return format_scaling(scale[0], offset[0])
+    if len(scalings) == len(set(labels)):
+        return "; ".join(f"{detector} {format_scaling(*pair)}" for detector, *pair in scalings)
+    return "stored * scale + offset, which differ by band"
+
+
+def _describe_detectors(detectors: Sequence[str], wavelength_nm: NDArray[np.float64]) -> str:
+    """For example "VNIR 91 bands, 418-993 nm; SWIR 133 bands, 902-2445 nm; overlap 902-993 nm"."""
+    ranges, parts = [], []
+    for name in dict.fromkeys(detectors):
+        centres = wavelength_nm[np.array(detectors) == name]
+        ranges.append((centres.min(), centres.max()))
+        parts.append(f"{name} {centres.size} bands, {centres.min():.0f}-{centres.max():.0f} nm")
+    low, high = max(low for low, _ in ranges), min(high for _, high in ranges)
+    if len(ranges) > 1 and low < high:
+        parts.append(f"overlap {low:.0f}-{high:.0f} nm")
+    return "; ".join(parts)
+
+
+def _describe_geometry(transform: Affine | None) -> str:
+    if transform is None:
+        return "sensor geometry, without map coordinates"
+    return "map, rotated" if transform.b != 0 or transform.d != 0 else "map"

@@ -1,18 +1,13 @@
-"""Products that hold a file for each band (Sentinel-2, Landsat, Hyperion): which bands were asked for, and the cube of
-them.
-
-Is a JPEG 2000 file whole? Its boxes say how long they are; a decoder would notice only at the pixels that are missing.
-
-Rasters of a product: one band or many in a file, fine and coarse ones together on one grid, and the layers beside them.
-"""
+"""Rasters of a product: stacks of bands from one or many files, band selections, and the other layers beside them."""
 
 from __future__ import annotations
 
+import itertools
 import re
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -23,55 +18,24 @@ from rasterio.crs import CRS
 from rasterio.windows import Window
 
 from hyperfuse.errors import CubeFileError, OptionError
-from hyperfuse.io.cube import fitting_nodata, make_cube
+from hyperfuse.io.cube import lazy_variable, reading
 from hyperfuse.io.grid import PIXEL_TOLERANCE
-from hyperfuse.io.lazy import lazy_variable, reading
-from hyperfuse.io.products.delivery import DeliveredFile, Delivery
-from hyperfuse.io.raster import opened_raster, read_raster, refuse_truncated
-
-SIGNATURE = b"\0\0\0\x0cjP  \r\n\x87\n"
-BOX = struct.Struct(">I4s")
-LONG_BOX = struct.Struct(">Q")
-CODESTREAM_END = b"\xff\xd9"
-
-
-def refuse_truncated_jp2(file: DeliveredFile) -> None:
-    path, begin = file.place()
-    with reading(path, "a whole file"), path.open("rb") as stream:
-        stream.seek(begin)
-        if stream.read(len(SIGNATURE)) != SIGNATURE:
-            raise CubeFileError(f"{file.shown} is no JPEG 2000 file", "an image as delivered", "fetch it again")
-        position = len(SIGNATURE)
-        while position < file.size:
-            stream.seek(begin + position)
-            header = stream.read(BOX.size)
-            if len(header) < BOX.size:
-                break
-            length, _ = BOX.unpack(header)
-            if length == 1:
-                (length,) = LONG_BOX.unpack(stream.read(LONG_BOX.size).rjust(LONG_BOX.size, b"\0"))
-            if length == 0:
-                stream.seek(begin + file.size - len(CODESTREAM_END))
-                if stream.read(len(CODESTREAM_END)) == CODESTREAM_END:
-                    return
-                break
-            if length < BOX.size:
-                break
-            position += length
-        if position != file.size:
-            raise CubeFileError(
-                f"{file.shown} is truncated: a part of it lies beyond its end", "a whole file", "fetch it again"
-            )
-
+from hyperfuse.io.products.product import DOWNLOAD_AGAIN, MapGrid, ProductFile, ProductFiles
+from hyperfuse.io.raster import check_truncated, raster_dataset, read_raster
 
 RASTER_SUFFIXES = (".tif", ".tiff", ".jp2")
+ENVI_OR_TIFF_SUFFIXES = ("", ".hdr", ".img", ".dat", ".bsq", ".bil", ".bip", ".tif", ".tiff")
+JP2_SIGNATURE = b"\0\0\0\x0cjP  \r\n\x87\n"
+JP2_BOX = struct.Struct(">I4s")
+JP2_LONG_BOX = struct.Struct(">Q")
+JP2_CODESTREAM_END = b"\xff\xd9"
 
 
 @dataclass(frozen=True)
-class RasterFacts:
-    """What a file says about itself, without its pixels."""
+class RasterInfo:
+    """Size, type and georeference of a raster file."""
 
-    file: DeliveredFile
+    file: ProductFile
     bands: int
     height: int
     width: int
@@ -80,19 +44,23 @@ class RasterFacts:
     transform: Affine | None
     nodata: float | None
 
+    @property
+    def grid(self) -> MapGrid:
+        return self.crs, self.transform
+
 
 @dataclass(frozen=True)
 class Plane:
     """One band of a file; each of its pixels covers `zoom` x `zoom` pixels of the cube."""
 
-    file: DeliveredFile
+    file: ProductFile
     index: int
     zoom: int = 1
 
 
 @dataclass(frozen=True)
 class StackReader:
-    """Bands from one or many files as one array; coarser bands are repeated, never interpolated."""
+    """Reads bands of one or many files as one array; pixels of coarser bands are repeated, never interpolated."""
 
     planes: tuple[Plane, ...]
     shape: tuple[int, int, int]
@@ -100,7 +68,7 @@ class StackReader:
 
     def read(self, bands: NDArray[np.int64], rows: slice, columns: slice) -> NDArray[Any]:
         block = np.empty((bands.size, rows.stop - rows.start, columns.stop - columns.start), self.dtype)
-        by_file: dict[tuple[DeliveredFile, int], list[int]] = {}
+        by_file: dict[tuple[ProductFile, int], list[int]] = {}
         for position, band in enumerate(bands):
             plane = self.planes[int(band)]
             by_file.setdefault((plane.file, plane.zoom), []).append(position)
@@ -109,13 +77,11 @@ class StackReader:
             block[positions] = self._read_file(file, zoom, indexes, rows, columns)
         return block
 
-    def _read_file(
-        self, file: DeliveredFile, zoom: int, indexes: list[int], rows: slice, columns: slice
-    ) -> NDArray[Any]:
+    def _read_file(self, file: ProductFile, zoom: int, indexes: list[int], rows: slice, columns: slice) -> NDArray[Any]:
         top, left = rows.start // zoom, columns.start // zoom
-        height, width = -(-rows.stop // zoom) - top, -(-columns.stop // zoom) - left
-        with opened_raster(file.for_gdal()) as source:
-            values: NDArray[Any] = source.read(indexes, window=Window(left, top, width, height), out_dtype=self.dtype)
+        window = Window(left, top, -(-columns.stop // zoom) - left, -(-rows.stop // zoom) - top)
+        with raster_dataset(file.gdal_path()) as source:
+            values: NDArray[Any] = source.read(indexes, window=window, out_dtype=self.dtype)
         if zoom == 1:
             return values
         inner_rows = slice(rows.start - top * zoom, rows.stop - top * zoom)
@@ -123,44 +89,49 @@ class StackReader:
         return values.repeat(zoom, axis=1).repeat(zoom, axis=2)[:, inner_rows, inner_columns]
 
 
-@dataclass(frozen=True)
-class RelocatedReader:
-    """Reads a raster wherever its file is found in this process."""
-
-    file: DeliveredFile
-    shape: tuple[int, int, int]
-    dtype: np.dtype[Any]
-
-    def read(self, bands: NDArray[np.int64], rows: slice, columns: slice) -> NDArray[Any]:
-        planes = tuple(Plane(self.file, band + 1) for band in range(self.shape[0]))
-        return StackReader(planes, self.shape, self.dtype).read(bands, rows, columns)
-
-
-def facts_of(file: DeliveredFile) -> RasterFacts:
+def read_info(file: ProductFile) -> RasterInfo:
+    """Read everything but the pixels, and refuse a truncated file."""
     if file.base_name.lower().endswith(".jp2"):
-        refuse_truncated_jp2(file)
-    path = file.for_gdal()
-    with opened_raster(path) as source:
+        _refuse_truncated_jp2(file)
+    path = file.gdal_path()
+    with raster_dataset(path) as source:
         if source.count == 0 or np.dtype(source.dtypes[0]).kind not in "iuf":
-            raise CubeFileError(f"{file.shown} holds no bands of numbers", "an image", "fetch it again")
-        refuse_truncated(source, path)
-        placed = not source.transform.is_identity
-        return RasterFacts(
-            file,
-            source.count,
-            source.height,
-            source.width,
-            np.dtype(source.dtypes[0]),
-            source.crs,
-            source.transform if placed else None,
-            source.nodata,
-        )
+            raise file.damaged(" has no numeric bands", "an image")
+        check_truncated(source, path)
+        transform = None if source.transform.is_identity else source.transform
+        dtype = np.dtype(source.dtypes[0])
+        return RasterInfo(file, source.count, source.height, source.width, dtype, source.crs, transform, source.nodata)
 
 
-def stacked(images: Sequence[RasterFacts], indexes: Sequence[int] | None = None) -> tuple[StackReader, RasterFacts]:
-    """One band of each image (its first, unless `indexes` say otherwise) on the grid of the finest, and that one's
-    facts.
-    """
+def _refuse_truncated_jp2(file: ProductFile) -> None:
+    """Follow the boxes of a JPEG 2000 file to its end; a decoder would notice only at the pixels that are missing."""
+    path, begin = file.location()
+    with reading(path, "a whole file"), path.open("rb") as stream:
+        stream.seek(begin)
+        if stream.read(len(JP2_SIGNATURE)) != JP2_SIGNATURE:
+            raise file.damaged(" is not a JPEG 2000 file")
+        position = len(JP2_SIGNATURE)
+        while position < file.size:
+            stream.seek(begin + position)
+            header = stream.read(JP2_BOX.size)
+            if len(header) < JP2_BOX.size:
+                break
+            length, _ = JP2_BOX.unpack(header)
+            if length == 1:
+                (length,) = JP2_LONG_BOX.unpack(stream.read(JP2_LONG_BOX.size).rjust(JP2_LONG_BOX.size, b"\0"))
+            elif length == 0:
+                # The last box, which extends to the end of the file.
+                stream.seek(begin + file.size - len(JP2_CODESTREAM_END))
+                length = file.size - position if stream.read(len(JP2_CODESTREAM_END)) == JP2_CODESTREAM_END else 0
+            if length < JP2_BOX.size:
+                break
+            position += length
+        if position != file.size:
+            raise file.damaged(" is truncated: a box exceeds its end", "a whole file")
+
+
+def stack(images: Sequence[RasterInfo], indexes: Sequence[int] | None = None) -> tuple[StackReader, RasterInfo]:
+    """Stack one band of each image (the first by default) on the grid of the finest image, which is returned too."""
     finest = max(images, key=lambda image: image.width)
     planes = tuple(
         Plane(image.file, index, _zoom(image, finest))
@@ -170,8 +141,8 @@ def stacked(images: Sequence[RasterFacts], indexes: Sequence[int] | None = None)
     return StackReader(planes, (len(planes), finest.height, finest.width), dtype), finest
 
 
-def _zoom(image: RasterFacts, finest: RasterFacts) -> int:
-    """How many pixels of the finest image make one of this; anything but whole numbers on one grid is an error."""
+def _zoom(image: RasterInfo, finest: RasterInfo) -> int:
+    """Return how many pixels of the finest image make up one of `image`, which has to lie on the same grid."""
     zoom = round(finest.width / image.width)
     fits = (image.width * zoom, image.height * zoom) == (finest.width, finest.height) and image.crs == finest.crs
     if fits and image.transform is not None and finest.transform is not None:
@@ -180,118 +151,85 @@ def _zoom(image: RasterFacts, finest: RasterFacts) -> int:
         fits = bool(moved.max() < PIXEL_TOLERANCE)
     if not fits:
         raise CubeFileError(
-            f"{image.file.base_name} ({image.width}x{image.height}) does not lie on the grid of {finest.file.base_name} "
-            f"({finest.width}x{finest.height})",
+            f"{image.file.base_name} ({image.width}x{image.height}) does not lie on the grid of "
+            f"{finest.file.base_name} ({finest.width}x{finest.height})",
             "bands of one grid",
-            "fetch the product again, or choose bands of one resolution",
+            f"{DOWNLOAD_AGAIN}, or choose bands of one resolution",
         )
     return zoom
 
 
-def layer_names(delivery: Delivery, without: Sequence[DeliveredFile] = ()) -> list[str]:
-    """The other rasters of a product, by the part of their names that tells them apart."""
-    stems = [_stem(file) for file in delivery if _is_raster(file) and file not in without]
-    shared = _shared_prefix([*stems, *(_stem(file) for file in without)])
-    return [stem[shared:] for stem in stems]
+def layer_names(files: ProductFiles, without: Sequence[ProductFile] = ()) -> list[str]:
+    """Return the names of the other rasters of a product, without the prefix that all of them share."""
+    stems = [file.stem for file in files if _is_raster(file) and file not in without]
+    every = [*stems, *(file.stem for file in without)]
+    # Two names share at most what the first and the last in order share.
+    pairs = zip(min(every, default=""), max(every, default=""), strict=False)
+    common = "".join(a for a, b in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+    prefix = max(map(common.rfind, "-_.")) + 1 if len(every) > 1 else 0
+    return [stem[prefix:] for stem in stems]
 
 
-def layer(delivery: Delivery, variable: str, known: Sequence[str]) -> xr.DataArray:
-    """A raster of the product as it is, by a part of its name; `known` are the product's own selections, for the
-    message.
-    """
-    wanted = re.compile(rf"(^|[-_.]){re.escape(variable.strip())}($|[-_.])", re.IGNORECASE)
-    rasters = [file for file in delivery if _is_raster(file)]
-    exact = [file for file in rasters if _stem(file).lower().endswith(variable.strip().lower())]
-    candidates = [file for file in rasters if wanted.search(_stem(file))]
-    found = exact if len(exact) == 1 else candidates
-    if len(found) != 1:
-        several = f"{len(found)} rasters called {variable!r} in {delivery.path}"
-        names = [*known, *layer_names(delivery)] if not found else [_stem(file) for file in found]
-        raise OptionError(
-            several if found else f"no {variable!r} in {delivery.path}", f"one of {', '.join(names[:40])}"
-        )
-    return relocated(found[0])
+def open_layer(files: ProductFiles, variable: str, selections: Sequence[str]) -> xr.DataArray:
+    """Open another raster of the product by a part of its name; `selections` are the other valid names."""
+    rasters = [file for file in files if _is_raster(file)]
+    file = find_by_name(rasters, variable, [*selections, *layer_names(files)], files.path)
+    return relocatable(read_raster(file.gdal_path()), file)
 
 
-def relocated(file: DeliveredFile) -> xr.DataArray:
-    """A cube that finds its file again in another process, also when it lies in an archive."""
-    cube = read_raster(file.for_gdal())
+def find_by_name(files: Sequence[ProductFile], variable: str, names: Sequence[str], path: Path) -> ProductFile:
+    """Find the one file whose name ends with `variable` or has it as a part; `names` are shown if there is none."""
+    part = re.compile(rf"(^|[-_.]){re.escape(variable.strip())}($|[-_.])", re.IGNORECASE)
+    exact = [file for file in files if file.stem.lower().endswith(variable.strip().lower())]
+    matching = exact if len(exact) == 1 else [file for file in files if part.search(file.stem)]
+    if len(matching) != 1:
+        names = [file.stem for file in matching] or names
+        count = f"{len(matching)} rasters called" if matching else "no"
+        raise OptionError(f"{count} {variable!r} in {path}", f"one of {', '.join(names[:40])}")
+    return matching[0]
+
+
+def relocatable(cube: xr.DataArray, file: ProductFile) -> xr.DataArray:
+    """Return a cube that finds its file again in another process, even if the file is a member of an archive."""
     if not file.is_member:
         return cube
-    return with_reader(cube, RelocatedReader(file, (cube.sizes["band"], cube.sizes["y"], cube.sizes["x"]), cube.dtype))
-
-
-def with_reader(cube: xr.DataArray, reader: Any) -> xr.DataArray:
+    planes = tuple(Plane(file, band + 1) for band in range(cube.sizes["band"]))
+    reader = StackReader(planes, (cube.sizes["band"], cube.sizes["y"], cube.sizes["x"]), cube.dtype)
     moved = xr.DataArray(lazy_variable(reader), coords=cube.coords, attrs=cube.attrs)
     moved.encoding = cube.encoding
     return moved
 
 
-def _is_raster(file: DeliveredFile) -> bool:
+def is_envi_or_tiff(path: Path) -> bool:
+    return path.suffix.lower() in ENVI_OR_TIFF_SUFFIXES
+
+
+def _is_raster(file: ProductFile) -> bool:
     return PurePosixPath(file.name).suffix.lower() in RASTER_SUFFIXES
 
 
-def _stem(file: DeliveredFile) -> str:
-    return PurePosixPath(file.name).stem
+def normalise_band_name(name: str) -> str:
+    """Convert B02, b2 or "band 2" to B2."""
+    match = re.fullmatch(r"(?:band|b)[ _]?0*(\d+a?)", name.strip(), re.IGNORECASE)
+    return f"B{match[1].upper()}" if match else name.strip().upper()
 
 
-def _shared_prefix(stems: Sequence[str]) -> int:
-    """How many characters all names begin with, up to a separator."""
-    if len(stems) < 2:
-        return 0
-    first, last = min(stems), max(stems)
-    common = next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(len(first), len(last)))
-    separators = [position for position, character in enumerate(first[:common]) if character in "-_."]
-    return separators[-1] + 1 if separators else 0
+def select_bands(
+    variable: str, sets: Mapping[str, Sequence[str]], known: Sequence[str], files: Mapping[str, object], path: Path
+) -> list[str] | None:
+    """Return the bands of a selection: the name of a set or a list of bands; None if it is neither.
 
-
-FILL = 0
-
-
-@dataclass(frozen=True)
-class BandFile:
-    name: str
-    file: DeliveredFile
-    wavelength_nm: float
-    fwhm_nm: float
-    scale: float
-    offset: float = 0.0
-    good: bool = True
-
-
-def plain_band(name: str) -> str:
-    """B02, b2 and "band 2" are B2."""
-    found = re.fullmatch(r"(?:band|b)[ _]?0*(\d+a?)", name.strip(), re.IGNORECASE)
-    return f"B{found[1].upper()}" if found else name.strip().upper()
-
-
-def chosen_bands(variable: str, sets: Mapping[str, Sequence[str]], known: Sequence[str]) -> list[str] | None:
-    """The bands that a selection means, the name of a set or a list of bands; None where it means something else."""
-    wanted = variable.strip().lower()
-    for name, bands in sets.items():
-        if wanted == name.lower():
-            return list(bands)
-    bands = list(dict.fromkeys(plain_band(part) for part in variable.split(",")))
-    unknown = [band for band in bands if band not in known]
-    if unknown and len(unknown) < len(bands):
-        raise OptionError(f"no band {', '.join(unknown)}", f"some of {', '.join(known)}")
-    return None if unknown else bands
-
-
-def band_cube(bands: Sequence[BandFile], attributes: dict[str, str], nodata: float = FILL) -> xr.DataArray:
-    """On the grid of the finest; coarser bands are repeated."""
-    images = [facts_of(band.file) for band in bands]
-    reader, finest = stacked(images)
-    return make_cube(
-        lazy_variable(reader),
-        wavelength_nm=[band.wavelength_nm for band in bands],
-        fwhm_nm=[band.fwhm_nm for band in bands],
-        good=[band.good for band in bands],
-        band_names=[band.name for band in bands],
-        scale=[band.scale for band in bands],
-        offset=[band.offset for band in bands],
-        nodata=fitting_nodata(nodata, reader.dtype),
-        crs=finest.crs,
-        transform=finest.transform,
-        attributes=attributes,
-    )
+    `known` are the bands of the sensor, `files` those that the product at `path` has.
+    """
+    bands = next((list(held) for name, held in sets.items() if variable.strip().lower() == name.lower()), None)
+    if bands is None:
+        bands = list(dict.fromkeys(normalise_band_name(part) for part in variable.split(",")))
+        unknown = [band for band in bands if band not in known]
+        if unknown and len(unknown) < len(bands):
+            raise OptionError(f"no band {', '.join(unknown)}", f"some of {', '.join(known)}")
+        if unknown:
+            return None
+    missing = [band for band in bands if band not in files]
+    if missing or not bands:
+        raise OptionError(f"no {', '.join(missing) or variable} in {path}", f"some of {', '.join(files)}")
+    return bands

@@ -1,4 +1,4 @@
-"""Sentinel-2 L1C and L2A (.SAFE): a JPEG 2000 file for each band, of 10, 20 or 60 m, on nested grids of one tile."""
+"""Sentinel-2 L1C and L2A (.SAFE): a JPEG 2000 file for each band, of 10, 20 or 60 m, on nested grids."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from pathlib import PurePosixPath
 import numpy as np
 from numpy.typing import NDArray
 
-from hyperfuse.errors import CubeFileError, OptionError
-from hyperfuse.io.products.delivery import DeliveredFile, Delivery
-from hyperfuse.io.products.product import Product, XmlMetadata, flag_note, formula, identity, selection_note
-from hyperfuse.io.products.rasters import FILL, BandFile, band_cube, chosen_bands, layer, plain_band
+from hyperfuse.errors import CubeFileError
+from hyperfuse.io.products.product import Band, Product, ProductFile, ProductFiles, XmlMetadata, identity, make_product
+from hyperfuse.io.products.rasters import normalise_band_name, open_layer, read_info, select_bands, stack
 
 KEY = re.compile(r"MTD_MSIL(1C|2A)\.xml", re.IGNORECASE)
 RESOLUTIONS = {
@@ -19,13 +18,15 @@ RESOLUTIONS = {
     20: ("B5", "B6", "B7", "B8A", "B11", "B12"),
     60: ("B1", "B9", "B10"),
 }
-# In the order in which the metadata count them.
+METRES = {band: metres for metres, bands in RESOLUTIONS.items() for band in bands}
+# In the order of the band_id attribute.
 BANDS = ("B1", "B2", "B3", "B4", "B5", "B6", "B7", "B8", "B8A", "B9", "B10", "B11", "B12")
 CIRRUS = "B10"
 DEFAULT = "10m"
 LIST = "a list such as B2,B8A,B11"
 LAYER = re.compile(r"(SCL|MSK_CLDPRB|MSK_SNWPRB|AOT|WVP)_\d\dm$")
-# Centre and width in nm of ESA's tables, for products that do not tell (the oldest L2A); 2C's is nearest to 2A's.
+FILL = 0.0
+# Centre and width in nm from ESA's tables, for products without them (the oldest L2A); 2C's are closest to 2A's.
 WAVELENGTHS = {
     "Sentinel-2A": (442.7, 492.7, 559.8, 664.6, 704.1, 740.5, 782.8, 832.8, 864.7, 945.1, 1373.5, 1613.7, 2202.4),
     "Sentinel-2B": (442.3, 492.3, 558.9, 664.9, 703.8, 739.1, 779.7, 832.9, 864.0, 943.2, 1376.9, 1610.4, 2185.7),
@@ -33,98 +34,86 @@ WAVELENGTHS = {
 WIDTHS = (20.0, 65.0, 35.0, 30.0, 14.0, 14.0, 19.0, 105.0, 21.0, 19.0, 29.0, 90.0, 174.0)
 
 
-def open_sentinel2(delivery: Delivery, key: DeliveredFile, variable: str | None) -> Product:
+def open_sentinel2(files: ProductFiles, key: ProductFile, variable: str | None) -> Product:
     xml = XmlMetadata(key)
-    product = delivery.beside(key)
+    product = files.beside(key)
     level = key.base_name[len("MTD_MSI") : -len(".xml")].upper()
-    files = _band_files(xml)
-    sets = {f"{metres}m": [band for band in bands if band in files] for metres, bands in RESOLUTIONS.items()}
-    sets["all"] = [band for band in BANDS if band in files]
-    chosen = chosen_bands(variable or DEFAULT, sets, BANDS)
+    images = _band_images(xml)
+    sets = {f"{metres}m": [band for band in bands if band in images] for metres, bands in RESOLUTIONS.items()}
+    sets["all"] = list(images)
+    chosen = select_bands(variable or DEFAULT, sets, BANDS, images, files.path)
     if chosen is None:
-        assert variable is not None
-        return Product(layer(product, variable, [*sets, LIST]))
-    lost = [band for band in chosen if band not in files]
-    if lost or not chosen:
-        raise OptionError(f"no {', '.join(lost) or variable} in {delivery.path}", f"some of {', '.join(files)}")
+        return Product(open_layer(product, variable or "", [*sets, LIST]))
     spacecraft = xml.text(".//SPACECRAFT_NAME") or "Sentinel-2A"
-    bands = [_band_file(band, product.require(files[band], key.base_name), xml, spacecraft) for band in chosen]
     quantity = "surface reflectance" if level == "L2A" else "reflectance at the top of the atmosphere"
     acquired = xml.text(".//DATATAKE_SENSING_START", ".//PRODUCT_START_TIME")
-    cube = band_cube(bands, identity(f"Sentinel-2 {level}", spacecraft, acquired, quantity), _nodata(xml))
-    notes = {
-        "product": f"Sentinel-2 {level}, {xml.text('.//PRODUCT_URI') or delivery.path.name}",
-        "bands": _grid_note(chosen),
-        "scaling": formula(bands[0].scale, bands[0].offset),
-        "flags": flag_note(cube["good"].values, "B10 sees clouds, not the ground"),
-        "also in it": selection_note([*(name for name, held in sets.items() if held), LIST, *_layers(product)]),
-    }
-    return Product(cube, notes)
+    reader, finest = stack([read_info(product.require(images[band], key.base_name)) for band in chosen])
+    return make_product(
+        reader,
+        [_band(band, xml, spacecraft) for band in chosen],
+        identity(f"Sentinel-2 {level}", spacecraft, acquired, quantity),
+        xml.text(".//PRODUCT_URI") or files.path.name,
+        nodata=_nodata(xml),
+        grid=finest.grid,
+        flagged="B10 (cirrus) does not see the ground",
+        others=[*(name for name, bands in sets.items() if bands), LIST, *_layers(product)],
+        notes={"bands": _describe_bands(chosen)},
+    )
 
 
-def _grid_note(chosen: list[str]) -> str:
-    finest = min(map(_metres, chosen))
-    coarse = [band for band in chosen if _metres(band) > finest]
-    repeated = f"; each pixel of {', '.join(coarse)} is repeated onto it, not interpolated" if coarse else ""
+def _describe_bands(chosen: list[str]) -> str:
+    finest = min(METRES[band] for band in chosen)
+    coarse = [band for band in chosen if METRES[band] > finest]
+    repeated = f"; pixels of {', '.join(coarse)} are repeated, not interpolated" if coarse else ""
     return f"{', '.join(chosen)} on a grid of {finest} m{repeated}"
 
 
-def _band_files(xml: XmlMetadata) -> dict[str, str]:
-    """The image of each band at its own resolution, as the metadata name it."""
-    paths = [
-        PurePosixPath((image.text or "").strip())
-        for tag in ("IMAGE_FILE", "IMAGE_FILE_2A")
-        for image in xml.all(f".//{tag}")
-    ]
+def _band_images(xml: XmlMetadata) -> dict[str, str]:
+    """Return the file name of each band at its native resolution."""
+    elements = [*xml.all(".//IMAGE_FILE"), *xml.all(".//IMAGE_FILE_2A")]
+    paths = [PurePosixPath((element.text or "").strip()) for element in elements]
     if len({path.parts[:2] for path in paths}) > 1:
         raise CubeFileError(
-            f"{xml.file.shown} lists several tiles", "a product of one tile (since 2016)", "split it first"
+            f"{xml.file} lists several tiles", "a product of one tile (since 2016)", "split it into tiles first"
         )
-    files: dict[str, str] = {}
+    images: dict[str, str] = {}
     for path in paths:
-        found = re.search(r"_B(\d[\dA])(?:_(\d\d)m)?$", path.name)
-        if found:
-            band = plain_band(f"B{found[1]}")
-            if band in BANDS and (found[2] is None or int(found[2]) == _metres(band)):
-                files[band] = f"{path.name}.jp2"
-    if not files:
-        raise CubeFileError(
-            f"{xml.file.shown} lists no IMAGE_FILE of a band", "the metadata as delivered", "fetch it again"
-        )
-    return {band: files[band] for band in BANDS if band in files}
+        match = re.search(r"_B(\d[\dA])(?:_(\d\d)m)?$", path.name)
+        band = normalise_band_name(f"B{match[1]}") if match else ""
+        if match and band in BANDS and (match[2] is None or int(match[2]) == METRES[band]):
+            images[band] = f"{path.name}.jp2"
+    if not images:
+        raise xml.file.damaged(" lists no IMAGE_FILE of a band")
+    return {band: images[band] for band in BANDS if band in images}
 
 
-def _band_file(band: str, image: DeliveredFile, xml: XmlMetadata, spacecraft: str) -> BandFile:
+def _band(band: str, xml: XmlMetadata, spacecraft: str) -> Band:
     number = BANDS.index(band)
     quantification = xml.number(".//BOA_QUANTIFICATION_VALUE", ".//QUANTIFICATION_VALUE")
     if quantification <= 0:
-        raise CubeFileError(
-            f"{xml.file.shown}: QUANTIFICATION_VALUE is {quantification:g}", "a number above zero", "fetch it again"
-        )
+        raise xml.file.damaged(f": QUANTIFICATION_VALUE is {quantification:g}", "a positive number")
     offset = xml.text(f".//BOA_ADD_OFFSET[@band_id='{number}']", f".//RADIO_ADD_OFFSET[@band_id='{number}']")
-    added = xml.to_number(offset, "ADD_OFFSET") if offset else 0.0
-    wavelength, width = _spectral(band, xml, spacecraft)
-    return BandFile(band, image, wavelength, width, 1 / quantification, added / quantification, good=band != CIRRUS)
+    added = xml.parse_number(offset, "ADD_OFFSET") if offset else 0.0
+    wavelength, width = _wavelength_and_width(band, xml, spacecraft)
+    return Band(band, wavelength, width, 1 / quantification, added / quantification, good=band != CIRRUS)
 
 
-def _spectral(band: str, xml: XmlMetadata, spacecraft: str) -> tuple[float, float]:
-    """Centre, and the width at half of the response that the product brings along."""
+def _wavelength_and_width(band: str, xml: XmlMetadata, spacecraft: str) -> tuple[float, float]:
+    """Return the centre of a band and the FWHM of the SRF in the metadata; ESA's tables where they are missing."""
     described = next((each for each in xml.all(".//Spectral_Information") if each.get("physicalBand") == band), None)
     number = BANDS.index(band)
     if described is None:
         return WAVELENGTHS.get(spacecraft, WAVELENGTHS["Sentinel-2A"])[number], WIDTHS[number]
     centre = xml.child_number(described, "Wavelength/CENTRAL")
-    srf = [
-        xml.to_number(text, "Spectral_Response")
-        for text in (described.findtext("Spectral_Response/VALUES") or "").split()
-    ]
-    if not srf or max(srf) <= 0:
+    texts = (described.findtext("Spectral_Response/VALUES") or "").split()
+    srf = np.array([xml.parse_number(text, "Spectral_Response") for text in texts])
+    if not srf.size or srf.max() <= 0:
         return centre, WIDTHS[number]
-    return centre, _samples_above_half(np.array(srf)) * xml.child_number(described, "Spectral_Response/STEP")
+    return centre, _full_width_at_half_maximum(srf) * xml.child_number(described, "Spectral_Response/STEP")
 
 
-def _samples_above_half(srf: NDArray[np.float64]) -> float:
-    """From where a response first reaches half of its maximum to where it last does, in samples; 0 beyond both ends."""
+def _full_width_at_half_maximum(srf: NDArray[np.float64]) -> float:
+    """Return the FWHM in samples, between the outermost crossings; the SRF is zero outside of its samples."""
     half = srf.max() / 2
     padded = np.concatenate([[0.0], srf, [0.0]])
     above = np.flatnonzero(padded >= half)
@@ -141,10 +130,6 @@ def _nodata(xml: XmlMetadata) -> float:
     return FILL
 
 
-def _metres(band: str) -> int:
-    return next(metres for metres, bands in RESOLUTIONS.items() if band in bands)
-
-
-def _layers(product: Delivery) -> list[str]:
-    found = (LAYER.search(PurePosixPath(file.name).stem) for file in product if file.base_name.lower().endswith(".jp2"))
-    return sorted({name[0] for name in found if name})
+def _layers(product: ProductFiles) -> list[str]:
+    matches = (LAYER.search(file.stem) for file in product if file.base_name.lower().endswith(".jp2"))
+    return sorted({match[0] for match in matches if match})
