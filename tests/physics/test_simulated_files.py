@@ -14,14 +14,13 @@ from tests.physics.degradation_oracles import blurred
 from tests.physics.scenes import TRANSFORM, small_reference
 from typer.testing import CliRunner
 
-from hyperfuse.cli.pairs import SRF_HELP
 from hyperfuse.cli.pairs import simulate as simulate_command
+from hyperfuse.config import SRF_HELP, SimulateConfig
 from hyperfuse.errors import BandError, CubeFileError, CubeWriteError, OptionError
 from hyperfuse.io.cube import make_cube
 from hyperfuse.io.files import open_cube, write_cube
-from hyperfuse.physics import simulated_files
-from hyperfuse.physics.simulate import read_simulation_record, simulate
-from hyperfuse.physics.simulated_files import OUTPUTS, simulate_files
+from hyperfuse.physics import simulate as simulation
+from hyperfuse.physics.simulate import OUTPUTS, read_simulation_record, simulate, simulate_files
 from hyperfuse.physics.srf_curves import known_srfs
 
 
@@ -85,12 +84,14 @@ def test_command_writes_a_pair_that_others_read(reference_file: Path, tmp_path: 
 
 def test_record_repeats_the_pair(reference_file: Path, tmp_path: Path) -> None:
     out = tmp_path / "pair"
-    made = simulate_files(reference_file, out, 4, "rgb", shift=(0.5, 0.0), snr_hsi_db=25, snr_msi_db=35, seed=11)
+    config = SimulateConfig(shift=(0.5, 0.0), snr_hsi_db=25, snr_msi_db=35, seed=11)
+    made = simulate_files(reference_file, out, 4, "rgb", config)
     record = read_simulation_record(out / "observation.json")
     assert record == made
     assert record.reference == "scene.tif"
     text = json.loads((out / "observation.json").read_text())
     assert text["scale_fraction"] == [4, 1] and text["seed"] == 11 and text["shift"] == [0.5, 0.0]
+    assert text["response"]["names"] == ["red", "green", "blue"] and "srf" not in text
     assert text["psf_sigma"] == pytest.approx(4 / 2.3548, rel=1e-4)
     assert str(tmp_path) not in json.dumps(text)
     again = simulate(open_cube(reference_file), **record.simulation_arguments())
@@ -132,7 +133,7 @@ def test_failure_while_writing_leaves_everything_as_it_was(
     def fail(*arguments: object) -> None:
         raise error
 
-    monkeypatch.setattr(simulated_files, "write_simulation_record", fail)
+    monkeypatch.setattr(simulation, "write_simulation_record", fail)
     with pytest.raises(type(error)):
         simulate_files(reference_file, out, 4, "rgb", overwrite=True)
     assert leftovers(tmp_path) == []
@@ -170,7 +171,7 @@ def test_a_full_disk_is_told_of_the_folder_that_was_asked_for(
     def fill_up(cube: object, path: Path) -> None:
         raise CubeWriteError(f"no space left while writing {path}")
 
-    monkeypatch.setattr(simulated_files, "write_cube", fill_up)
+    monkeypatch.setattr(simulation, "write_cube", fill_up)
     with pytest.raises(CubeWriteError) as told:
         simulate_files(reference_file, tmp_path / "pair", 4, "rgb")
     assert str(told.value) == f"no space left while writing {tmp_path / 'pair' / 'hsi.tif'}"

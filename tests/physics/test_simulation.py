@@ -7,6 +7,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+import torch
 import xarray as xr
 from affine import Affine
 from hypothesis import given, settings
@@ -18,7 +19,7 @@ from hyperfuse.errors import OptionError, ValueRangeError
 from hyperfuse.io.cube import make_cube, physical_values
 from hyperfuse.io.grid import grid_of, place
 from hyperfuse.physics import operators as streaming
-from hyperfuse.physics.operators import psf_matrix
+from hyperfuse.physics.operators import SpatialOperator
 from hyperfuse.physics.simulate import SimulationRecord, simulate
 
 # Scale, and the smallest size of image in which it has a few coarse pixels.
@@ -223,9 +224,10 @@ def test_observation_rebuilds_the_operators_and_the_pair() -> None:
     again = simulate(reference, **record.simulation_arguments())
     np.testing.assert_array_equal(again.hsi.values, pair.hsi.values)
     np.testing.assert_array_equal(again.msi.values, pair.msi.values)
-    rows, columns = (psf_matrix(*record.axis_arguments(axis)).numpy() for axis in (0, 1))
+    sizes, scale, sigma = (record.fine_size, record.coarse_size), (record.scale,) * 2, (record.psf_sigma,) * 2
+    operator = SpatialOperator.from_psf(*sizes, scale, sigma, record.shift)
     clean = simulate(reference, 3.2, "rgb", psf_fwhm=3.0, shift=(0.25, -0.5))
-    np.testing.assert_allclose(rows @ reference.values @ columns.T, clean.hsi.values, rtol=2e-7)
+    np.testing.assert_allclose(operator.apply(torch.from_numpy(reference.values)), clean.hsi.values, rtol=2e-7)
 
 
 def test_lazy_reference_is_read_in_windows(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,18 +1,16 @@
 """Wald's protocol: degrade a reference into the coarse HSI and the fine MSI that two sensors would have recorded of it.
 
-Processing is in physical values. The HSI is the reference under a Gaussian point spread, sampled at coarse pixel
-centres; the MSI is it under a spectral response. Both grids share the upper left corner, and their pixel sizes have
-exactly the ratio asked for.
-
-What a simulation can be asked for. Beyond these limits a pair can be made, too, but shows edges, blur or noise and no
-scene.
-
-The record of how a pair was observed: everything needed to simulate it again or to build its operators.
+Processing is in physical values. The HSI is the reference under a Gaussian PSF, sampled at coarse pixel centres; the
+MSI is it under an SRF. Both grids share the upper left corner, and their pixel sizes have exactly the requested ratio.
 """
 
 from __future__ import annotations
 
+import os
+import shutil
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
 from importlib.metadata import version
@@ -23,55 +21,27 @@ import numpy as np
 import xarray as xr
 from affine import Affine
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from hyperfuse.errors import CubeFileError, OptionError, ValueRangeError
+from hyperfuse.config import SimulateConfig, takes_options
+from hyperfuse.errors import CubeFileError, CubeWriteError, OptionError, ValueRangeError
+from hyperfuse.io.atomic import ASIDE, make_work_folder, target_lock
 from hyperfuse.io.cube import as_cube, make_cube, window_of
+from hyperfuse.io.files import open_cube, write_cube
 from hyperfuse.io.grid import grid_of
-from hyperfuse.physics.noise import add_noise, noise_sigmas
-from hyperfuse.physics.operators import axis_taps, observe, sigma_from_fwhm
-from hyperfuse.physics.resample import Crop, exact_scale, largest_crop
+from hyperfuse.physics.operators import observe, sigma_from_fwhm
+from hyperfuse.physics.resample import exact_scale, largest_crop
 from hyperfuse.physics.srf import SRF, SRFSpec, srf_for
 
+# Outside these limits a pair shows edges, blur or noise and no scene.
 NARROWEST_FWHM = 0.01
 SMALLEST_DB, LARGEST_DB = -20.0, 300.0
+# Streams of the seed: noise on one image does not change the noise on the other.
+HSI_NOISE, MSI_NOISE = 0, 1
+HSI_FILE, MSI_FILE, REFERENCE_FILE, OBSERVATION_FILE = "hsi.tif", "msi.tif", "reference.tif", "observation.json"
+OUTPUTS = (HSI_FILE, MSI_FILE, REFERENCE_FILE, OBSERVATION_FILE)
 
-
-def require_signal_to_noise(decibels: float, image: str) -> None:
-    """From noise ten times as strong as the signal to less than any number format holds."""
-    if not SMALLEST_DB <= decibels <= LARGEST_DB:
-        raise OptionError(
-            f"signal-to-noise ratio of the {image} {decibels:g} dB",
-            f"{SMALLEST_DB:g} to {LARGEST_DB:g} dB, such as 30",
-            "leave it out for no noise",
-        )
-
-
-def require_shift(shift: tuple[float, float], size: tuple[int, int]) -> None:
-    """Outside of the scene (rows, columns) its edge is repeated; by more than half of it the HSI would see little else."""
-    if not all(abs(length) <= side / 2 for length, side in zip(shift, size, strict=True)):
-        raise OptionError(
-            f"shift {shift[0]:g} {shift[1]:g} on a scene of {size[0]}x{size[1]} pixels",
-            f"at most half of the scene: {size[0] / 2:g} down or up, {size[1] / 2:g} right or left",
-            "shifts are in fine pixels",
-        )
-
-
-def require_psf(fwhm: float, size: tuple[int, int]) -> None:
-    if not NARROWEST_FWHM <= fwhm <= max(size):
-        raise OptionError(
-            f"point spread of FWHM {fwhm:g}",
-            f"a width in fine pixels from {NARROWEST_FWHM:g} to the scene's {max(size)}",
-            "leave it out for one coarse pixel",
-        )
-
-
-def require_seed(seed: int) -> None:
-    if seed < 0:
-        raise OptionError(f"seed {seed}", "a whole number of 0 or more")
-
-
-OptionalColumn = tuple[float | None, ...] | None
+Column = tuple[float | None, ...] | None
 
 
 class _Record(BaseModel):
@@ -79,23 +49,38 @@ class _Record(BaseModel):
 
 
 class SRFRecord(_Record):
+    """An `SRF` as plain numbers."""
+
     source: str
     names: tuple[str, ...]
     weights: tuple[tuple[float, ...], ...]
-    wavelength_nm: OptionalColumn = None
-    fwhm_nm: OptionalColumn = None
+    wavelength_nm: Column = None
+    fwhm_nm: Column = None
     uncovered: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, srf: SRF) -> SRFRecord:
+        weights = tuple(tuple(row) for row in srf.weights.tolist())
+        columns = [
+            None if column is None else tuple(None if np.isnan(value) else value for value in column.tolist())
+            for column in (srf.wavelength_nm, srf.fwhm_nm)
+        ]
         return cls(
             source=srf.source,
             names=srf.names,
-            weights=tuple(tuple(map(float, row)) for row in srf.weights),
-            wavelength_nm=_without_nan(srf.wavelength_nm),
-            fwhm_nm=_without_nan(srf.fwhm_nm),
+            weights=weights,
+            wavelength_nm=columns[0],
+            fwhm_nm=columns[1],
             uncovered=srf.uncovered,
         )
+
+    def as_srf(self) -> SRF:
+        # None, where a wavelength is unknown, becomes NaN.
+        wavelength, fwhm = (
+            None if column is None else np.array(column, dtype=np.float64)
+            for column in (self.wavelength_nm, self.fwhm_nm)
+        )
+        return SRF(self.names, np.array(self.weights), wavelength, fwhm, self.source, self.uncovered)
 
 
 class SimulationRecord(_Record):
@@ -110,7 +95,7 @@ class SimulationRecord(_Record):
     psf_fwhm: float
     psf_sigma: float
     shift: tuple[float, float]
-    srf: SRFRecord
+    srf: SRFRecord = Field(validation_alias=AliasChoices("response", "srf"), serialization_alias="response")
     skip_uncovered: bool
     snr_hsi_db: float | None
     snr_msi_db: float | None
@@ -124,13 +109,10 @@ class SimulationRecord(_Record):
     coarse_size: tuple[int, int]
 
     @model_validator(mode="after")
-    def _sizes_agree(self) -> SimulationRecord:
+    def _check_sizes(self) -> SimulationRecord:
         p, q = self.scale_fraction
-        if (
-            p < 1
-            or q < 1
-            or any(fine * q != coarse * p for fine, coarse in zip(self.fine_size, self.coarse_size, strict=True))
-        ):
+        sizes = zip(self.fine_size, self.coarse_size, strict=True)
+        if p < 1 or q < 1 or any(fine * q != coarse * p for fine, coarse in sizes):
             raise ValueError(f"sizes {self.fine_size} and {self.coarse_size} do not have the scale {p}/{q}")
         return self
 
@@ -138,42 +120,22 @@ class SimulationRecord(_Record):
     def scale(self) -> float:
         return self.scale_fraction[0] / self.scale_fraction[1]
 
-    def axis_arguments(self, axis: int) -> tuple[int, int, float, float, float]:
-        """The arguments of `point_spread_taps` and `point_spread_matrix` along y (0) or x (1)."""
-        return self.fine_size[axis], self.coarse_size[axis], self.scale, self.psf_sigma, self.shift[axis]
-
-    def find_srf(self) -> SRF:
-        """The response as it was used, ready to be given to `simulate_pair` or to a method."""
-        record = self.srf
-        weights = np.array(record.weights, dtype=np.float64)
-        columns = (_with_nan(record.wavelength_nm), _with_nan(record.fwhm_nm))
-        return SRF(record.names, weights, *columns, record.source, record.uncovered)
-
     def simulation_arguments(self) -> dict[str, Any]:
-        """Keyword arguments with which `simulate_pair` makes the same pair again from the same reference."""
-        return {
-            "scale": Fraction(*self.scale_fraction),
-            "response": self.find_srf(),
-            "psf_fwhm": self.psf_fwhm,
-            "shift": self.shift,
-            "snr_hsi_db": self.snr_hsi_db,
-            "snr_msi_db": self.snr_msi_db,
-            "seed": self.seed,
-        }
-
-
-def current_version() -> str:
-    return version("hyperfuse")
+        """Keyword arguments with which `simulate` makes the same pair again from the same reference."""
+        names = ("psf_fwhm", "shift", "snr_hsi_db", "snr_msi_db", "seed")
+        scale = Fraction(*self.scale_fraction)
+        return {"scale": scale, "srf": self.srf.as_srf()} | {name: getattr(self, name) for name in names}
 
 
 def write_simulation_record(record: SimulationRecord, path: Path) -> None:
-    path.write_text(record.model_dump_json(indent=2) + "\n", encoding="utf-8")
+    """Write an observation.json."""
+    path.write_text(record.model_dump_json(indent=2, by_alias=True) + "\n", encoding="utf-8")
 
 
 def read_simulation_record(path: str | Path) -> SimulationRecord:
-    path = Path(path)
+    """Read the observation.json of a simulated pair."""
     try:
-        return SimulationRecord.model_validate_json(path.read_bytes())
+        return SimulationRecord.model_validate_json(Path(path).read_bytes())
     except OSError as error:
         raise CubeFileError(f"{path}: {error.strerror or error}", "the observation.json of a simulated pair") from error
     except ValidationError as error:
@@ -184,23 +146,9 @@ def read_simulation_record(path: str | Path) -> SimulationRecord:
         ) from error
 
 
-def _without_nan(column: NDArray[np.float64] | None) -> OptionalColumn:
-    return None if column is None else tuple(None if np.isnan(value) else float(value) for value in column)
-
-
-def _with_nan(column: OptionalColumn) -> NDArray[np.float64] | None:
-    return None if column is None else np.array([np.nan if value is None else value for value in column])
-
-
-# Streams of the seed.
-HSI_NOISE, MSI_NOISE = 0, 1
-
-
 @dataclass(frozen=True, eq=False)
 class Simulation:
-    """A simulated pair with the reference it comes from. HSI and MSI are float32 physical values, NaN where there is no
-    data.
-    """
+    """A simulated pair and its reference. HSI and MSI are float32 physical values, NaN where there is no data."""
 
     hsi: xr.DataArray
     msi: xr.DataArray
@@ -209,72 +157,156 @@ class Simulation:
     record: SimulationRecord
 
 
+@takes_options(SimulateConfig)
 def simulate(
     reference: xr.DataArray | NDArray[Any],
     scale: float | str | Fraction,
     srf: SRFSpec,
-    psf_fwhm: float | None = None,
-    shift: tuple[float, float] = (0.0, 0.0),
-    snr_hsi_db: float | None = None,
-    snr_msi_db: float | None = None,
-    seed: int = 0,
-    skip_uncovered: bool = False,
+    config: SimulateConfig | None = None,
 ) -> Simulation:
-    """Simulate a pair from a cube, in memory or lazy. `psf_fwhm` (default: the scale) and `shift` (down, right): fine
-    pixels.
+    """Simulate a coarse HSI and a fine MSI from a fine hyperspectral image [1]_.
+
+    Parameters
+    ----------
+    reference
+        A cube in memory or lazy (read once, window by window), or an array (bands, rows, columns).
+    scale
+        Fine pixels per coarse pixel: 4, 3.2 or "10/3". The reference is cropped to whole coarse pixels, with a warning.
+    srf
+        How the MSI sees the spectrum: a sensor ("Sentinel-2A:B2,B3,B4"), a set of Gaussian bands ("rgb+nir"), a file, a
+        matrix or an `SRF`; see `hyperfuse.find_srf`.
+    config
+        PSF width, shift, noise and its seed. Each may also be given as a keyword: ``psf_fwhm`` (fine pixels; by default
+        the scale), ``shift`` (down, right in fine pixels: how far the HSI looks beside its georeference),
+        ``snr_hsi_db`` and ``snr_msi_db`` (white Gaussian noise in each band), ``seed``, and ``skip_uncovered`` (drop
+        bands of the SRF that the reference does not cover, instead of raising an error).
+
+    Returns
+    -------
+    Simulation
+        `hsi`, `msi`, the `reference` that was used, and the `record` of all parameters.
+
+    References
+    ----------
+    .. [1] L. Wald, T. Ranchin, M. Mangolini, "Fusion of satellite images of different spatial resolutions: assessing
+       the quality of resulting images", Photogrammetric Engineering & Remote Sensing 63(6), 1997.
+
+    Examples
+    --------
+    >>> import hyperfuse
+    >>> fine = np.random.default_rng(0).uniform(0, 1, (31, 24, 32))
+    >>> cube = hyperfuse.make_cube(fine, wavelength_nm=np.linspace(400, 1000, 31))
+    >>> pair = hyperfuse.simulate(cube, scale=4, srf="rgb+nir", snr_hsi_db=35)
+    >>> pair.hsi.shape, pair.msi.shape
+    ((31, 6, 8), (4, 24, 32))
     """
-    cube = _require_numbers(as_cube(reference))
+    config = config or SimulateConfig()
+    cube = as_cube(reference)
+    if cube.dtype.kind not in "iufb":
+        raise ValueRangeError(f"reference of data type {cube.dtype}", "integers or real numbers")
     exact = exact_scale(scale)
-    fwhm = float(exact) if psf_fwhm is None else float(psf_fwhm)
-    _require_noise(snr_hsi_db, snr_msi_db, seed)
-    found = srf_for(cube, srf, skip_uncovered=skip_uncovered)
-    crop, used = _cropped(cube, exact)
-    require_psf(fwhm, crop.fine_size)
-    require_shift(shift, crop.fine_size)
+    fwhm = float(exact) if config.psf_fwhm is None else config.psf_fwhm
+    for image, snr_db in (("HSI", config.snr_hsi_db), ("MSI", config.snr_msi_db)):
+        if snr_db is not None:
+            require_signal_to_noise(snr_db, image)
+    require_seed(config.seed)
+    found = srf_for(cube, srf, skip_uncovered=config.skip_uncovered)
+    size = (cube.sizes["y"], cube.sizes["x"])
+    crop = largest_crop(size, exact)
+    height, width = crop.fine_size
+    if crop.fine_size != size:
+        warnings.warn(
+            f"reference cropped from {size[0]}x{size[1]} to {height}x{width} (rows x columns, upper left kept), "
+            f"the largest size that makes whole coarse pixels at {exact.numerator} fine to {exact.denominator} coarse",
+            stacklevel=2,
+        )
+    used = window_of(cube, slice(0, height), slice(0, width))
+    _require_psf(fwhm, crop.fine_size)
+    require_shift(config.shift, crop.fine_size)
     sigma = sigma_from_fwhm(fwhm)
-    rows, columns = (
-        axis_taps(crop.fine_size[i], crop.coarse_size[i], float(exact), sigma, float(shift[i])) for i in (0, 1)
-    )
-    hsi, msi = observe(used, crop, rows, columns, found.weights)
-    _require_some_data(hsi, msi)
+    hsi, msi = observe(used, crop, float(exact), sigma, config.shift, found.weights)
+    for name, values in (("HSI", hsi), ("MSI", msi)):
+        if not any(np.isfinite(band).any() for band in values):
+            raise ValueRangeError(
+                f"the simulated {name} has no pixel with data", "a reference that is not nearly all nodata"
+            )
     record = SimulationRecord(
-        hyperfuse_version=current_version(),
+        hyperfuse_version=version("hyperfuse"),
         reference=None,
         scale_given=str(scale),
         scale_fraction=(exact.numerator, exact.denominator),
         psf_fwhm=fwhm,
         psf_sigma=sigma,
-        shift=(float(shift[0]), float(shift[1])),
+        shift=config.shift,
         srf=SRFRecord.of(found),
-        skip_uncovered=skip_uncovered,
-        snr_hsi_db=snr_hsi_db,
-        snr_msi_db=snr_msi_db,
-        noise_sigma_hsi=_make_noisy(hsi, snr_hsi_db, seed, HSI_NOISE),
-        noise_sigma_msi=_make_noisy(msi, snr_msi_db, seed, MSI_NOISE),
-        seed=seed,
-        reference_size=(cube.sizes["y"], cube.sizes["x"]),
+        skip_uncovered=config.skip_uncovered,
+        snr_hsi_db=config.snr_hsi_db,
+        snr_msi_db=config.snr_msi_db,
+        noise_sigma_hsi=_add_noise(hsi, config.snr_hsi_db, config.seed, HSI_NOISE),
+        noise_sigma_msi=_add_noise(msi, config.snr_msi_db, config.seed, MSI_NOISE),
+        seed=config.seed,
+        reference_size=size,
         fine_size=crop.fine_size,
         coarse_size=crop.coarse_size,
     )
     return Simulation(_hsi_cube(hsi, used, exact), _msi_cube(msi, used, found), used, record)
 
 
-def _cropped(cube: xr.DataArray, scale: Fraction) -> tuple[Crop, xr.DataArray]:
-    """The part of a reference on which both grids have whole pixels; says so where that is not all of it."""
-    size = (cube.sizes["y"], cube.sizes["x"])
-    crop = largest_crop(size, scale)
-    height, width = crop.fine_size
-    if crop.fine_size != size:
-        warnings.warn(
-            f"reference cropped from {size[0]}x{size[1]} to {height}x{width} (rows x columns, upper left kept), "
-            f"the largest size that makes whole coarse pixels at {scale.numerator} fine to {scale.denominator} coarse",
-            stacklevel=3,
+def require_signal_to_noise(decibels: float, image: str) -> None:
+    """Refuse noise more than ten times as strong as the signal, or weaker than any number format resolves."""
+    if not SMALLEST_DB <= decibels <= LARGEST_DB:
+        raise OptionError(
+            f"signal-to-noise ratio of the {image} {decibels:g} dB",
+            f"{SMALLEST_DB:g} to {LARGEST_DB:g} dB, such as 30",
+            "leave it out for no noise",
         )
-    return crop, window_of(cube, slice(0, height), slice(0, width))
+
+
+def require_shift(shift: tuple[float, float], size: tuple[int, int]) -> None:
+    """Refuse shifts by more than half of the scene (rows, columns): the HSI would see little but repeated edges."""
+    if not all(abs(length) <= side / 2 for length, side in zip(shift, size, strict=True)):
+        raise OptionError(
+            f"shift {shift[0]:g} {shift[1]:g} on a scene of {size[0]}x{size[1]} pixels",
+            f"at most half of the scene: {size[0] / 2:g} down or up, {size[1] / 2:g} right or left",
+            "shifts are in fine pixels",
+        )
+
+
+def require_seed(seed: int) -> None:
+    """Refuse negative seeds."""
+    if seed < 0:
+        raise OptionError(f"seed {seed}", "a whole number of 0 or more")
+
+
+def _require_psf(fwhm: float, size: tuple[int, int]) -> None:
+    if not NARROWEST_FWHM <= fwhm <= max(size):
+        raise OptionError(
+            f"PSF of FWHM {fwhm:g}",
+            f"a width in fine pixels from {NARROWEST_FWHM:g} to the scene's {max(size)}",
+            "leave it out for one coarse pixel",
+        )
+
+
+def _add_noise(image: NDArray[np.float32], snr_db: float | None, seed: int, stream: int) -> tuple[float, ...] | None:
+    """Add white Gaussian noise in place and return its sigmas: sqrt(mean square of valid pixels / 10^(snr/10))."""
+    if snr_db is None:
+        return None
+    generator, sigmas = np.random.default_rng([seed, stream]), []
+    for band in image:
+        valid = band[np.isfinite(band)].astype(np.float64)
+        sigmas.append(float(np.sqrt(np.mean(valid**2) / 10 ** (snr_db / 10))) if valid.size else 0.0)
+        band += (sigmas[-1] * generator.standard_normal(band.shape)).astype(np.float32)
+    return tuple(sigmas)
 
 
 def _hsi_cube(values: NDArray[np.float32], reference: xr.DataArray, scale: Fraction) -> xr.DataArray:
     grid = grid_of(reference)
+    transform = None
+    if grid.transform is not None:
+        # The same upper left corner, pixels p/q times as large; multiplied first, so that whole numbers stay whole.
+        a, b, c, d, e, f = grid.transform[:6]
+        a, b, d, e = (length * scale.numerator / scale.denominator for length in (a, b, d, e))
+        transform = Affine(a, b, c, d, e, f)
     return make_cube(
         values,
         wavelength_nm=reference["wavelength"].values,
@@ -283,7 +315,7 @@ def _hsi_cube(values: NDArray[np.float32], reference: xr.DataArray, scale: Fract
         band_names=[str(name) for name in reference["band_name"].values],
         nodata=np.nan,
         crs=grid.crs,
-        transform=None if grid.transform is None else coarse_transform(grid.transform, scale),
+        transform=transform,
     )
 
 
@@ -300,36 +332,85 @@ def _msi_cube(values: NDArray[np.float32], reference: xr.DataArray, srf: SRF) ->
     )
 
 
-def coarse_transform(fine: Affine, scale: Fraction) -> Affine:
-    """The same upper left corner, pixels p/q times as large; multiplied first, so that whole numbers stay whole."""
-    a, b, d, e = (length * scale.numerator / scale.denominator for length in (fine.a, fine.b, fine.d, fine.e))
-    return Affine(a, b, fine.c, d, e, fine.f)
+def simulate_files(
+    reference_path: str | os.PathLike[str],
+    out_dir: str | os.PathLike[str],
+    scale: float | str | Fraction,
+    srf: SRFSpec,
+    config: SimulateConfig | None = None,
+    *,
+    variable: str | None = None,
+    band_axis: int | None = None,
+    overwrite: bool = False,
+) -> SimulationRecord:
+    """Simulate a pair from a file and write the four `OUTPUTS` into `out_dir`, all or none."""
+    with _published_together(Path(out_dir), OUTPUTS, overwrite=overwrite) as work_folder:
+        pair = simulate(open_cube(reference_path, variable, band_axis), scale, srf, config=config)
+        record = pair.record.model_copy(update={"reference": Path(reference_path).name})
+        for name, cube in ((HSI_FILE, pair.hsi), (MSI_FILE, pair.msi), (REFERENCE_FILE, pair.reference)):
+            write_cube(cube, work_folder / name)
+        write_simulation_record(record, work_folder / OBSERVATION_FILE)
+    return record
 
 
-def _make_noisy(image: NDArray[np.float32], snr_db: float | None, seed: int, stream: int) -> tuple[float, ...] | None:
-    if snr_db is None:
-        return None
-    sigmas = noise_sigmas(image, snr_db)
-    add_noise(image, sigmas, seed, stream)
-    return tuple(map(float, sigmas))
+@contextmanager
+def _published_together(folder: Path, names: tuple[str, ...], *, overwrite: bool) -> Iterator[Path]:
+    """Yield an empty folder beside `folder`; on success the named files in it move to `folder`, all or none.
+
+    Other files in `folder` are left alone; files of the same names stay as they were until every new one is ready.
+    """
+    parent = folder.absolute().parent
+    present = [name for name in names if (folder / name).exists()]
+    if folder.exists() and not folder.is_dir():
+        raise CubeWriteError(f"{folder} is a file", "a folder for the outputs", "choose another name")
+    if not parent.is_dir():
+        raise CubeWriteError(
+            f"{parent} is not a folder", "an existing folder to put the outputs' folder in", f"mkdir -p {parent}"
+        )
+    if present and not overwrite:
+        raise CubeWriteError(
+            f"{folder} holds {', '.join(present)} already", remedy="choose another folder or add --overwrite"
+        )
+    if folder.is_dir() and not os.access(folder, os.W_OK):
+        raise CubeWriteError(f"no permission to write into {folder}", remedy="choose another folder")
+    with target_lock(folder.absolute()):
+        try:
+            work_folder = make_work_folder(folder.absolute())
+        except OSError as error:
+            raise CubeWriteError(
+                f"cannot write beside {folder}: {error.strerror}", remedy="choose another folder"
+            ) from error
+        try:
+            yield work_folder
+            _move_together(work_folder, folder, names)
+        except CubeWriteError as error:
+            # Errors name the folder that the caller knows.
+            raise CubeWriteError(str(error).replace(f"{work_folder}{os.sep}", f"{folder}{os.sep}")) from error
+        finally:
+            shutil.rmtree(work_folder, ignore_errors=True)
 
 
-def _require_numbers(cube: xr.DataArray) -> xr.DataArray:
-    if cube.dtype.kind not in "iufb":
-        raise ValueRangeError(f"reference of data type {cube.dtype}", "integers or real numbers")
-    return cube
-
-
-def _require_noise(snr_hsi_db: float | None, snr_msi_db: float | None, seed: int) -> None:
-    for image, decibels in (("HSI", snr_hsi_db), ("MSI", snr_msi_db)):
-        if decibels is not None:
-            require_signal_to_noise(decibels, image)
-    require_seed(seed)
-
-
-def _require_some_data(hsi: NDArray[np.float32], msi: NDArray[np.float32]) -> None:
-    for name, image in (("HSI", hsi), ("MSI", msi)):
-        if not any(np.isfinite(band).any() for band in image):
-            raise ValueRangeError(
-                f"the simulated {name} has no pixel with data", "a reference that is not nearly all nodata"
-            )
+def _move_together(work_folder: Path, folder: Path, names: tuple[str, ...]) -> None:
+    is_new = not folder.exists()
+    aside = work_folder / ASIDE
+    aside.mkdir()
+    moved: list[str] = []
+    try:
+        folder.mkdir(exist_ok=True)
+        for name in names:
+            if (folder / name).exists():
+                (folder / name).replace(aside / name)
+            moved.append(name)
+            (work_folder / name).replace(folder / name)
+    except BaseException as error:
+        for name in moved:
+            (folder / name).unlink(missing_ok=True)
+            if (aside / name).exists():
+                (aside / name).replace(folder / name)
+        if is_new and folder.is_dir():
+            folder.rmdir()
+        if isinstance(error, OSError):
+            raise CubeWriteError(
+                f"cannot write into {folder}: {error.strerror}", remedy="nothing was left behind"
+            ) from error
+        raise
