@@ -25,12 +25,11 @@ from hyperfuse.methods.run import fuse_arrays
 from hyperfuse.methods.scene_stats import SceneComputation
 from hyperfuse.methods.universal import shipped_network
 from hyperfuse.metrics.metrics import psnr_db, spectral_angle_degrees
-from hyperfuse.models.prior import BEYOND, LIKE_LOCAL_FUSE, PREDICTIONS, PriorNetwork
+from hyperfuse.models.prior import LIKE_LOCAL_FUSE, PREDICTIONS, Prediction, PriorNetwork
 from hyperfuse.physics.estimate import estimate_observation
 from hyperfuse.physics.observation import Observation
 
 OFF = -20.0  # as an exponent: as good as 0
-HELD, FREE, BY_PIXEL, BY_PLAIN_PIXEL = 1, 2, 3, 4  # which predictions
 
 
 @dataclass(frozen=True)
@@ -127,16 +126,20 @@ def without_prediction(network: PriorNetwork, gone: int, instead: int | None) ->
 
 
 def without_gains(network: PriorNetwork) -> None:
-    network.begin_with_plain_gains()
+    network.zero_gains()
 
 
 IN_THE_NETWORK: dict[str, Callable[[PriorNetwork], None]] = {
     "all features": without_features,
     "the features of the scene alone": without_scene_features,
     "embedding and weights of neighbours": without_embedding,
-    "slopes of features that are let free": partial(without_prediction, gone=FREE, instead=HELD),
-    "a pixel's own slopes without features": partial(without_prediction, gone=BY_PLAIN_PIXEL, instead=BY_PIXEL),
-    "what the msi says beyond the others": partial(without_prediction, gone=BEYOND, instead=None),
+    "slopes of features that are let free": partial(
+        without_prediction, gone=Prediction.SCENE_LOOSE, instead=Prediction.SCENE
+    ),
+    "a pixel's own slopes without features": partial(
+        without_prediction, gone=Prediction.LOCAL_MSI, instead=Prediction.LOCAL
+    ),
+    "what the msi says beyond the others": partial(without_prediction, gone=Prediction.MSI_RESIDUAL, instead=None),
     "nearness and ridge per pixel": without_pixel_logarithms,
     "gains per component": without_gains,
 }

@@ -14,8 +14,7 @@ from tests.methods.tiny_pairs import tiny_pair
 
 import hyperfuse
 from hyperfuse.fusion.fusers import fuse_with_network
-from hyperfuse.methods.guided_regression import GuidedRegression
-from hyperfuse.methods.local_fuse import solve_lower, solve_small
+from hyperfuse.methods.local_regression import LocalRegression, solve_lower, solve_small
 from hyperfuse.methods.run import fuse_arrays
 from hyperfuse.methods.scene_stats import run_on_scene
 from hyperfuse.methods.universal import fuse_guided, shipped_network
@@ -93,7 +92,9 @@ def test_left_out_pixels_do_not_know_themselves():
     torch.manual_seed(0)
     height, width = 7, 8
     keys, inputs, outputs = torch.randn(2, height, width), torch.randn(3, height, width), torch.randn(4, height, width)
-    regression = GuidedRegression(keys, torch.zeros(1, height, width), inputs, outputs, 0.1 * torch.eye(3), bands=2)
+    regression = LocalRegression(
+        keys, torch.zeros(1, height, width), inputs, outputs, 0.1 * torch.eye(3), inputs_of=(3, 2)
+    )
     before = regression.predict_left_out(range(height), range(width))
     changed = outputs.clone()
     changed[:, 3, 4] += 100
@@ -108,10 +109,10 @@ def test_slopes_on_the_msi_alone_know_no_features():
     torch.manual_seed(0)
     size = (6, 7)
     keys, inputs, wanted = torch.randn(2, *size), torch.randn(3, *size), torch.randn(4, *size)
-    both = GuidedRegression(
-        keys, torch.zeros(1, *size), inputs, torch.cat([wanted, wanted]), 0.1 * torch.eye(3), bands=2
+    both = LocalRegression(
+        keys, torch.zeros(1, *size), inputs, torch.cat([wanted, wanted]), 0.1 * torch.eye(3), inputs_of=(3, 2)
     )
-    of_msi = replace(both, inputs=inputs[:2], ridge=0.1 * torch.eye(2))
+    of_msi = replace(both, inputs=inputs[:2], ridge=0.1 * torch.eye(2), inputs_of=(2, 2))
     everywhere = range(size[0]), range(size[1])
     with_feature, plain = both.predict_left_out(*everywhere).chunk(2)
     alone_with_feature, alone_plain = of_msi.predict_left_out(*everywhere).chunk(2)
@@ -132,7 +133,9 @@ def test_small_systems():
 
 def test_very_few_pixels_are_fused_without_the_network():
     pair = tiny_pair(6, 3, (4, 4), 4)
-    by_network = run_on_scene(fuse_guided(Window(pair.hsi.float(), pair.msi.float(), pair.observation), shipped_network()))
+    by_network = run_on_scene(
+        fuse_guided(Window(pair.hsi.float(), pair.msi.float(), pair.observation), shipped_network())
+    )
     assert bool(torch.isfinite(by_network).all())
 
 

@@ -9,13 +9,11 @@ from torch import Tensor
 
 from hyperfuse.errors import OptionError
 from hyperfuse.methods.cnmf import cnmf
-from hyperfuse.methods.fuse import fuse, fuse_halo, local_fuse
+from hyperfuse.methods.fuse import fuse, fuse_halo, lift, local_fuse
 from hyperfuse.methods.hysure import hysure, hysure_halo
 from hyperfuse.methods.injection import bicubic, detail_halo, detail_halo_twice, glp, gsa, sfim
-from hyperfuse.methods.lift import nonlinear_lift
 from hyperfuse.methods.scene_stats import SceneComputation, run_on_scene
-from hyperfuse.methods.uncertainty import expected_error, expected_error_without_msi
-from hyperfuse.methods.universal import universal, universal_halo
+from hyperfuse.methods.universal import expected_error, interpolation_error, universal, universal_halo
 from hyperfuse.methods.window import Window
 from hyperfuse.physics.observation import Observation
 
@@ -104,7 +102,7 @@ METHODS: dict[str, Method] = {
         "Wei, Dobigeon and Tourneret 2015, IEEE Trans. Image Processing 24(11)",
     ),
     "lift": Method(
-        nonlinear_lift,
+        lift,
         CONDITIONING,
         "FUSE plus what random features of the msi explain of its error",
         "random features: Rahimi and Recht 2007, NIPS",
@@ -131,7 +129,7 @@ _OF_ERRORS = Method(
     GUIDED,
     "how far off universal is to be expected",
     "this project, docs/model_card.md",
-    without_msi=expected_error_without_msi,
+    without_msi=interpolation_error,
 )
 
 

@@ -1,19 +1,30 @@
-"""FUSE (Wei, Dobigeon and Tourneret 2015) exactly, for any scale and border, and local FUSE, whose prior is regressed
-locally.
+"""FUSE, local FUSE, and the nonlinear lift: Gaussian posteriors in the subspace of the hsi.
 
-Shapes: C bands, M msi bands, p components, h w coarse, H W fine.
+Shapes: C bands, M msi bands, p components, D features, h w coarse, H W fine.
 
-Taking noise off the hsi's components with the msi's help, before anything is interpolated.
+FUSE [1]_ is the maximum a posteriori estimate with one prior covariance for the whole scene, solved exactly for any
+scale and border. Local FUSE (this project, docs/methods.md) regresses a prior mean for every pixel. The lift adds to
+FUSE what random features of the msi [2]_ explain of its error. Mixing happens in spectra, not in features: x = W phi(z)
+on the fine grid means y = W A phi(z) on the coarse one, so W is fitted to blurred features and applied to fine ones.
 
-Shapes: p components, M msi bands, h w coarse.
+All of them take noise off the hsi's components first, with the help of the msi, before anything is interpolated.
+
+References
+----------
+.. [1] Q. Wei, N. Dobigeon and J.-Y. Tourneret, "Fast fusion of multi-band images based on solving a Sylvester equation",
+   IEEE Trans. Image Processing 24(11), 2015.
+.. [2] A. Rahimi and B. Recht, "Random features for large-scale kernel machines", NIPS 2007.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 
-from hyperfuse.methods.local_fuse import LocalRegression, solve_small
+from hyperfuse.methods.local_regression import MSI_DISTANCE, LocalRegression, find_details, solve_small
 from hyperfuse.methods.pair_model import (
     PairModel,
     condition_on_hsi,
@@ -26,34 +37,102 @@ from hyperfuse.methods.pair_model import (
     scene_covariance_and_count,
     signal_covariance,
 )
-from hyperfuse.methods.scene_stats import SceneComputation, scene_count, scene_moments
-from hyperfuse.methods.window import Cut, Window
+from hyperfuse.methods.scene_stats import SceneComputation, scene_count, scene_moments, scene_range, scene_statistic
+from hyperfuse.methods.window import Window
 from hyperfuse.physics.observation import Observation
 from hyperfuse.physics.operators import mix_bands, separable
 
-WIDTH = 4.0  # of the neighbourhoods, in coarse pixels
-REACH = 10  # coarse pixels; farther ones together weigh a hundredth
+# The denoising's neighbourhoods: standard deviation in coarse pixels, and where the rest together weighs a hundredth.
+DENOISING_WIDTH, DENOISING_RADIUS = 4.0, 10
+PRIOR_GAIN = 16.0  # prior covariance of fine detail over the covariance of the detail that the coarse grid shows
+FEWEST_PIXELS = 25  # with fewer coarse pixels every neighbourhood is the whole scene, and FUSE takes over
+MOST_FEATURES = 240
+PIXELS_PER_FEATURE = 3  # coarse pixels behind each feature
+BANDWIDTHS = (1.0, 3.0)  # of the random cosines, in standard deviations of the whitened msi
+RIDGES = (1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
+FEATURES_AT_ONCE = 24
 
 
-def denoised_coefficients(
-    coefficients: Tensor, coarse_msi: Tensor, noise: Tensor, window: Window
-) -> SceneComputation[Tensor]:
-    """Hsi components (p, h, w) with the noise that their local regression on the msi exposes shrunk away (Wiener's
-    matrix).
+def fuse_halo(observation: Observation) -> int:
+    """Coarse pixels around a pixel that FUSE depends on."""
+    return DENOISING_RADIUS + conditioning_halo(observation)
+
+
+def fuse(window: Window) -> SceneComputation[Tensor]:
+    """FUSE: the interpolated hsi is the prior mean, and both images correct it."""
+    model, mean, posterior = yield from scene_posterior((yield from model_pair(window)))
+    return model.image(condition_on_hsi(mean, posterior, model))
+
+
+def scene_posterior(model: PairModel) -> SceneComputation[tuple[PairModel, Tensor, Tensor]]:
+    """Mean (p, H, W) and covariance (p, p) given the msi, before the hsi; and the model near the core."""
+    model, coefficients, _ = yield from denoised(model, conditioning_halo(model.observation))
+    interpolated = model.upsample(coefficients)
+    detail = coefficients - model.operator.apply(interpolated)
+    spread = yield from scene_covariance(lambda: model.window.coarse(detail))
+    mean, posterior = condition_on_msi(interpolated, diagonally_loaded(PRIOR_GAIN * spread, 1e-8), model)
+    return model, mean, diagonally_loaded(posterior)
+
+
+def local_fuse(window: Window) -> SceneComputation[Tensor]:
+    """Local FUSE: a prior mean for every pixel, regressed on the msi over a neighbourhood that follows the image.
+
+    The prior covariance is read from what the mean leaves of the hsi beyond noise; the hsi then corrects it exactly.
     """
-    msi_spread = yield from scene_covariance(lambda: window.coarse(coarse_msi))
-    predicted = _smooth_regression(coefficients.double(), coarse_msi.double(), msi_spread)
+    if (yield from scene_count(window.coarse_pixels)) < FEWEST_PIXELS:
+        return (yield from fuse(window))
+    model = yield from model_pair(window)
+    model, coefficients, seen = yield from denoised(model, conditioning_halo(model.observation))
+    details = yield from find_details(model, coefficients, seen)
+    bands = len(seen)
+    spread, crossed = details.moments[:bands, :bands], details.moments[:bands, bands:]
+    slopes = torch.linalg.solve(diagonally_loaded(spread + details.noise, 1e-6), crossed).T
+    regression = LocalRegression(
+        keys=details.msi / MSI_DISTANCE,
+        log_weight=torch.zeros_like(seen[:1]),
+        inputs=details.msi_detail,
+        outputs=details.detail - mix_bands(slopes, details.msi_detail),
+        ridge=details.ridge.to(seen),
+        inputs_of=(bands,),
+    )
+    pixels = [details.fine_msi / MSI_DISTANCE, seen.new_zeros(2, *model.fine_size), details.fine_msi_detail]
+    mean = details.interpolated.add_(regression.predict(torch.cat(pixels), model.observation.placement))
+    mean.add_(mix_bands(slopes, details.fine_msi_detail))
+    prior = yield from prior_from_error(mean, model)
+    return model.image(condition_on_hsi(mean, prior, model))
+
+
+def lift(window: Window) -> SceneComputation[Tensor]:
+    """FUSE plus a ridge regression of its error on random cosine features of the msi."""
+    model, mean, _ = yield from scene_posterior((yield from model_pair(window)))
+    mean = yield from _add_regressed_error(mean, model)
+    prior = yield from prior_from_error(mean, model)
+    return model.image(condition_on_hsi(mean, prior, model))
+
+
+def denoised(model: PairModel, halo: int) -> SceneComputation[tuple[PairModel, Tensor, Tensor]]:
+    """The model within `halo` of the core, its denoised components (p, h, w), and the msi at the hsi's resolution.
+
+    Components are regressed on the msi over wide neighbourhoods, and a Wiener filter shrinks the noise in what is left.
+    """
+    window, coefficients, noise = model.window, model.coefficients, model.hsi_noise
+    seen = model.operator.apply(model.msi)
+    level, _ = yield from scene_moments(window.coarse(seen))
+    centred = seen - level[:, None, None].to(seen)
+    msi_spread = yield from scene_covariance(lambda: window.coarse(centred))
+    predicted = _smooth_regression(coefficients.double(), centred.double(), msi_spread)
     residual = coefficients.double() - predicted
     spread, pixels = yield from scene_covariance_and_count(lambda: window.coarse(residual))
     keep = torch.linalg.solve(diagonally_loaded(spread + 1e-3 * noise), signal_covariance(spread, noise, pixels)).T
-    return (predicted + mix_bands(keep, residual)).to(coefficients)
+    coefficients = (predicted + mix_bands(keep, residual)).to(coefficients)
+    cut = window.near_core(halo)
+    return model.within(cut), cut.of_coarse(coefficients), cut.of_coarse(seen)
 
 
-def _smooth_regression(components: Tensor, msi: Tensor, scene: Tensor) -> Tensor:
-    """Components predicted from the msi by regressions under a wide Gaussian around every coarse pixel; coarse grid
-    only.
+def _smooth_regression(components: Tensor, msi: Tensor, msi_spread: Tensor) -> Tensor:
+    """Predict coarse components from the msi by regressions under a wide Gaussian around every pixel.
 
-    `scene` (M, M) is the covariance of the msi, a little of which keeps the regressions steady.
+    A thousandth of the msi's covariance (M, M) over the scene keeps the regressions steady.
     """
     size, bands = len(components), len(msi)
     rows, columns = (_gaussian_weights(length) for length in msi.shape[1:])
@@ -65,7 +144,7 @@ def _smooth_regression(components: Tensor, msi: Tensor, scene: Tensor) -> Tensor
     spread = products[: bands * bands].reshape(bands, bands, *msi.shape[1:]) - msi_mean[:, None] * msi_mean
     crossed = products[bands * bands :].reshape(size, bands, *msi.shape[1:]) - mean[:, None] * msi_mean
     own = 1e-3 * spread.diagonal(dim1=0, dim2=1).mean(-1)
-    ridge = diagonally_loaded(1e-3 * scene, 1e-3) + own[..., None, None] * torch.eye(bands)
+    ridge = diagonally_loaded(1e-3 * msi_spread, 1e-3) + own[..., None, None] * torch.eye(bands)
     direction = solve_small(spread.permute(2, 3, 0, 1) + ridge, (msi - msi_mean).permute(1, 2, 0))
     slope_part: Tensor = torch.einsum("pmij,ijm->pij", crossed, direction)
     return mean + slope_part
@@ -73,76 +152,79 @@ def _smooth_regression(components: Tensor, msi: Tensor, scene: Tensor) -> Tensor
 
 def _gaussian_weights(length: int) -> Tensor:
     index = torch.arange(length, dtype=torch.float64)
-    return torch.softmax(-0.5 * ((index[:, None] - index) / WIDTH) ** 2, dim=1)
+    return torch.softmax(-0.5 * ((index[:, None] - index) / DENOISING_WIDTH) ** 2, dim=1)
 
 
-# The prior covariance of fine detail over that of the detail that the coarse grid's own interpolation misses.
-PRIOR_GAIN = 16.0
-# With fewer coarse pixels than this there is nothing local to learn: every neighbourhood is the whole scene.
-FEWEST_PIXELS = 25
+def _add_regressed_error(mean: Tensor, model: PairModel) -> SceneComputation[Tensor]:
+    whitening = yield from _msi_whitening(model)
+    white = mix_bands(whitening, model.msi)
+    # A nonlinear fit cannot extrapolate: fine values outside the range of the coarse ones are clamped to it.
+    smallest, largest = yield from scene_range(lambda: model.window.coarse(model.operator.apply(white)))
+    white = white.clamp(smallest[:, None, None], largest[:, None, None])
+    pixels = yield from scene_count(model.window.coarse_pixels)
+    directions, phases = _random_features(len(white), min(MOST_FEATURES, pixels // PIXELS_PER_FEATURE))
+    if len(directions) == 0:
+        return mean
+
+    def blurred_features_and_error() -> tuple[Tensor, Tensor]:
+        error = model.window.coarse(model.coefficients - model.operator.apply(mean))
+        maps = [model.window.coarse(model.operator.apply(part)) for part in _feature_maps(white, directions, phases)]
+        return torch.cat(maps).flatten(1).double(), error.flatten(1).double()
+
+    weights, constant = yield from scene_statistic(blurred_features_and_error, _fit_weights)
+    regressed = mean + constant.to(mean)[:, None, None]
+    for index, part in enumerate(_feature_maps(white, directions, phases)):
+        first = index * FEATURES_AT_ONCE
+        regressed += mix_bands(weights[:, first : first + len(part)], part)
+    return regressed
 
 
-def fuse_halo(observation: Observation) -> int:
-    """How many coarse pixels around itself a pixel of FUSE looks at."""
-    return REACH + conditioning_halo(observation)
+def _msi_whitening(model: PairModel) -> SceneComputation[Tensor]:
+    """(K, M): the msi's principal axes, each scaled to unit variance, without those that are noise."""
+    _, spread = yield from scene_moments(model.window.fine(model.msi))
+    variances, axes = torch.linalg.eigh(spread)
+    noise = (axes.T @ model.msi_noise @ axes).diagonal()
+    kept = variances > torch.maximum(4 * noise, 1e-8 * variances[-1])
+    kept[-1] = True
+    whitening: Tensor = (axes[:, kept] / variances[kept].clamp_min(1e-30).sqrt()).T
+    return whitening
 
 
-def fuse(window: Window) -> SceneComputation[Tensor]:
-    """Maximum a posteriori in the hsi's subspace, in closed form. Prior mean: the interpolated hsi."""
-    model, mean, posterior = yield from scene_posterior((yield from model_pair(window)))
-    return model.image(condition_on_hsi(mean, posterior, model))
+def _random_features(inputs: int, count: int) -> tuple[Tensor, Tensor]:
+    """Directions (D, inputs) and phases (D,), the same in every run."""
+    generator = torch.Generator().manual_seed(0)
+    directions = torch.randn(count, inputs, generator=generator)
+    width = torch.tensor(BANDWIDTHS).repeat(math.ceil(count / len(BANDWIDTHS)))[:count]
+    return directions / width[:, None] / math.sqrt(inputs), 2 * math.pi * torch.rand(count, generator=generator)
 
 
-def scene_posterior(model: PairModel) -> SceneComputation[tuple[PairModel, Tensor, Tensor]]:
-    """Mean (p, H, W) and covariance (p, p) after the msi, before the hsi, under one prior covariance for the whole
-    scene.
+def _feature_maps(white: Tensor, directions: Tensor, phases: Tensor) -> Iterator[Tensor]:
+    """cos(direction . z + phase), some at a time: all of a large scene would not fit into memory."""
+    for start in range(0, len(directions), FEATURES_AT_ONCE):
+        part = slice(start, start + FEATURES_AT_ONCE)
+        yield mix_bands(directions[part], white).add_(phases[part][:, None, None].to(white)).cos_()
 
-    Also the model without the margin that only the denoising needs, to which they belong.
+
+def _fit_weights(parts: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    """Weights (p, D) and constants (p,) that predict targets (p, n) from features (D, n).
+
+    Ridge regression; each target takes the ridge with the least leave-one-out error.
     """
-    model, coefficients, _ = yield from denoised(model, conditioning_halo(model.observation))
-    interpolated = model.upsample(coefficients)
-    detail = coefficients - model.operator.apply(interpolated)
-    spread = yield from scene_covariance(lambda: model.window.coarse(detail))
-    mean, posterior = condition_on_msi(interpolated, diagonally_loaded(PRIOR_GAIN * spread, 1e-8), model)
-    return model, mean, diagonally_loaded(posterior)
-
-
-def local_fuse(window: Window) -> SceneComputation[Tensor]:
-    """FUSE with a prior of its own for every pixel: regressed on the msi over a coarse neighbourhood that follows the
-    image.
-
-    The prior's covariance is read from what its mean leaves of the hsi beyond noise; the hsi then corrects it, exactly.
-    """
-    if (yield from scene_count(window.coarse_pixels)) < FEWEST_PIXELS:
-        return (yield from fuse(window))
-    model, mean = yield from local_prior((yield from model_pair(window)))
-    prior = yield from prior_from_error(mean, model)
-    return model.image(condition_on_hsi(mean, prior, model))
-
-
-def local_prior(model: PairModel) -> SceneComputation[tuple[PairModel, Tensor]]:
-    """(p, H, W), and the model to which it belongs: without the margin that only the denoising needs."""
-    model, coefficients, seen = yield from denoised(model, conditioning_halo(model.observation))
-    interpolated, interpolated_msi = model.upsample(coefficients), model.upsample(seen)
-    regression = LocalRegression(
-        detail=coefficients - model.operator.apply(interpolated),
-        msi_detail=seen - model.operator.apply(interpolated_msi),
-        msi=seen,
-        msi_noise=model.msi_noise,
-        scale=model.observation.scale,
-        shift=model.observation.shift,
-    )
-    predicted = yield from regression.predict(model.msi - interpolated_msi, model.msi, model.window)
-    return model, interpolated.add_(predicted)
-
-
-def denoised(model: PairModel, halo: int) -> SceneComputation[tuple[PairModel, Tensor, Tensor]]:
-    """The model within reach of the core, its components (p, h, w) without noise, the msi as the hsi's sensor sees it
-    (M, h, w).
-    """
-    seen = model.operator.apply(model.msi)
-    level, _ = yield from scene_moments(model.window.coarse(seen))
-    centred = seen - level[:, None, None].to(seen)
-    coefficients = yield from denoised_coefficients(model.coefficients, centred, model.hsi_noise, model.window)
-    cut: Cut = model.window.near_core(halo)
-    return model.within(cut), cut.of_coarse(coefficients), cut.of_coarse(seen)
+    features, targets = (torch.cat(values, dim=1) for values in zip(*parts, strict=True))
+    level, target_level = features.mean(1, keepdim=True), targets.mean(1, keepdim=True)
+    features, targets = features - level, targets - target_level
+    values, axes = torch.linalg.eigh(features @ features.T)
+    values = values.clamp_min(1e-12 * float(values[-1]) + 1e-300)
+    rotated = axes.T @ features
+    crossed = rotated @ targets.T  # (D, p)
+    leverage_of_axis = rotated.square() / values[:, None]
+    errors, candidates = [], []
+    for ridge in RIDGES:
+        shrink = values / (values + ridge * values.mean())
+        rotated_weights = (crossed * (shrink / values)[:, None]).T
+        leverage = (leverage_of_axis * shrink[:, None]).sum(0) + 1 / features.shape[1]
+        errors.append(((targets - rotated_weights @ rotated) / (1 - leverage).clamp_min(0.02)).square().mean(1))
+        candidates.append(rotated_weights)
+    best = torch.stack(errors).argmin(0)
+    weights = torch.stack(candidates)[best, torch.arange(len(targets))] @ axes.T
+    return weights, (target_level - weights @ level)[:, 0]

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from hyperfuse.methods.local_fuse import FINE_DETAIL_GAIN
+from hyperfuse.methods.local_regression import FINE_DETAIL_GAIN
 from hyperfuse.methods.pair_model import diagonally_loaded, principal_axes, scene_covariance
 from hyperfuse.methods.scene_stats import SceneComputation, scene_mean, scene_moments, scene_statistic
 from hyperfuse.methods.window import Window

@@ -1,67 +1,98 @@
-"""The method that ships with weights: local FUSE whose regression a network guides. For any bands, any scale, any
-sensor.
+"""`universal`: local FUSE whose regression a network guides. For any bands, any scale, any sensor.
 
-Shapes: M msi bands, p components, B regressors (msi bands and learned features), h w coarse, H W fine.
+Shapes: M msi bands, G features, B = M + G regressors, p components, h w coarse, H W fine.
 
-    components = interpolated + gains_c . (slopes of the scene . detail) + gains_c . (slopes of the pixel . detail)
-                 + gain_c . what the msi says beyond these
+Given are the hsi's denoised components y (p, h, w) and the msi z (M, H, W); A blurs and decimates, up interpolates.
+Detail is what interpolation loses: D y = y - A up(y) on the coarse grid, D z = z - up(A z) on the fine one.
 
-Slopes are solved for, on the pair itself, as in local FUSE. What the network adds was learned on many scenes: features
-to regress on beside the msi's bands, whose likeness makes a good neighbour, and how far a prediction may be trusted,
-component by component, given how well it does on coarse pixels that it has not seen. The hsi then corrects the result,
-exactly.
+1. The network looks at z and returns an embedding e (good neighbours are alike in it), features f to regress on beside
+   the msi bands, and weights of neighbours. The regressors are r = (z, f).
+2. Slopes of the whole scene, by ridge regression on the coarse grid, S = argmin |D y - S D(A r)|^2 + ridge |S|^2, in
+   three versions: on the msi alone (S0), on all regressors (S1), and on all with a 16 times smaller ridge (S2).
+3. Slopes s(x) of every fine pixel, by regressing over its neighbourhood what the scene's slopes leave (see
+   `local_regression`): s1 on all regressors after S1, s0 on the msi alone after S0.
+4. Six predictions of the detail of the components on the fine grid (`Predictions`):
+
+       scene_msi = S0 D z        scene = S1 D r        scene_loose = S2 D r
+       local     = s1(x) D r     local_msi = s0(x) D z
+       msi_residual = K (z - F (up(y) + scene + local))        K: the Wiener gain of F
+
+5. Their sum, with gains that depend on the component c, the prediction k and how often it is smoothed (h: a binomial
+   filter):   mean_c = up(y)_c + sum_k (gain_ck + gain'_ck h + gain''_ck h h) prediction_kc.
+   The network decides on the gains from statistics of how well slopes do on coarse pixels that they have not seen
+   (`ComponentStatistics`).
+6. The hsi corrects the mean exactly, as in FUSE (`condition_on_hsi`), with the error covariance that the mean shows on
+   the hsi itself (`prior_from_error`).
+
+Slopes are always solved for on the pair itself; only the guidance was learned, on many scenes and sensors
+(docs/model_card.md).
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
+from torch.nn.functional import avg_pool2d, pad
 
-from hyperfuse.methods.details import Details, find_details, without_own_level
 from hyperfuse.methods.fuse import FEWEST_PIXELS, denoised, fuse, fuse_halo
-from hyperfuse.methods.guided_regression import GuidedRegression, left_out_moments, logarithm, ratio
-from hyperfuse.methods.local_fuse import LIKENESS
+from hyperfuse.methods.local_regression import MSI_DISTANCE, Details, LocalRegression, find_details
 from hyperfuse.methods.pair_model import (
     PairModel,
     condition_on_hsi,
     conditioning_halo,
+    covariance,
     diagonally_loaded,
     mnf_axes,
     model_pair,
     prior_from_error,
     scene_covariance,
 )
-from hyperfuse.methods.scene_stats import SceneComputation, in_one_pass, scene_count, scene_mean_and_count
+from hyperfuse.methods.scene_stats import (
+    SceneComputation,
+    in_one_pass,
+    scene_count,
+    scene_mean,
+    scene_mean_and_count,
+    scene_moments,
+)
 from hyperfuse.methods.window import Window
 from hyperfuse.models.prior import PREDICTIONS, SMOOTHINGS, Gains, Guide, PriorNetwork
 from hyperfuse.physics.observation import Observation
-from hyperfuse.physics.operators import mix_bands
+from hyperfuse.physics.operators import SpatialOperator, mix_bands, sigma_from_fwhm
+from hyperfuse.physics.resample import Placement, upsample_bicubic
 
-# Ridges of learned features before training, of the scene's slopes and of a pixel's own, in units of the features'
-# variance.
-FEATURE_RIDGE = 0.03
-FREEDOM = 16.0  # of features that are let free: their ridge is so many times smaller
-SMOOTHING_REACH = 2
-THINNED = 2  # of fine pixels one in so many, along both axes, is enough for how strong the regressors are
-MOST_COMPONENTS = 16
-# Features say little of pixels that are far brighter (or darker) than their scene: these have gains of their own, which
-# count half at this squared departure from the mean, in units of the variance.
-UNFAMILIAR = 30.0
-FARTHEST_FROM_EXPECTED = 10.0  # deviations by which the msi may correct a prediction
+MOST_COMPONENTS = 16  # later ones are noise on every training scene
+FEATURE_RIDGE = 0.03  # of features before training, in units of their variance
+LOOSE_RIDGE = 1 / 16  # the ridge of `scene_loose` over that of `scene`
+SMOOTHING_RADIUS = 2  # fine pixels that two binomial filters reach
+FINE_STEP = 2  # every second fine pixel along both axes is enough for the covariance of fine regressors
+# The msi may have an unknown unit or offset: one whose mean is farther than this from the value that the hsi predicts,
+# in standard deviations, is centred.
+LARGEST_OFFSET = 1.0
+# Features are unreliable in pixels far brighter or darker than their scene. Those have gains of their own, which count
+# half at this squared distance from the mean, in units of the variance.
+UNFAMILIAR_DISTANCE = 30.0
+LARGEST_MSI_RESIDUAL = 10.0  # in standard deviations: an outlier of the msi must not spoil its surroundings
+LEFT_OUT_PIXELS = 1500  # coarse pixels are enough to measure how well a prediction does on unseen ones
+SMALLEST_RATIO = 1e-6  # of energies, before a logarithm
+# Ranges of the training: outside of them numbers about the scene are held at the limit.
+SCALE_RANGE, LARGEST_SCENE, LARGEST_PATCH, MOST_MSI_BANDS = (2.0, 16.0), 3000, 192.0**2, 8
+# The expected error, fitted to true errors on training scenes. Shares of the variance: everywhere alike, where the hsi
+# is left unexplained, of predicted detail, of noise in the hsi; and a factor FACTOR * scale ** SCALE_POWER, because at
+# larger scales the hsi leaves more unexplained but less of that is error at every pixel.
+UNIFORM, UNEXPLAINED, DETAIL, NOISE = 0.22, 0.62, 0.07, 15.5
+FACTOR, SCALE_POWER = 0.82, -0.49
 
 
-@functools.cache
-def shipped_network() -> PriorNetwork:
-    with resources.as_file(resources.files("hyperfuse") / "weights" / "universal") as folder:
-        return PriorNetwork.from_pretrained(Path(folder))
+def universal(window: Window) -> SceneComputation[Tensor]:
+    """Fuse the core of a window by the method above with the weights that ship: (C, H, W)."""
+    return fuse_guided(window, shipped_network())
 
 
 def universal_halo(observation: Observation) -> int:
@@ -69,16 +100,19 @@ def universal_halo(observation: Observation) -> int:
 
 
 def guidance_halo(network: PriorNetwork, observation: Observation) -> int:
-    """Coarse pixels that the network looks beyond those that local FUSE does."""
-    return math.ceil((network.halo + SMOOTHING_REACH) / min(observation.scale))
+    """Coarse pixels of the network's receptive field and of the smoothing, on top of FUSE's halo."""
+    return math.ceil((network.halo + SMOOTHING_RADIUS) / min(observation.scale))
 
 
-def universal(window: Window) -> SceneComputation[Tensor]:
-    return fuse_guided(window, shipped_network())
+@functools.cache
+def shipped_network() -> PriorNetwork:
+    """The network whose weights are part of the package."""
+    with resources.as_file(resources.files("hyperfuse") / "weights" / "universal") as folder:
+        return PriorNetwork.from_pretrained(Path(folder))
 
 
 def fuse_guided(window: Window, network: PriorNetwork) -> SceneComputation[Tensor]:
-    """(C, H, W) of the window's core."""
+    """Fuse the core of a window under the guidance of a network: (C, H, W)."""
     if (yield from scene_count(window.coarse_pixels)) < FEWEST_PIXELS:
         return (yield from fuse(window))
     model, mean, error = yield from guided_prior(window, network)
@@ -86,231 +120,439 @@ def fuse_guided(window: Window, network: PriorNetwork) -> SceneComputation[Tenso
 
 
 def guided_prior(window: Window, network: PriorNetwork) -> SceneComputation[tuple[PairModel, Tensor, Tensor]]:
-    """A model of the pair, the components (p, H, W) before they have seen the hsi, and how far they are off, (p, p)."""
-    model, pair, predictions = yield from guided_predictions(window, network)
-    gains = network.gains(predictions.statistics, pair.numbers)
-    mean = pair.interpolated + predictions.trusted(gains)
+    """The model of the pair, the mean (p, H, W) before the hsi corrects it, and its error covariance (p, p)."""
+    model, details, predictions = yield from guided_predictions(window, network)
+    gains = network.gains(predictions.statistics, predictions.numbers)
+    mean = details.interpolated + predictions.weighted(gains)
     error = yield from prior_from_error(mean.detach(), model)
     return model, mean, error
-
-
-@dataclass(frozen=True)
-class Predictions:
-    """What slopes say of the components' detail, before it is decided how far to trust them."""
-
-    slopes: Tensor  # (3, p, B) of the scene: without features, with them, with features that are let free
-    fine: Tensor  # (B, H, W) what these are slopes of
-    images: tuple[
-        Tensor, Tensor, Tensor
-    ]  # (p, H, W): by a pixel's own slopes, with features and without; what the msi says beyond
-    statistics: Tensor  # (p, 18), float32
-    familiarity: (
-        Tensor | None
-    )  # (H, W), 0 to 1: how far a pixel is like most of its scene; None while the network learns
-
-    def trusted(self, gains: Gains) -> Tensor:
-        """(p, H, W)"""
-        by_smoothing = gains.familiar.T.reshape(SMOOTHINGS, PREDICTIONS, -1)
-        as_it_is, smooth, smoother = (self._weighted(of_all) for of_all in by_smoothing)
-        trusted = as_it_is + smoothed(smooth + smoothed(smoother))
-        return (
-            trusted
-            if self.familiarity is None
-            else torch.lerp(self._weighted(gains.unfamiliar.T), trusted, self.familiarity)
-        )
-
-    def each(self) -> list[Tensor]:
-        """(p, H, W), of which `trusted` is the sum with all gains as weights, those of familiar pixels first."""
-        as_it_is = [*(mix_bands(slopes, self.fine) for slopes in self.slopes), *self.images]
-        smooth = [smoothed(image) for image in as_it_is]
-        familiar = [*as_it_is, *smooth, *(smoothed(image) for image in smooth)]
-        assert self.familiarity is not None
-        return [
-            *(self.familiarity * image for image in familiar),
-            *((1 - self.familiarity) * image for image in as_it_is),
-        ]
-
-    def _weighted(self, gains: Tensor) -> Tensor:
-        """(p, H, W), from one gain (6, p) of each."""
-        scene_gains, image_gains = gains[: len(self.slopes)], gains[len(self.slopes) :]
-        # Gains of predictions that are linear in one image are gains of their slopes: one product instead of three.
-        slopes = (scene_gains[:, :, None] * self.slopes).sum(0)
-        first, second, third = (
-            gain[:, None, None] * image for gain, image in zip(image_gains, self.images, strict=True)
-        )
-        own: Tensor = first + second + third
-        return mix_bands(slopes, self.fine) + own
 
 
 def guided_predictions(
     window: Window, network: PriorNetwork, *, simulated: bool = False
 ) -> SceneComputation[tuple[PairModel, Details, Predictions]]:
-    """From a simulated pair, whose msi has no odd pixels, predictions are not bounded."""
-    model = yield from model_pair(window, MOST_COMPONENTS, partial(mnf_axes, noise=window.observation.hsi_noise))
+    """Steps 1 to 4. The msi residual is not limited in a simulated pair, whose msi has no outliers."""
+    model = yield from model_pair(
+        window, MOST_COMPONENTS, functools.partial(mnf_axes, noise=window.observation.hsi_noise)
+    )
     halo = conditioning_halo(model.observation) + guidance_halo(network, model.observation)
-    model = yield from without_own_level(model)
+    model = yield from _without_unknown_offset(model)
     model, coefficients, seen = yield from denoised(model, halo)
-    pair = yield from find_details(model, coefficients, seen)
-    guide = network.guide(pair.network_channels(network.config.msi_components), pair.numbers)
-    regressors = yield from _regressors(model, pair, guide, network)
-    bounded = not (simulated or network.training)
-    return model, pair, (yield from _predicted(model, pair, guide, regressors, network, bounded=bounded))
+    in_core = model.window.coarse
+    details, (((octave_gain, octave_explained), (_, spread)), concentration) = yield from in_one_pass(
+        find_details(model, coefficients, seen),
+        in_one_pass(
+            in_one_pass(_octave_trend(in_core(coefficients), in_core(seen)), scene_moments(in_core(coefficients))),
+            _concentration(model, seen),
+        ),
+    )
+    numbers = _scene_numbers(model, details)
+    guide = network.guide(_network_channels(details, network.config.msi_components), numbers)
+    scene = yield from _fit_scene_slopes(model, details, guide, network)
+
+    local_inputs = len(seen) + network.config.features
+    closeness = network.likeness.exp() / MSI_DISTANCE
+    residuals = [details.detail - mix_bands(slopes, scene.coarse) for slopes in (scene.slopes, scene.slopes_msi)]
+    regression = LocalRegression(
+        keys=torch.cat([closeness * details.msi, scene.embedding]),
+        log_weight=scene.log_weight,
+        inputs=scene.coarse[:local_inputs],
+        outputs=torch.cat(residuals),
+        ridge=scene.local_ridge,
+        inputs_of=(local_inputs, len(seen)),
+    )
+    left_out, _ = yield from scene_mean_and_count(
+        lambda: _left_out_moments(regression, model.window, details.pixels), costly=True
+    )
+    statistics = _component_statistics(
+        model, scene, left_out, spread.diagonal(), octave_gain, octave_explained, concentration
+    )
+
+    inputs = scene.fine[:local_inputs] * scene.units[:local_inputs, None, None].to(seen)
+    pixels = [closeness * details.fine_msi, guide.embedding, guide.nearness[None], guide.ridge[None], inputs]
+    local, local_msi = regression.predict(torch.cat(pixels), model.observation.placement).chunk(2)
+    slopes_msi, slopes, slopes_loose = (
+        each * scene.units for each in (scene.slopes_msi, scene.slopes, scene.slopes_loose)
+    )
+    predicted = details.interpolated + mix_bands(slopes, scene.fine) + local
+    gain, deviation = _wiener_gain(model, scene, left_out)
+    msi_residual = model.msi - mix_bands(model.msi_from_components, predicted)
+    if not (simulated or network.training):
+        limit = (LARGEST_MSI_RESIDUAL * deviation).to(msi_residual)[:, None, None]
+        msi_residual = msi_residual.clamp(-limit, limit)
+    predictions = Predictions(
+        scene_msi=slopes_msi,
+        scene=slopes,
+        scene_loose=slopes_loose,
+        local=local,
+        local_msi=local_msi,
+        msi_residual=mix_bands(gain, msi_residual),
+        regressors=scene.fine,
+        familiarity=None if network.training else _familiarity(details.fine_msi),
+        statistics=statistics.stacked().to(seen),
+        numbers=numbers,
+    )
+    return model, details, predictions
 
 
 @dataclass(frozen=True)
-class _Regressors:
-    """Msi bands and learned features, how both grids see their detail, and the scene's slopes on them."""
+class Predictions:
+    """Six predictions of the components' detail, in the order of `models.prior.Prediction`, and their context.
 
-    coarse: Tensor  # (B, h, w)
-    fine: Tensor  # (B, H, W), each in a unit of its own
-    slopes: Tensor  # (3, p, B): without features, with them, with features that are let free
-    moments: Tensor  # (B + p, B + p) of coarse regressors and detail
-    fine_spread: Tensor  # (B, B)
-    units: Tensor  # (B,), what makes coarse ones of fine ones
-    ridge: Tensor  # (B, B) of a pixel's own slopes
-    keys: Tensor  # (E, h, w) the embedding as the hsi's sensor sees it
-    weight: Tensor  # (1, h, w)
-
-
-def _regressors(model: PairModel, pair: Details, guide: Guide, network: PriorNetwork) -> SceneComputation[_Regressors]:
-    embedding, features, weight = guide.parts(model.operator.apply(guide.seen))
-    interpolated = model.upsample(features)
-    feature_detail, fine_feature_detail = features - model.operator.apply(interpolated), guide.features - interpolated
-    window = model.window
-    coarse, fine = torch.cat([pair.msi_detail, feature_detail]), torch.cat([pair.fine_msi_detail, fine_feature_detail])
-    moments, fine_spread = yield from in_one_pass(
-        scene_covariance(lambda: window.coarse(torch.cat([coarse, pair.detail]))),
-        scene_covariance(lambda: window.fine(fine)[:, ::THINNED, ::THINNED]),
-    )
-    bands, count, regressors = len(pair.msi_detail), len(features), len(coarse)
-    own = moments.diagonal()[bands:regressors].clamp_min(0)
-    sizes = network.feature_size.exp().double() / (math.sqrt(count) * ((own + 1e-12).sqrt() + 1e-3))
-    units = torch.cat([torch.ones(bands, dtype=torch.float64), sizes])
-    all_units = torch.cat([units, torch.ones(len(pair.detail), dtype=torch.float64)])
-    moments = all_units[:, None] * moments * all_units
-    ridges = network.feature_ridges.exp().double() * (FEATURE_RIDGE * pair.few / count)
-    spread, crossed = moments[:regressors, :regressors], moments[:regressors, regressors:]
-    plain = torch.linalg.solve(diagonally_loaded(spread[:bands, :bands] + pair.noise, 1e-6), crossed[:bands])
-    slopes = [pad(plain, (0, 0, 0, count))]
-    for ridge in (ridges[0], ridges[0] / FREEDOM):
-        slopes.append(torch.linalg.solve(diagonally_loaded(spread + _corner(pair.noise, ridge, count), 1e-6), crossed))
-    return _Regressors(
-        coarse=coarse * units[:, None, None].to(coarse),
-        fine=fine,
-        slopes=torch.stack(slopes).mT,
-        moments=moments,
-        fine_spread=units[:, None] * fine_spread * units,
-        units=units,
-        ridge=_corner(pair.ridge, ridges[1], network.config.features).to(coarse),
-        keys=embedding,
-        weight=weight,
-    )
-
-
-def _predicted(
-    model: PairModel, pair: Details, guide: Guide, regressors: _Regressors, network: PriorNetwork, *, bounded: bool
-) -> SceneComputation[Predictions]:
-    plain, held, _ = regressors.slopes
-    left = torch.cat([pair.detail - mix_bands(slopes, regressors.coarse) for slopes in (held, plain)])
-    local = len(pair.msi_detail) + network.config.features
-    closeness = network.likeness.exp() / LIKENESS
-    regression = GuidedRegression(
-        keys=torch.cat([closeness * pair.msi, regressors.keys]),
-        weight=regressors.weight,
-        inputs=regressors.coarse[:local],
-        outputs=left,
-        ridge=regressors.ridge,
-        bands=len(pair.msi_detail),
-    )
-    left_out, _ = yield from scene_mean_and_count(
-        lambda: left_out_moments(regression, model.window, pair.pixels), costly=True
-    )
-    statistics = _statistics(model, pair, regressors, left_out)
-    inputs = regressors.fine[:local] * regressors.units[:local, None, None].to(left)
-    queries = [closeness * pair.fine_msi, guide.embedding, guide.nearness[None], guide.ridge[None], inputs]
-    by_pixels = regression.predict(torch.cat(queries), model.observation.scale, model.observation.shift)
-    by_pixel, by_plain_pixel = by_pixels.chunk(2)
-    fine_slopes = regressors.slopes * regressors.units
-    said = pair.interpolated + mix_bands(fine_slopes[1], regressors.fine) + by_pixel
-    seen, expected = _msi_gain(model, regressors, left_out)
-    unexplained = model.msi - mix_bands(model.msi_from_components, said)
-    if bounded:  # an odd pixel of the msi must not spoil its surroundings
-        limit = (FARTHEST_FROM_EXPECTED * expected).to(unexplained)[:, None, None]
-        unexplained = unexplained.clamp(-limit, limit)
-    beyond = mix_bands(seen, unexplained)
-    return Predictions(
-        slopes=fine_slopes,
-        fine=regressors.fine,
-        images=(by_pixel, by_plain_pixel, beyond),
-        statistics=statistics.to(left),
-        familiarity=None if network.training else 1 / (1 + (pair.fine_msi.square().sum(0) / UNFAMILIAR) ** 2),
-    )
-
-
-def _msi_gain(model: PairModel, regressors: _Regressors, left_out: Tensor) -> tuple[Tensor, Tensor]:
-    """(p, M): how components follow what the msi says beyond a prediction whose error is distributed as all detail is.
-
-    And (M,), the deviation of that in each band.
+    The first three are linear in the regressors: they are kept as slopes (p, B), because weighted slopes can be added
+    before the one product with the regressors. The others are images (p, H, W).
     """
-    with torch.no_grad():
-        count, seen = len(regressors.coarse), model.msi_from_components.double()
-        detail = regressors.moments[count:, count:]
-        error = detail * ratio(left_out[2, : len(detail)].sum(), detail.trace()).clamp(max=1.0)
-        spread = diagonally_loaded(seen @ error @ seen.T + model.msi_noise, 1e-9)
-        return torch.linalg.solve(spread, seen @ error).T, spread.diagonal().sqrt()
+
+    scene_msi: Tensor
+    scene: Tensor
+    scene_loose: Tensor
+    local: Tensor
+    local_msi: Tensor
+    msi_residual: Tensor
+    regressors: Tensor  # (B, H, W)
+    familiarity: (
+        Tensor | None
+    )  # (H, W), 1 where a pixel is like most of its scene, towards 0 elsewhere; None in training
+    statistics: Tensor  # (p, 18), `ComponentStatistics`
+    numbers: Tensor  # (5,) about the scene
+
+    def weighted(self, gains: Gains) -> Tensor:
+        """Step 5: the sum (p, H, W) of all predictions with these gains."""
+        by_smoothing = gains.familiar.T.reshape(SMOOTHINGS, PREDICTIONS, -1)
+        plain, once, twice = (self._sum(of_all) for of_all in by_smoothing)
+        familiar = plain + smoothed(once + smoothed(twice))
+        if self.familiarity is None:
+            return familiar
+        return torch.lerp(self._sum(gains.unfamiliar.T), familiar, self.familiarity)
+
+    def _sum(self, gains: Tensor) -> Tensor:
+        """(p, H, W), from gains (6, p)."""
+        slopes = (gains[:3, :, None] * torch.stack([self.scene_msi, self.scene, self.scene_loose])).sum(0)
+        local, local_msi, msi_residual = gains[3:, :, None, None]
+        images: Tensor = local * self.local + local_msi * self.local_msi + msi_residual * self.msi_residual
+        return mix_bands(slopes, self.regressors) + images
+
+    def as_images(self) -> list[Tensor]:
+        """The images (p, H, W) whose sum, weighted by all gains (those of familiar pixels first), is `weighted`."""
+        if self.familiarity is None:
+            raise ValueError("predictions of a network in training; expected one in evaluation mode")
+        scene = (mix_bands(slopes, self.regressors) for slopes in (self.scene_msi, self.scene, self.scene_loose))
+        plain = [*scene, self.local, self.local_msi, self.msi_residual]
+        once = [smoothed(image) for image in plain]
+        familiar = [*plain, *once, *(smoothed(image) for image in once)]
+        return [*(self.familiarity * image for image in familiar), *((1 - self.familiarity) * image for image in plain)]
 
 
-def _statistics(model: PairModel, pair: Details, regressors: _Regressors, left_out: Tensor) -> Tensor:
-    """(p, 18): how well slopes do on the coarse grid, component by component. Nothing is learned through them."""
-    count = len(regressors.coarse)
-    with torch.no_grad():
-        slopes, moments = regressors.slopes[1], regressors.moments
-        spread, crossed, total = moments[:count, :count], moments[:count, count:], moments[count:, count:].diagonal()
+@dataclass(frozen=True)
+class ComponentStatistics:
+    """How well slopes do on the coarse grid, one number per component (p,), in the order that the weights expect.
+
+    Ratios are of energies; "log" is to base 10; "unseen" is measured on coarse pixels left out of the regression.
+    """
+
+    scene_explains: Tensor  # share of the detail that the scene's slopes explain
+    local_explains: Tensor  # share of the rest that local slopes explain of unseen pixels
+    local_gain: Tensor  # best factor for the local prediction of unseen pixels
+    local_strength: Tensor  # log of the local prediction over what the scene's slopes leave
+    scene_gain: Tensor  # best factor for the scene's prediction
+    fine_over_coarse: Tensor  # log of the scene's prediction on the fine grid over that on the coarse one
+    signal_to_error: Tensor  # log of both predictions over the error on unseen pixels
+    noise: Tensor  # log of the hsi's noise over the detail, / 3
+    share_of_detail: Tensor  # log of the component's detail over that of all, / 4
+    detail_over_variance: Tensor  # log of the detail over the variance of the component itself, / 2
+    octave_gain: Tensor  # best factor for slopes fitted one octave coarser
+    octave_explains: Tensor  # share of the detail that those explain
+    rank: Tensor  # of the component, / 12 - 1
+    is_first: Tensor
+    is_second: Tensor
+    features_help: Tensor  # log of the error without features over that with them, on unseen pixels
+    features_help_overall: Tensor  # the same for all components together
+    concentration: Tensor  # log10(kurtosis + 1) of the msi's detail: how far it is that of a few places
+
+    def stacked(self) -> Tensor:
+        """(p, 18)"""
+        rank_count = len(self.rank)
+        return torch.stack([value.expand(rank_count) for value in vars(self).values()], dim=1)
+
+
+def _component_statistics(
+    model: PairModel,
+    scene: _SceneSlopes,
+    left_out: Tensor,
+    variance: Tensor,
+    octave_gain: Tensor,
+    octave_explained: Tensor,
+    concentration: Tensor,
+) -> ComponentStatistics:
+    with torch.no_grad():  # nothing is learned through them
+        slopes, (spread, crossed, total) = scene.slopes, scene.coarse_moments()
         by_scene = ((slopes @ spread) * slopes).sum(1)
         with_detail = (slopes * crossed.T).sum(1)
-        fine_by_scene = ((slopes @ regressors.fine_spread) * slopes).sum(1)
+        fine_by_scene = ((slopes @ scene.fine_spread) * slopes).sum(1)
         left = (total - 2 * with_detail + by_scene).clamp_min(1e-30)
-        (predicted, agreeing, error), plain_error = left_out[:, : len(total)], left_out[2, len(total) :]
+        (predicted, agreeing, error), error_msi = left_out[:, : len(total)], left_out[2, len(total) :]
         rank = torch.arange(len(total), dtype=torch.float64)
-        energy = total.sum().clamp_min(1e-30)
-        return torch.stack(
-            [
-                1 - ratio(left, total),
-                (1 - ratio(error, left)).clamp(-2, 1),
-                ratio(agreeing, predicted).clamp(-1, 3),
-                logarithm(ratio(predicted, left)),
-                ratio(with_detail, by_scene).clamp(-1, 3),
-                logarithm(ratio(fine_by_scene, by_scene)),
-                logarithm(ratio((by_scene + predicted), error)),
-                logarithm(ratio(model.hsi_noise.diagonal(), total)).clamp(-6, 3) / 3,
-                logarithm(total / energy) / 4,
-                logarithm(ratio(total, pair.variance)) / 2,
-                pair.octave[:, 0],
-                pair.octave[:, 1],
-                rank / 12 - 1,
-                (rank == 0).double(),
-                (rank == 1).double(),
-                logarithm(ratio(plain_error, error)),
-                logarithm(ratio(plain_error.sum(), error.sum())).expand(len(total)),
-                pair.unevenness.expand(len(total)),
-            ],
-            dim=1,
+        return ComponentStatistics(
+            scene_explains=1 - _ratio(left, total),
+            local_explains=(1 - _ratio(error, left)).clamp(-2, 1),
+            local_gain=_ratio(agreeing, predicted).clamp(-1, 3),
+            local_strength=_log(_ratio(predicted, left)),
+            scene_gain=_ratio(with_detail, by_scene).clamp(-1, 3),
+            fine_over_coarse=_log(_ratio(fine_by_scene, by_scene)),
+            signal_to_error=_log(_ratio((by_scene + predicted), error)),
+            noise=_log(_ratio(model.hsi_noise.diagonal(), total)).clamp(-6, 3) / 3,
+            share_of_detail=_log(total / total.sum().clamp_min(1e-30)) / 4,
+            detail_over_variance=_log(_ratio(total, variance)) / 2,
+            octave_gain=octave_gain,
+            octave_explains=octave_explained,
+            rank=rank / 12 - 1,
+            is_first=(rank == 0).double(),
+            is_second=(rank == 1).double(),
+            features_help=_log(_ratio(error_msi, error)),
+            features_help_overall=_log(_ratio(error_msi.sum(), error.sum())),
+            concentration=concentration,
         )
 
 
-def _corner(matrix: Tensor, ridge: Tensor, count: int) -> Tensor:
-    """A (M, M) matrix and `count` times the ridge on the diagonal beyond it."""
-    size = len(matrix)
-    beyond = torch.cat([torch.zeros(size, dtype=torch.float64), ridge.expand(count)]).diag()
-    return pad(matrix, (0, count, 0, count)) + beyond
+@dataclass(frozen=True)
+class _SceneSlopes:
+    """Detail of the regressors on both grids, and the scene's slopes on them (step 2)."""
+
+    slopes_msi: Tensor  # (p, B), 0 for features
+    slopes: Tensor  # (p, B)
+    slopes_loose: Tensor  # (p, B)
+    coarse: Tensor  # (B, h, w)
+    fine: Tensor  # (B, H, W), each in a unit of its own
+    units: Tensor  # (B,), factors that bring fine ones to the units of coarse ones
+    moments: Tensor  # (B + p, B + p) of coarse regressors and detail
+    fine_spread: Tensor  # (B, B)
+    local_ridge: Tensor  # of a pixel's own slopes
+    embedding: Tensor  # (E, h, w), blurred to the hsi's resolution
+    log_weight: Tensor  # (1, h, w)
+
+    def coarse_moments(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Covariance (B, B) of regressors, (B, p) of these with the detail, and variances (p,) of the detail."""
+        count = len(self.coarse)
+        return self.moments[:count, :count], self.moments[:count, count:], self.moments[count:, count:].diagonal()
+
+
+def _fit_scene_slopes(
+    model: PairModel, details: Details, guide: Guide, network: PriorNetwork
+) -> SceneComputation[_SceneSlopes]:
+    embedding, features, log_weight = guide.parts(model.operator.apply(guide.seen))
+    interpolated = model.upsample(features)
+    coarse = torch.cat([details.msi_detail, features - model.operator.apply(interpolated)])
+    fine = torch.cat([details.fine_msi_detail, guide.features - interpolated])
+    moments, fine_spread = yield from in_one_pass(
+        scene_covariance(lambda: model.window.coarse(torch.cat([coarse, details.detail]))),
+        scene_covariance(lambda: model.window.fine(fine)[:, ::FINE_STEP, ::FINE_STEP]),
+    )
+    bands, count, regressors = len(details.msi_detail), len(features), len(coarse)
+    variances = moments.diagonal()[bands:regressors].clamp_min(0)
+    sizes = network.feature_size.exp().double() / (math.sqrt(count) * ((variances + 1e-12).sqrt() + 1e-3))
+    units = torch.cat([torch.ones(bands, dtype=torch.float64), sizes])
+    all_units = torch.cat([units, torch.ones(len(details.detail), dtype=torch.float64)])
+    moments = all_units[:, None] * moments * all_units
+    scene_ridge, local_ridge = network.feature_ridges.exp().double() * (FEATURE_RIDGE * details.few / count)
+    spread, crossed = moments[:regressors, :regressors], moments[:regressors, regressors:]
+    on_msi = torch.linalg.solve(diagonally_loaded(spread[:bands, :bands] + details.noise, 1e-6), crossed[:bands])
+    on_all = [
+        torch.linalg.solve(diagonally_loaded(spread + _block_ridge(details.noise, ridge, count), 1e-6), crossed)
+        for ridge in (scene_ridge, scene_ridge * LOOSE_RIDGE)
+    ]
+    return _SceneSlopes(
+        slopes_msi=pad(on_msi, (0, 0, 0, count)).T,
+        slopes=on_all[0].T,
+        slopes_loose=on_all[1].T,
+        coarse=coarse * units[:, None, None].to(coarse),
+        fine=fine,
+        units=units,
+        moments=moments,
+        fine_spread=units[:, None] * fine_spread * units,
+        local_ridge=_block_ridge(details.ridge, local_ridge, network.config.features).to(coarse),
+        embedding=embedding,
+        log_weight=log_weight,
+    )
+
+
+def _block_ridge(msi_ridge: Tensor, ridge: Tensor, count: int) -> Tensor:
+    """A block diagonal matrix: (M, M) for the msi bands, a multiple of the identity for `count` features."""
+    diagonal = torch.cat([torch.zeros(len(msi_ridge), dtype=torch.float64), ridge.expand(count)]).diag()
+    return pad(msi_ridge, (0, count, 0, count)) + diagonal
+
+
+@torch.no_grad()
+def _wiener_gain(model: PairModel, scene: _SceneSlopes, left_out: Tensor) -> tuple[Tensor, Tensor]:
+    """K (p, M), by which components follow the msi residual, and the residual's standard deviation (M,).
+
+    The prediction's error is taken to be distributed over components as all detail is, with the energy on unseen
+    pixels.
+    """
+    count, seen = len(scene.coarse), model.msi_from_components.double()
+    detail = scene.moments[count:, count:]
+    error = detail * _ratio(left_out[2, : len(detail)].sum(), detail.trace()).clamp(max=1.0)
+    spread = diagonally_loaded(seen @ error @ seen.T + model.msi_noise, 1e-9)
+    return torch.linalg.solve(spread, seen @ error).T, spread.diagonal().sqrt()
+
+
+def _without_unknown_offset(model: PairModel) -> SceneComputation[PairModel]:
+    level, spread = yield from scene_moments(model.window.fine(model.msi))
+    off = level.abs() > LARGEST_OFFSET * spread.diagonal().sqrt()
+    if not bool(off.any()):
+        return model
+    return replace(model, msi=model.msi - torch.where(off, level, 0.0)[:, None, None].to(model.msi))
+
+
+def _network_channels(details: Details, most: int) -> Tensor:
+    """What the network looks at (2 k, H, W): at most `most` principal components of the msi, and their detail."""
+    variances, axes = torch.linalg.eigh(details.msi_spread)
+    axes, deviations = axes.flip(1)[:, :most], variances.flip(0)[:most].clamp_min(0).sqrt()
+    # The sign of an eigenvector is arbitrary: brighter is positive.
+    axes = axes * torch.where(axes.sum(0) < 0, -1.0, 1.0)
+    # Halfway between one unit for all components and one for each.
+    units = (deviations[0] * deviations.maximum(1e-3 * deviations[0])).sqrt().clamp_min(1e-12)
+    return torch.cat([mix_bands((axes / units).T, details.fine_msi), mix_bands(0.3 * axes.T, details.fine_msi_detail)])
+
+
+def _scene_numbers(model: PairModel, details: Details) -> Tensor:
+    """(5,) about the scene, each about 0: scale, noise of the hsi and of the msi over their detail, pixels, bands."""
+    smallest, largest = SCALE_RANGE
+    scale = model.observation.scale
+    patch = LARGEST_PATCH / math.prod(min(largest, each) for each in scale)
+    bands = len(model.msi)
+    energy = float(details.moments[bands:, bands:].trace())
+    numbers = [
+        math.log2(min(largest, max(smallest, sum(scale) / 2))) / 3 - 0.7,
+        math.log10(math.sqrt(float(model.hsi_noise.trace()) / max(1e-30, energy)) + 1e-3),
+        math.log10(math.sqrt(float(model.msi_noise.trace())) * details.unit + 1e-3),
+        math.log10(min(LARGEST_SCENE, patch, details.pixels)) - 2.5,
+        min(MOST_MSI_BANDS, bands) / 8 - 0.5,
+    ]
+    return torch.tensor(numbers, dtype=torch.float32)
+
+
+def _familiarity(fine_msi: Tensor) -> Tensor:
+    return 1 / (1 + (fine_msi.square().sum(0) / UNFAMILIAR_DISTANCE) ** 2)
+
+
+def _concentration(model: PairModel, seen: Tensor) -> SceneComputation[Tensor]:
+    """log10(kurtosis + 1) of coarse msi detail: 0.3 where all places are alike, larger where few have most of it."""
+
+    def part() -> tuple[Tensor, int]:
+        detail = model.window.coarse(seen - model.operator.apply(model.upsample(seen)))
+        strength = detail.double().square().sum(0)
+        return torch.stack([strength.mean(), strength.square().mean()]), strength.numel()
+
+    mean, of_squares = yield from scene_mean(part)
+    return torch.log10(of_squares / mean.square().clamp_min(1e-30) + 1.0)
+
+
+def _octave_trend(coefficients: Tensor, msi: Tensor) -> SceneComputation[tuple[Tensor, Tensor]]:
+    """Test slopes fitted one octave coarser: the best factor for them (p,), and the share that they explain (p,)."""
+    bands = len(msi)
+
+    def part() -> tuple[Tensor, int]:
+        fine, coarse = _octave_details(torch.cat([msi, coefficients]))
+        return torch.stack([covariance(fine), covariance(coarse)]), msi[0].numel()
+
+    fine, coarse = yield from scene_mean(part)
+    slopes = torch.linalg.solve(diagonally_loaded(coarse[:bands, :bands], 1e-3), coarse[:bands, bands:]).T
+    predicted = ((slopes @ fine[:bands, :bands]) * slopes).sum(1)
+    agreeing = (slopes * fine[:bands, bands:].T).sum(1)
+    total = fine[bands:, bands:].diagonal()
+    explained = 1 - _ratio(total - 2 * agreeing + predicted, total)
+    return _ratio(agreeing, predicted).clamp(-1, 3), explained.clamp(-2, 1)
+
+
+def _octave_details(image: Tensor) -> tuple[Tensor, Tensor]:
+    """The detail that half the resolution loses of an image, and that a quarter of it loses of half of it."""
+    size = (image.shape[1], image.shape[2])
+    half = (max(2, round(size[0] / 2)), max(2, round(size[1] / 2)))
+    scale = (size[0] / half[0], size[1] / half[1])
+    operator = SpatialOperator.from_psf(size, half, scale, (sigma_from_fwhm(scale[0]), sigma_from_fwhm(scale[1])))
+    coarse = operator.apply(image)
+    interpolated = upsample_bicubic(coarse, size, Placement.from_scale(scale))
+    return image - interpolated, coarse - operator.apply(interpolated)
+
+
+@torch.no_grad()
+def _left_out_moments(regression: LocalRegression, window: Window, scene_pixels: int) -> tuple[Tensor, int]:
+    """(3, 2 p): second moments of the prediction of left-out coarse pixels, of it with the truth, and of its error."""
+    core = zip(window.coarse_core, window.coarse_size, strict=True)
+    (top, bottom), (left, right) = (part.indices(size)[:2] for part, size in core)
+    step = max(1, math.isqrt(scene_pixels // LEFT_OUT_PIXELS))
+    predicted = regression.predict_left_out(range(top, bottom, step), range(left, right, step)).double()
+    truth = regression.outputs[:, top:bottom:step, left:right:step].double()
+    means = torch.stack([predicted.square(), predicted * truth, (truth - predicted).square()]).mean((2, 3))
+    return means, truth[0].numel()
+
+
+def _ratio(one: Tensor, other: Tensor) -> Tensor:
+    return one / (other + 1e-20)
+
+
+def _log(ratio: Tensor) -> Tensor:
+    return ratio.clamp_min(SMALLEST_RATIO).log10()
 
 
 def smoothed(image: Tensor) -> Tensor:
-    """(p, H, W) under the filter (1, 2, 1) / 4 along both axes, the edge repeated. Additions are faster here than
-    convolutions.
-    """
+    """Filter (p, H, W) by (1, 2, 1) / 4 along both axes, the edge repeated. Additions are faster than a convolution."""
     rows = pad(image[None], (1, 1, 1, 1), mode="replicate")[0] / 16
     for axis in (1, 1, 2, 2):
         size = rows.shape[axis] - 1
         rows = rows.narrow(axis, 0, size) + rows.narrow(axis, 1, size)
     return rows
+
+
+def expected_error(window: Window) -> SceneComputation[Tensor]:
+    """Expected error of `universal`: a standard deviation for every pixel and band of the core, in the hsi's unit.
+
+    What the prediction leaves of the hsi shows how large its error is on average (`prior_from_error`) and where it is
+    larger; that it is also larger where more detail was added was found on training scenes. docs/model_card.md shows
+    how well it holds on others.
+    """
+    if (yield from scene_count(window.coarse_pixels)) < FEWEST_PIXELS:
+        return (yield from interpolation_error(window))
+    model, mean, prior = yield from guided_prior(window, shipped_network())
+    detail = mean - model.upsample(model.operator.apply(mean))
+    in_core = model.window.fine
+    activity = in_core(smoothed(detail.square().sum(0, keepdim=True))[0])
+    unexplained = in_core(_unexplained_energy(model, mean))
+    (mean_unexplained, mean_activity), detail_spread = yield from in_one_pass(
+        in_one_pass(_scene_average(unexplained), _scene_average(activity)), scene_covariance(lambda: in_core(detail))
+    )
+    factor = FACTOR * math.sqrt(math.prod(model.observation.scale)) ** SCALE_POWER
+    by_prior = factor * _band_variances(prior, model)
+    by_detail = factor * DETAIL * _band_variances(detail_spread, model)
+    by_noise = factor * NOISE * model.noise_gain * _band_variances(model.hsi_noise, model)
+    where = UNIFORM + UNEXPLAINED * unexplained / mean_unexplained
+    # In place: images of all bands take most of the memory.
+    variance: Tensor = (by_prior * where).add_(by_detail * (activity / mean_activity)).add_(by_noise)
+    return variance.clamp_min_(0).sqrt_()
+
+
+def interpolation_error(window: Window) -> SceneComputation[Tensor]:
+    """Expected error of interpolation alone, for want of an msi or of pixels: the spread of the detail that it loses."""
+    model = yield from model_pair(window)
+    detail = model.coefficients - model.operator.apply(model.upsample(model.coefficients))
+    spread = yield from scene_covariance(lambda: model.window.coarse(detail))
+    deviations = _band_variances(spread, model).clamp_min(0).sqrt()
+    return deviations.expand(-1, *model.window.fine(model.msi).shape[1:]).clone()
+
+
+def _unexplained_energy(model: PairModel, mean: Tensor) -> Tensor:
+    """(H, W): the energy that a prediction leaves of the hsi, around every pixel."""
+    left = (model.coefficients - model.operator.apply(mean)).square().sum(0, keepdim=True)
+    around = avg_pool2d(pad(left[None], (1, 1, 1, 1), mode="replicate"), 3, stride=1)[0]
+    return model.upsample(around)[0].clamp_min(0)
+
+
+def _band_variances(spread: Tensor, model: PairModel) -> Tensor:
+    """(C, 1, 1), where the components have this covariance."""
+    variances = ((model.basis @ spread) * model.basis).sum(1)
+    return variances[:, None, None].to(model.msi)
+
+
+def _scene_average(image: Tensor) -> SceneComputation[Tensor]:
+    mean = yield from scene_mean(lambda: (image.double().mean(), image.numel()))
+    return mean.clamp_min(1e-30).to(image)

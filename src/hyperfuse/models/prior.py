@@ -1,11 +1,10 @@
-"""The learned part of the method `universal`: which neighbours to learn from, what else to regress on, how far to trust
-the result.
+"""The learned part of the method `universal`: guidance for a regression that is solved for every pixel of the pair.
 
-The method itself is a regression that is solved anew for every pixel (`methods/universal.py`). The network never sees a
-spectrum and never answers with one: it sees the msi in its own principal components and numbers about the scene, and
-answers with guidance for that regression. So it has no weight that belongs to a band, a sensor or a scale.
+The network decides which neighbours to learn from, what else to regress on, and how far to trust the predictions; the
+regression itself is `methods/universal.py`. It never sees or returns a spectrum: its inputs are the msi in its own
+principal components and numbers about the scene, so no weight belongs to a band, a sensor or a scale.
 
-E embedding, G features, Z components of the msi, p components of the hsi, H W fine.
+Shapes: E embedding, G features, Z msi components, p hsi components, H W fine.
 """
 
 from __future__ import annotations
@@ -44,20 +43,20 @@ NO_SMOOTHING = [0.0] * (SMOOTHINGS - 1) * PREDICTIONS
 UNTRAINED = [float(each in (Prediction.SCENE, Prediction.LOCAL)) for each in Prediction]
 LIKE_LOCAL_FUSE = [float(each in (Prediction.SCENE_MSI, Prediction.LOCAL_MSI)) for each in Prediction]
 STATISTICS_WIDTH = 64
-# Features begin faint: the untrained network is nearly the closed form without it.
+# Features begin faint: the untrained network is nearly local FUSE.
 FIRST_FEATURE_SIZE = 0.05
-# Logarithms that no image answers with; a pixel far beyond all that was trained on must not overflow.
-FARTHEST_LOGARITHM = 20.0
-LEAST_SPREAD = 1e-3
-FARTHEST_STATISTIC = 3.0  # beyond so many deviations nothing was learned
+# Far outside the range of any image: a pixel unlike all training data must not overflow.
+LARGEST_LOGARITHM = 20.0
+SMALLEST_SPREAD = 1e-3
+LARGEST_STATISTIC = 3.0  # in standard deviations; nothing was learned outside of that
 
 
 class PriorConfig(ModelConfig):
-    """width, blocks  of the residual network on the msi
-    embedding      numbers by whose likeness a neighbour counts, beside the msi itself
-    features       further regressors, beside the msi's bands
-    scene_features regressors of the scene's slopes alone
-    msi_components the network sees at most so many principal components of the msi
+    """width, blocks   of the residual network on the msi
+    embedding       size of the embedding in which neighbours are compared, beside the msi itself
+    features        regressors beside the msi's bands
+    scene_features  regressors of the scene's slopes only
+    msi_components  most principal components of the msi that the network takes
     """
 
     kind: Literal["prior"] = "prior"
@@ -68,20 +67,19 @@ class PriorConfig(ModelConfig):
     scene_features: Annotated[int, Field(ge=0, le=64)] = 0
     msi_components: Annotated[int, Field(ge=1, le=64)] = 8
 
-    base: ClassVar[str] = "local_fuse"  # the closed form that it guides
-    value_range: ClassVar[tuple[float, float]] = (0.0, 1.0)  # of training; the method finds its own units
+    base: ClassVar[str] = "local_fuse"  # the method that it guides
+    value_range: ClassVar[tuple[float, float]] = (0.0, 1.0)  # in training; the method finds its own units
 
 
 class Guide(NamedTuple):
-    """What the network says of every fine pixel. Logarithms begin at 0, which changes nothing.
+    """What the network predicts for every fine pixel. Logarithms are 0 before training, which changes nothing.
 
-    seen        (E + G + 1, H, W) what is also wanted as the hsi's sensor sees it:
-                - embedding: pixels alike in it are good neighbours
-                - features: further images to regress on; the first ones also pixel by pixel, the others for the whole
-                scene
-                - weight: logarithm of how much a pixel counts as a neighbour
-    nearness    (H, W) logarithm of how fast neighbours lose weight with distance
-    ridge       (H, W) logarithm of how strongly slopes are held to the scene's
+    seen      (E + G + 1, H, W) maps that are also needed at the hsi's resolution:
+              embedding: pixels alike in it are good neighbours;
+              features: images to regress on, the first also in local slopes, the others only in the scene's;
+              weight: logarithm of a pixel's weight as a neighbour
+    nearness  (H, W) logarithm of how fast the weight of neighbours falls with distance
+    ridge     (H, W) logarithm of how strongly local slopes are drawn to the scene's
     """
 
     seen: Tensor
@@ -111,6 +109,18 @@ class Gains(NamedTuple):
 
 
 class PriorNetwork(PretrainedNetwork):
+    """The network of the method `universal`, for any pair of sensors and any scale.
+
+    The gains on unfamiliar pixels (`trust_of_unfamiliar`) are fitted at the end of a training and frozen before.
+
+    Examples
+    --------
+    >>> network = PriorNetwork.from_pretrained("universal")
+    >>> guide = network.guide(torch.zeros(2 * 3, 16, 16), torch.zeros(SCENE_NUMBERS))
+    >>> tuple(guide.embedding.shape), tuple(guide.features.shape)
+    ((8, 16, 16), (16, 16, 16))
+    """
+
     config: PriorConfig
     config_class = PriorConfig
     usual: Tensor
@@ -128,13 +138,13 @@ class PriorNetwork(PretrainedNetwork):
         self.likeness = nn.Parameter(torch.zeros(1))
         self.feature_ridges = nn.Parameter(torch.zeros(2))
         self.feature_size = nn.Parameter(torch.full((features,), math.log(FIRST_FEATURE_SIZE)))
-        self.trust = _from_statistics(SMOOTHINGS * PREDICTIONS)
-        self.trust_of_unfamiliar = _from_statistics(PREDICTIONS)
-        # What statistics usually are, and how much they vary.
+        self.trust = _statistics_mlp(SMOOTHINGS * PREDICTIONS)
+        self.trust_of_unfamiliar = _statistics_mlp(PREDICTIONS)
+        # Mean and standard deviation of the statistics.
         self.register_buffer("usual", torch.zeros(COMPONENT_STATISTICS + SCENE_NUMBERS))
         self.register_buffer("spread", torch.ones(COMPONENT_STATISTICS + SCENE_NUMBERS))
-        self._begin_as_the_closed_form(guided)
-        self.let_learn()
+        self._initialise(guided)
+        self.unfreeze()
 
     @property
     def halo(self) -> int:
@@ -142,27 +152,26 @@ class PriorNetwork(PretrainedNetwork):
         return 1 + 2 * self.config.blocks
 
     def guide(self, msi: Tensor, numbers: Tensor) -> Guide:
-        """msi (2 z, H, W), z at most Z: components and their detail; numbers (5,) of the scene."""
+        """Guide the regression: msi (2 z, H, W), z <= Z components and then their detail; numbers (5,) of the scene."""
         if self.training:
             msi = msi * self._random_signs(msi)
-        # Components that the msi has not would be 0; leaving them out is the same, and faster.
-        given, most = len(msi) // 2, self.config.msi_components
-        filters = torch.cat([self.embed.weight[:, :given], self.embed.weight[:, most : most + given]], dim=1)
+        # An msi of fewer components uses the first slots of both halves of the kernel.
+        count, most = len(msi) // 2, self.config.msi_components
+        filters = torch.cat([self.embed.weight[:, :count], self.embed.weight[:, most : most + count]], dim=1)
         features = F.conv2d(
             msi[None].contiguous(memory_format=torch.channels_last), filters, self.embed.bias, padding=1
         )
         features = features + self.embed_numbers(numbers)[None, :, None, None]
         for block in self.blocks:
             features = block(features)
-        answers = self.head(F.gelu(features))[0]
         sizes = (self.config.embedding, len(self.feature_size), 1)
-        seen, logarithms = torch.split(answers, [sum(sizes), 2])
-        return Guide(seen, sizes, *logarithms.clamp(-FARTHEST_LOGARITHM, FARTHEST_LOGARITHM))
+        seen, logarithms = torch.split(self.head(F.gelu(features))[0], [sum(sizes), 2])
+        return Guide(seen, sizes, *logarithms.clamp(-LARGEST_LOGARITHM, LARGEST_LOGARITHM))
 
     def _random_signs(self, msi: Tensor) -> Tensor:
-        """The sign of a component is arbitrary, but for the first, which is brightness: the network has to bear any.
+        """Augmentation: the sign of a component is arbitrary, except for the first, which is brightness.
 
-        They are drawn from the image itself, so that a training that is continued draws them again.
+        Seeded by the image itself, so that a resumed training draws the same signs.
         """
         generator = torch.Generator().manual_seed(int(msi.double().abs().sum() * 1000) % 2**31)
         signs = 1.0 - 2.0 * torch.randint(2, (self.config.msi_components,), generator=generator)[: len(msi) // 2]
@@ -170,62 +179,64 @@ class PriorNetwork(PretrainedNetwork):
         return signs.repeat(2)[:, None, None].to(msi)
 
     def gains(self, statistics: Tensor, numbers: Tensor) -> Gains:
-        """From statistics (..., p, 18) and numbers (..., 5) of the scene."""
+        """Predict the gains from statistics (..., p, 18) and numbers (..., 5) of the scene."""
         of_scene = numbers[..., None, :].expand(*statistics.shape[:-1], -1)
-        given = (torch.cat([statistics, of_scene], dim=-1) - self.usual) / self.spread
-        given = given.clamp(-FARTHEST_STATISTIC, FARTHEST_STATISTIC)
+        inputs = (torch.cat([statistics, of_scene], dim=-1) - self.usual) / self.spread
+        inputs = inputs.clamp(-LARGEST_STATISTIC, LARGEST_STATISTIC)
         return Gains(
-            familiar=self.trust(given) + given.new_tensor([*UNTRAINED, *NO_SMOOTHING]),
-            unfamiliar=self.trust_of_unfamiliar(given) + given.new_tensor(LIKE_LOCAL_FUSE),
+            familiar=self.trust(inputs) + inputs.new_tensor([*UNTRAINED, *NO_SMOOTHING]),
+            unfamiliar=self.trust_of_unfamiliar(inputs) + inputs.new_tensor(LIKE_LOCAL_FUSE),
         )
 
     @torch.no_grad()
-    def begin_gains_anew(self, statistics: Tensor, numbers: Tensor) -> None:
-        """As before any training, but knowing what is usual among these (N, 18) and (N, 5)."""
-        given = torch.cat([statistics, numbers], dim=1)
-        self.usual.copy_(given.mean(0))
-        self.spread.copy_(given.std(0, correction=min(1, len(given) - 1)) + LEAST_SPREAD)
+    def reset_gains(self, statistics: Tensor, numbers: Tensor) -> None:
+        """Initialise the gains again, and normalise inputs by these statistics (N, 18) and numbers (N, 5)."""
+        inputs = torch.cat([statistics, numbers], dim=1)
+        self.usual.copy_(inputs.mean(0))
+        self.spread.copy_(inputs.std(0, correction=min(1, len(inputs) - 1)) + SMALLEST_SPREAD)
         for layer in (*self.trust, *self.trust_of_unfamiliar):
             if isinstance(layer, nn.Linear):
                 layer.reset_parameters()
-        self.begin_with_plain_gains()
+        self.zero_gains()
 
-    def let_learn(self) -> None:
-        """All but what is fitted at the end of a training."""
+    def unfreeze(self) -> None:
+        """Turn on gradients, except for the gains that are fitted at the end of a training."""
         self.requires_grad_(True)
         self.trust_of_unfamiliar.requires_grad_(False)
 
     @classmethod
     def from_pretrained(cls, source: str | Path) -> Self:
-        """Load the network without gradients; `let_learn` turns them on."""
+        """Load the network for inference, without gradients; `unfreeze` turns them on."""
         return super().from_pretrained(source).requires_grad_(False)
 
     @torch.no_grad()
-    def _begin_as_the_closed_form(self, guided: int) -> None:
+    def _initialise(self, guided: int) -> None:
+        """Start as local FUSE, apart from small features."""
         self.head.weight[: self.config.embedding].mul_(0.3)
         self.head.weight[guided:].zero_()
         assert self.head.bias is not None
         self.head.bias.zero_()
-        self.begin_with_plain_gains()
+        self.zero_gains()
 
     @torch.no_grad()
-    def begin_with_plain_gains(self) -> None:
+    def zero_gains(self) -> None:
+        """Set the gains to those before any training, whatever the statistics."""
         for parameter in (*self.trust[-1].parameters(), *self.trust_of_unfamiliar[-1].parameters()):
             parameter.zero_()
 
 
-def _from_statistics(answers: int) -> nn.Sequential:
+def _statistics_mlp(outputs: int) -> nn.Sequential:
     return nn.Sequential(
         nn.Linear(COMPONENT_STATISTICS + SCENE_NUMBERS, STATISTICS_WIDTH),
         nn.GELU(),
         nn.Linear(STATISTICS_WIDTH, STATISTICS_WIDTH),
         nn.GELU(),
-        nn.Linear(STATISTICS_WIDTH, answers),
+        nn.Linear(STATISTICS_WIDTH, outputs),
     )
 
 
 class _Block(nn.Module):
-    """Two convolutions beside the identity, which they begin as."""
+    """Residual block, the identity before training."""
 
     def __init__(self, width: int) -> None:
         super().__init__()

@@ -26,18 +26,18 @@ from hyperfuse.methods.scene_stats import SceneComputation, run_on_scene
 from hyperfuse.methods.universal import MOST_COMPONENTS, guided_predictions
 from hyperfuse.methods.window import Window
 from hyperfuse.models.prior import (
-    BEYOND,
     COMPONENT_STATISTICS,
     LIKE_LOCAL_FUSE,
     NO_SMOOTHING,
     PREDICTIONS,
     SMOOTHINGS,
+    Prediction,
     PriorNetwork,
 )
 from hyperfuse.physics.observation import Observation
 from hyperfuse.progress import progress
 from hyperfuse.training.experiment import Experiment, GainFitting
-from hyperfuse.training.objective import believed_observations
+from hyperfuse.training.objective import assumed_observations
 
 GAINS = SMOOTHINGS * PREDICTIONS + PREDICTIONS  # of familiar pixels, and of unfamiliar ones
 AS_LOCAL_FUSE = [*LIKE_LOCAL_FUSE, *NO_SMOOTHING, *LIKE_LOCAL_FUSE]
@@ -67,7 +67,7 @@ def fit_gains(
     """In place, on draws from `first_draw` on; whether it came to an end."""
     settings = experiment.gains
     assert settings is not None
-    network.begin_with_plain_gains()  # so that what is fitted does not depend on what was there
+    network.zero_gains()  # so that what is fitted does not depend on what was there
     lessons: list[Lesson] = []
     with progress("Pairs for the gains", total=settings.draws) as advance:
         for draw in range(first_draw, first_draw + settings.draws):
@@ -89,7 +89,7 @@ def fit_gains(
 def _lessons(network: PriorNetwork, experiment: Experiment, buckets: Sequence[Bucket], draw: int) -> list[Lesson]:
     """One, or none of a pair that is fused without the network."""
     batch = draw_batch(buckets, experiment.simulation, seed=experiment.seed, draw=draw, batch_size=1)
-    (observation,) = believed_observations(batch.srf, batch.scale, batch.believed)
+    (observation,) = assumed_observations(batch.srf, batch.scale, batch.assumed)
     if batch.hsi[0, 0].numel() < FEWEST_PIXELS:
         return []
     with torch.no_grad():
@@ -104,7 +104,7 @@ def lesson_of(
     if not pair.msi_varies:
         return None
     model, details, predictions = yield from guided_predictions(pair.window, network, simulated=True)
-    mean = details.interpolated + predictions.trusted(network.gains(predictions.statistics, details.numbers))
+    mean = details.interpolated + predictions.weighted(network.gains(predictions.statistics, predictions.numbers))
     error = yield from prior_from_error(mean, model)
     damping = (model.hsi_noise.diagonal() / error.diagonal()).clamp_min(LEAST_DAMPING)
 
@@ -113,8 +113,8 @@ def lesson_of(
         return corrected.flatten(1)
 
     truth = model.components_of(reference / pair.hsi_unit) - details.interpolated
-    vectors = torch.stack([beyond_hsi(image) for image in (*predictions.each(), truth)], dim=1)
-    return Lesson(predictions.statistics, details.numbers, (vectors @ vectors.mT).double() / vectors.shape[-1])
+    vectors = torch.stack([beyond_hsi(image) for image in (*predictions.as_images(), truth)], dim=1)
+    return Lesson(predictions.statistics, predictions.numbers, (vectors @ vectors.mT).double() / vectors.shape[-1])
 
 
 def fit_to_lessons(network: PriorNetwork, lessons: Sequence[Lesson], settings: GainFitting) -> None:
@@ -128,7 +128,7 @@ def fit_to_lessons(network: PriorNetwork, lessons: Sequence[Lesson], settings: G
         products[place, : len(lesson.products)] = lesson.products
     numbers = torch.stack([lesson.numbers for lesson in lessons])
     of_local_fuse = decibels_of(torch.tensor(AS_LOCAL_FUSE).expand(*statistics.shape[:2], -1), products)
-    network.begin_gains_anew(
+    network.reset_gains(
         torch.cat([lesson.statistics for lesson in lessons]),
         torch.cat([lesson.numbers.expand(len(lesson.statistics), -1) for lesson in lessons]),
     )
@@ -151,7 +151,7 @@ def fit_to_lessons(network: PriorNetwork, lessons: Sequence[Lesson], settings: G
     with torch.no_grad():
         for parameter in network.trust_of_unfamiliar[-1].parameters():
             parameter.mul_(KEPT_OF_UNFAMILIAR)
-            parameter[BEYOND] = 0.0  # an odd pixel of the msi is unfamiliar, too
+            parameter[Prediction.MSI_RESIDUAL] = 0.0  # an outlier of the msi is unfamiliar, too
 
 
 def decibels_of(gains: Tensor, products: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The closed forms against slow oracles written straight from their definitions."""
+"""Methods and their parts against slow oracles written straight from their definitions."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from hyperfuse.methods.catalogue import DEFAULT
 from hyperfuse.methods.cnmf import pure_pixels
 from hyperfuse.methods.hysure import _cosine_basis, _differences, _divergence, _smoothed
 from hyperfuse.methods.injection import glp
-from hyperfuse.methods.local_fuse import LIKENESS, REACH, RIDGE_OF_NEIGHBOURHOOD, WIDTH, _Neighbourhoods, solve_small
+from hyperfuse.methods.local_regression import RADIUS, RIDGE_OF_NEIGHBOURHOOD, WIDTH, LocalRegression, solve_small
 from hyperfuse.methods.pair_model import condition_on_hsi, condition_on_msi, model_pair, principal_axes
 from hyperfuse.methods.run import at_reduced_resolution, choose_method, scores_at_reduced_resolution
 from hyperfuse.methods.scene_stats import run_on_scene
 from hyperfuse.methods.window import Window, fill_missing
 from hyperfuse.physics.observation import known_observation
 from hyperfuse.physics.operators import SpatialOperator
-from hyperfuse.physics.resample import upsample_bicubic
+from hyperfuse.physics.resample import Placement, upsample_bicubic
 
 
 def test_the_two_steps_are_the_exact_posterior_mean():
@@ -96,30 +96,30 @@ def test_glp_is_interpolation_plus_regressed_detail_as_far_as_the_hsi_bears_it_o
     torch.testing.assert_close(fused, expected, atol=1e-3, rtol=0)
 
 
-def slow_local_prediction(learned, fine_detail, fine_msi):
+def slow_local_prediction(regression, fine_keys, fine_inputs, scale):
     """Pixel by pixel: weights, weighted normal equations, prediction."""
-    bands, height, width = fine_msi.shape
-    coarse = learned.detail.shape[1:]
-    predicted = torch.zeros(len(learned.detail), height, width, dtype=fine_msi.dtype)
+    bands, height, width = fine_inputs.shape
+    coarse = regression.outputs.shape[1:]
+    predicted = torch.zeros(len(regression.outputs), height, width, dtype=fine_inputs.dtype)
     for i in range(height):
         for j in range(width):
-            position = [(index + 0.5) / scale - 0.5 for index, scale in zip((i, j), learned.scale, strict=True)]
+            position = [(index + 0.5) / scale - 0.5 for index, scale in zip((i, j), scale, strict=True)]
             cell = [min(max(round(place), 0), size - 1) for place, size in zip(position, coarse, strict=True)]
             weights, inputs, outputs = [], [], []
-            for k in range(max(0, cell[0] - REACH), min(coarse[0], cell[0] + REACH + 1)):
-                for m in range(max(0, cell[1] - REACH), min(coarse[1], cell[1] + REACH + 1)):
+            for k in range(max(0, cell[0] - RADIUS), min(coarse[0], cell[0] + RADIUS + 1)):
+                for m in range(max(0, cell[1] - RADIUS), min(coarse[1], cell[1] + RADIUS + 1)):
                     squared = (k - position[0]) ** 2 + (m - position[1]) ** 2
-                    likeness = 1 + float((learned.msi[:, k, m] - fine_msi[:, i, j]).square().sum()) / LIKENESS**2
-                    weights.append(math.exp(-0.5 * squared / WIDTH**2) / likeness)
-                    inputs.append(learned.msi_detail[:, k, m])
-                    outputs.append(learned.detail[:, k, m])
-            weight = torch.tensor(weights, dtype=fine_msi.dtype)
+                    unlikeness = 1 + float((regression.keys[:, k, m] - fine_keys[:, i, j]).square().sum())
+                    weights.append(math.exp(-0.5 * squared / WIDTH**2) / unlikeness)
+                    inputs.append(regression.inputs[:, k, m])
+                    outputs.append(regression.outputs[:, k, m])
+            weight = torch.tensor(weights, dtype=fine_inputs.dtype)
             weight = weight / weight.sum()
             x, y = torch.stack(inputs), torch.stack(outputs)
             spread = x.T @ (weight[:, None] * x)
-            spread = spread + learned.ridge + RIDGE_OF_NEIGHBOURHOOD * spread.trace() / bands * torch.eye(bands)
+            spread = spread + regression.ridge + RIDGE_OF_NEIGHBOURHOOD * spread.trace() / bands * torch.eye(bands)
             slopes = torch.linalg.solve(spread, x.T @ (weight[:, None] * y))
-            predicted[:, i, j] = fine_detail[:, i, j] @ slopes
+            predicted[:, i, j] = fine_inputs[:, i, j] @ slopes
     return predicted
 
 
@@ -131,12 +131,15 @@ def test_local_regression_by_loops(fine, scale):
     def image(bands, size):
         return torch.randn(bands, *size, generator=generator, dtype=torch.float64)
 
-    learned = _Neighbourhoods(
-        image(2, coarse), image(3, coarse), image(3, coarse), 0.01 * torch.eye(3).double(), scale, (0.0, 0.0)
+    nothing = torch.zeros(2, *fine, dtype=torch.float64)
+    outputs, inputs, keys = image(2, coarse), image(3, coarse), image(3, coarse)
+    regression = LocalRegression(
+        keys, torch.zeros_like(keys[:1]), inputs, outputs, 0.01 * torch.eye(3).double(), inputs_of=(3,)
     )
-    fine_detail, fine_msi = image(3, fine), image(3, fine)
-    expected = slow_local_prediction(learned, fine_detail, fine_msi)
-    torch.testing.assert_close(learned.predict(fine_detail, fine_msi), expected, atol=1e-9, rtol=1e-7)
+    fine_inputs, fine_keys = image(3, fine), image(3, fine)
+    expected = slow_local_prediction(regression, fine_keys, fine_inputs, scale)
+    found = regression.predict(torch.cat([fine_keys, nothing, fine_inputs]), Placement.from_scale(scale))
+    torch.testing.assert_close(found, expected, atol=1e-9, rtol=1e-7)
 
 
 def test_small_systems():
@@ -190,7 +193,7 @@ def test_pure_pixels_finds_the_corners():
     assert torch.equal(found.sum(1), torch.ones(3))
 
 
-def test_once_more_is_the_pair_one_scale_coarser():
+def test_reduced_resolution_is_the_pair_one_scale_coarser():
     pair = tiny_pair(6, 3, (24, 20), 4)
     task = at_reduced_resolution(pair.hsi, pair.msi, pair.observation)
     assert task is not None

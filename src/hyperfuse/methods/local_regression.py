@@ -1,0 +1,296 @@
+"""Regression of hsi detail on msi detail over neighbourhoods: the prior of local FUSE and of `universal`.
+
+Shapes: p components, M msi bands, B regressors, Q keys, G groups of outputs, h w coarse, H W fine, K neighbours of a
+coarse pixel (a square), s fine pixels of a coarse cell.
+
+Detail is what a grid's own interpolation loses. On the coarse grid it is known for the hsi and for the msi (blurred to
+the hsi's resolution), so the regression of one on the other can be fitted there, neighbourhood by neighbourhood; on
+the fine grid it is known for the msi only, and the regression is applied to it. A neighbour k of a fine pixel weighs
+
+    w_k = exp(-distance_k^2 / 2 WIDTH^2) / (1 + |key_k - key|^2),
+
+so neighbourhoods follow the image. The weighted ridge regression is written through its equivalent kernel: one B x B
+system is solved per pixel for v, and the prediction is the sum over neighbours of w_k (v' inputs_k) outputs_k.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from hyperfuse.methods.pair_model import PairModel, diagonally_loaded, scene_covariance_and_count
+from hyperfuse.methods.scene_stats import SceneComputation, in_one_pass, scene_moments
+from hyperfuse.physics.resample import AxisPlacement, Placement, fine_positions
+
+RADIUS = 3  # neighbours to each side, in coarse pixels
+WIDTH = 1.5  # standard deviation of the spatial weight, in coarse pixels
+MSI_DISTANCE = 0.3  # msi distance at which a neighbour counts half, in standard deviations of the msi
+RIDGE_OF_SCENE = 0.03  # shrinkage of local slopes towards the scene's, in units of the covariance of msi detail
+FEW_PIXELS = 100  # in a scene of so few coarse pixels that shrinkage is doubled; it grows quadratically below
+RIDGE_OF_NEIGHBOURHOOD = 1e-3  # shrinkage in units of the neighbourhood's own variance
+FINE_DETAIL_GAIN = 5.0  # variance of fine detail over that of coarse detail, about: noise matters that much less
+OUTSIDE = -1e4  # log weight of a neighbour outside the image: numerically 0, but differentiable
+NUMBERS_AT_ONCE = 4_000_000  # floats held by one chunk of rows, about
+
+
+@dataclass(frozen=True)
+class Details:
+    """Both images and their detail on both grids, the msi in units of about 1."""
+
+    interpolated: Tensor  # (p, H, W)
+    detail: Tensor  # (p, h, w)
+    msi: Tensor  # (M, h, w), blurred to the hsi's resolution
+    fine_msi: Tensor  # (M, H, W)
+    msi_detail: Tensor  # (M, h, w)
+    fine_msi_detail: Tensor  # (M, H, W)
+    moments: Tensor  # (M + p, M + p) of msi_detail and detail
+    msi_spread: Tensor  # (M, M) covariance of msi
+    noise: Tensor  # (M, M) covariance of the noise in msi_detail, as far as it matters on the fine grid
+    ridge: Tensor  # (M, M) of a pixel's own slopes
+    unit: float  # what made msi_detail of the msi's own values
+    pixels: int  # coarse pixels of the scene
+    few: float  # factor of ridges in scenes of few pixels
+
+
+def find_details(model: PairModel, coefficients: Tensor, seen: Tensor) -> SceneComputation[Details]:
+    """Find the detail of denoised components (p, h, w) and of the msi `seen` (M, h, w) at the hsi's resolution."""
+    interpolated, interpolated_msi = model.upsample(coefficients), model.upsample(seen)
+    detail = coefficients - model.operator.apply(interpolated)
+    msi_detail = seen - model.operator.apply(interpolated_msi)
+    window, bands = model.window, len(seen)
+    (moments, pixels), (_, spread) = yield from in_one_pass(
+        scene_covariance_and_count(lambda: window.coarse(torch.cat([msi_detail, detail]))),
+        scene_moments(window.coarse(seen)),
+    )
+    unit, msi_unit = (1 / math.sqrt(max(1e-30, float(of.trace()))) for of in (moments[:bands, :bands], spread))
+    noise = unit**2 * model.msi_noise / FINE_DETAIL_GAIN
+    few = 1 + (FEW_PIXELS / pixels) ** 2
+    ridge = diagonally_loaded(RIDGE_OF_SCENE * few * unit**2 * moments[:bands, :bands] + noise, 1e-6)
+    units = torch.cat([torch.full((bands,), unit), torch.ones(len(detail))]).double()
+    return Details(
+        interpolated=interpolated,
+        detail=detail,
+        msi=seen * msi_unit,
+        fine_msi=model.msi * msi_unit,
+        msi_detail=msi_detail * unit,
+        fine_msi_detail=(model.msi - interpolated_msi) * unit,
+        moments=units[:, None] * moments * units,
+        msi_spread=spread * msi_unit**2,
+        noise=noise,
+        ridge=ridge + 1e-8 * torch.eye(bands),
+        unit=unit,
+        pixels=pixels,
+        few=few,
+    )
+
+
+@dataclass(frozen=True)
+class LocalRegression:
+    """What is known on the coarse grid. Everything can be differentiated.
+
+    The outputs come in G groups of equal size; group g is regressed on the first `inputs_of[g]` inputs.
+    """
+
+    keys: Tensor  # (Q, h, w)
+    log_weight: Tensor  # (1, h, w), of a pixel as a neighbour
+    inputs: Tensor  # (B, h, w)
+    outputs: Tensor  # (G p, h, w)
+    ridge: Tensor  # (B, B)
+    inputs_of: tuple[int, ...]
+
+    def predict(self, pixels: Tensor, placement: Placement) -> Tensor:
+        """Predict on the fine grid: (Q + 2 + B, H, W) -> (G p, H, W).
+
+        The fine pixels hold keys, the log of how fast neighbours lose weight with distance, the log of a factor of
+        the ridge, and inputs.
+        """
+        height, width = self.keys.shape[1:]
+        rows = CellAxis.of(height, pixels.shape[1], placement.rows, pixels)
+        columns = CellAxis.of(width, pixels.shape[2], placement.columns, pixels)
+        fine = _in_cells(pixels, columns, 2)
+        coarse = self._coarse()
+        column_places = columns.owned(slice(0, width))
+        parts = []
+        for part in self._chunks(height, width * rows.most * columns.most):
+            # (a, s_y, i), (b, s_x, j) -> (a, b, s, K)
+            spatial = rows.log_weights[part][:, None, :, None, :, None] + columns.log_weights[None, :, None, :, None, :]
+            members = _in_cells(fine, rows, 1, part).reshape(len(fine), -1, rows.most, width, columns.most)
+            members = members.permute(1, 3, 2, 4, 0).flatten(2, 3)
+            neighbours = _squares(coarse, range(height)[part], range(width))
+            cells = self._regress(neighbours, members, spatial.flatten(4).flatten(2, 3))
+            # (G p, a, s_y, b, s_x)
+            grid = cells.view(*cells.shape[:2], rows.most, columns.most, -1).permute(4, 0, 2, 1, 3)
+            parts.append(grid.flatten(1, 2).index_select(1, rows.owned(part)).flatten(2).index_select(2, column_places))
+        return torch.cat(parts, dim=1)
+
+    def predict_left_out(self, rows: range, columns: range) -> Tensor:
+        """Predict these coarse pixels, each from its neighbours alone: (G p, rows, columns)."""
+        height, width = self.keys.shape[1:]
+        offsets = torch.arange(-RADIUS, RADIUS + 1)
+        near = -0.5 * (offsets / WIDTH) ** 2
+        near = (near[:, None] + near).flatten()
+        near[len(near) // 2] = OUTSIDE
+        inside = [
+            (neighbours >= 0) & (neighbours < length)
+            for neighbours, length in (
+                (torch.tensor(rows)[:, None] + offsets, height),
+                (torch.tensor(columns)[:, None] + offsets, width),
+            )
+        ]
+        spatial = torch.where((inside[0][:, None, :, None] & inside[1][None, :, None, :]).flatten(2), near, OUTSIDE)
+        pixels = torch.cat([self.keys, torch.zeros(2, height, width), self.inputs])
+        pixels = pixels[:, rows.start : rows.stop : rows.step, columns.start : columns.stop : columns.step]
+        pixels = pixels.permute(1, 2, 0)[:, :, None]
+        coarse = self._coarse()
+        parts = []
+        for part in self._chunks(len(rows), len(columns)):
+            neighbours = _squares(coarse, rows[part], columns)
+            parts.append(self._regress(neighbours, pixels[part], spatial[part, :, None])[:, :, 0])
+        return torch.cat(parts).permute(2, 0, 1)
+
+    @cached_property
+    def _lower(self) -> tuple[list[int], list[int]]:
+        """Rows and columns of a lower triangle, row after row."""
+        bands = len(self.inputs)
+        return [i for i in range(bands) for _ in range(i + 1)], [j for i in range(bands) for j in range(i + 1)]
+
+    def _coarse(self) -> Tensor:
+        """(h + border, w + border, F): everything about a neighbour, the edge repeated around the image."""
+        rows, columns = self._lower
+        products = self.inputs[rows] * self.inputs[columns]
+        own = RIDGE_OF_NEIGHBOURHOOD * self.inputs.square().mean(0, keepdim=True)
+        image = torch.cat([self.keys, self.log_weight, self.inputs, products, own, self.outputs])
+        return pad(image[None], (RADIUS, RADIUS, RADIUS, RADIUS), mode="replicate")[0].permute(1, 2, 0).contiguous()
+
+    def _chunks(self, height: int, pixels_of_row: int) -> Iterator[slice]:
+        """Coarse rows that are worked on together."""
+        per_pixel = 3 * (2 * RADIUS + 1) ** 2 + 2 * len(self.inputs) ** 2 + len(self.outputs)
+        step = max(1, NUMBERS_AT_ONCE // (pixels_of_row * per_pixel))
+        for first in range(0, height, step):
+            yield slice(first, min(first + step, height))
+
+    def _regress(self, neighbours: Tensor, pixels: Tensor, spatial: Tensor) -> Tensor:
+        """neighbours (a, b, K, F), pixels (a, b, s, Q + 2 + B), log weights (a, b, s, K) -> (a, b, s, G p)."""
+        bands, size = len(self.inputs), len(self.keys)
+        sizes = [size, 1, bands, len(self._lower[0]) + 1, len(self.outputs)]
+        keys, log_weight, inputs, products, outputs = torch.split(neighbours, sizes, dim=-1)
+        queries, nearness, ridge, detail = torch.split(pixels, [size, 1, 1, bands], dim=-1)
+        lengths = queries.square().sum(-1, keepdim=True) + (keys.square().sum(-1) + 1)[:, :, None]
+        distance = lengths - (2 * queries) @ keys.mT
+        logs = spatial * nearness.exp() + log_weight.mT
+        # The heaviest neighbour weighs 1 before its distance counts, so that no sum of weights vanishes.
+        weights = torch.exp(logs - logs.detach().amax(-1, keepdim=True)) / distance.clamp_min(1)
+        weights = weights / weights.sum(-1, keepdim=True)
+        system = self._system(products.mT @ weights.mT, ridge[..., 0].exp())
+        parts = []
+        for count, group in zip(self.inputs_of, outputs.chunk(len(self.inputs_of), dim=-1), strict=True):
+            direction = solve_lower(system[:count], detail[..., :count])
+            parts.append((weights * (direction @ inputs[..., :count].mT)) @ group)
+        return torch.cat(parts, dim=-1)
+
+    def _system(self, moments: Tensor, ridge: Tensor) -> list[list[Tensor]]:
+        """Rows of the lower triangle: second moments (a, b, B (B + 1) / 2 + 1, s) of the inputs, with the ridge."""
+        *entries, own = moments.unbind(2)
+        lower: list[list[Tensor]] = [[] for _ in self.inputs]
+        for entry, row, column in zip(entries, *self._lower, strict=True):
+            held = entry + self.ridge[row, column] * ridge if bool(self.ridge[row, column] != 0) else entry
+            lower[row].append(held + own if row == column else held)
+        return lower
+
+
+@dataclass(frozen=True)
+class CellAxis:
+    """Which fine pixels lie in which coarse cell along one axis, and how near each is to the cell's neighbours.
+
+    Cells of a fractional scale hold unequal numbers of pixels; short ones repeat their last pixel, which `owned` skips.
+    """
+
+    members: Tensor  # (cells, most pixels in a cell), fine indices
+    log_weights: Tensor  # (cells, most pixels, 2 RADIUS + 1)
+    cell_of: Tensor  # (fine,)
+
+    @property
+    def most(self) -> int:
+        return self.members.shape[1]
+
+    @classmethod
+    def of(cls, coarse: int, fine: int, axis: AxisPlacement, like: Tensor) -> CellAxis:
+        positions = fine_positions(axis, fine)
+        cell_of = positions.round().clamp(0, coarse - 1).long()
+        starts = torch.searchsorted(cell_of, torch.arange(coarse + 1))
+        last = (starts[1:, None] - 1).clamp_min(0)
+        members = (starts[:-1, None] + torch.arange(int(starts.diff().max()))).minimum(last).clamp(0, fine - 1)
+        neighbours = torch.arange(coarse)[:, None, None] + torch.arange(-RADIUS, RADIUS + 1)
+        inside = (neighbours >= 0) & (neighbours < coarse)
+        distance = (neighbours - positions[members][:, :, None]).abs()
+        # Pixels far outside the coarse image must still see its edge.
+        nearest = distance.masked_fill(~inside, torch.inf).amin(2, keepdim=True)
+        # Rounded as weights, not as logs: the shipped network was trained so, and `universal` amplifies rounding errors.
+        weights = torch.exp(-0.5 * ((distance - nearest.sub(0.5).clamp_min(0)) / WIDTH) ** 2).to(like)
+        return cls(members, torch.where(inside, weights.log(), OUTSIDE), cell_of)
+
+    def owned(self, cells: slice) -> Tensor:
+        """Where each fine pixel of these cells stands among their flattened members."""
+        fine = ((self.cell_of >= cells.start) & (self.cell_of < cells.stop)).nonzero()[:, 0]
+        cell = self.cell_of[fine]
+        places: Tensor = (cell - cells.start) * self.most + fine - self.members[cell, 0]
+        return places
+
+
+def _squares(coarse: Tensor, rows: range, columns: range) -> Tensor:
+    """(rows, columns, K, F): the square of neighbours around each of these coarse pixels."""
+    side = 2 * RADIUS + 1
+    part = coarse[rows.start : rows[-1] + side, columns.start : columns[-1] + side]
+    near = part.unfold(0, side, rows.step).unfold(1, side, columns.step)
+    return near.permute(0, 1, 3, 4, 2).flatten(2, 3)
+
+
+def _in_cells(image: Tensor, axis: CellAxis, dim: int, cells: slice = slice(None)) -> Tensor:
+    """The members of these cells, cell after cell; at a whole scale a view of the image."""
+    members = axis.members[cells].flatten()
+    first, last = int(members[0]), int(members[-1])
+    in_order = last - first + 1 == len(members) and bool((members.diff() == 1).all())
+    return image.narrow(dim, first, len(members)) if in_order else image.index_select(dim, members)
+
+
+def solve_small(system: Tensor, right: Tensor) -> Tensor:
+    """Solve many small symmetric positive systems (..., M, M) v = (..., M) at once."""
+    return solve_lower([list(row.unbind(-1)) for row in system.unbind(-2)], right)
+
+
+def solve_lower(lower: list[list[Tensor]], right: Tensor) -> Tensor:
+    """The same for entries `lower[i][j]`, j <= i, each (...): LDL' unrolled over M, vectorised over the rest.
+
+    For many systems of a few unknowns this is several times faster than a batched Cholesky factorisation.
+    """
+    size = right.shape[-1]
+    columns: list[list[Tensor]] = [[] for _ in range(size)]
+    scaled: list[list[Tensor]] = [[] for _ in range(size)]  # the same times their pivot
+    pivots: list[Tensor] = []
+    for j in range(size):
+        pivot = lower[j][j]
+        for k in range(j):
+            pivot = pivot - columns[k][j - k - 1] * scaled[k][j - k - 1]
+        # Rounding may consume a tiny pivot; the ridge says how small a true one can be.
+        pivots.append(pivot.maximum(1e-6 * lower[j][j]).clamp_min(1e-30))
+        for i in range(j + 1, size):
+            entry = lower[i][j]
+            for k in range(j):
+                entry = entry - columns[k][i - k - 1] * scaled[k][j - k - 1]
+            scaled[j].append(entry)
+            columns[j].append(entry / pivots[j])
+    solution = list(right.unbind(-1))
+    for j in range(size):
+        for i in range(j + 1, size):
+            solution[i] = solution[i] - columns[j][i - j - 1] * solution[j]
+    solution = [value / pivot for value, pivot in zip(solution, pivots, strict=True)]
+    for j in reversed(range(size)):
+        for i in range(j + 1, size):
+            solution[j] = solution[j] - columns[j][i - j - 1] * solution[i]
+    return torch.stack(solution, dim=-1)
