@@ -4,68 +4,83 @@
     fused = hyperfuse.fuse("hsi.hdr", "msi.tif")
     hyperfuse.write_cube(fused, "fused.tif")
 
-Everything public is named here; it is loaded when first used, so that `import hyperfuse` and `hyperfuse --help` are
-instant.
+Everything public is named here and loaded when first used, so that `import hyperfuse` and `hyperfuse --help` are fast.
 """
 
 from __future__ import annotations
 
+import warnings
 from importlib import import_module
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hyperfuse.benchmarking.run import benchmark
+    from hyperfuse.config import FuseConfig, ObservationConfig, OutputConfig, SimulateConfig
     from hyperfuse.errors import HyperfuseError
-    from hyperfuse.fusion.run import fuse, fuse_files
+    from hyperfuse.fusion.run import estimate, fuse
     from hyperfuse.io.cube import make_cube, physical_values
     from hyperfuse.io.files import open_cube, write_cube
-    from hyperfuse.io.output import OutputOptions
     from hyperfuse.io.summary import summarise
     from hyperfuse.metrics.evaluation import evaluate
-    from hyperfuse.physics.simulate import simulate_pair
+    from hyperfuse.models.catalogue import load_model
+    from hyperfuse.physics.simulate import simulate
     from hyperfuse.physics.srf import find_srf
-
-
-_HOMES = {
-    "HyperfuseError": "hyperfuse.errors",
-    "OutputOptions": "hyperfuse.io.output",
-    "benchmark": "hyperfuse.benchmarking.run",
-    "evaluate": "hyperfuse.metrics.evaluation",
-    "find_srf": "hyperfuse.physics.srf",
-    "fuse": "hyperfuse.fusion.run",
-    "fuse_files": "hyperfuse.fusion.run",
-    "make_cube": "hyperfuse.io.cube",
-    "open_cube": "hyperfuse.io.files",
-    "physical_values": "hyperfuse.io.cube",
-    "simulate_pair": "hyperfuse.physics.simulate",
-    "summarise": "hyperfuse.io.summary",
-    "write_cube": "hyperfuse.io.files",
-}
+    from hyperfuse.reporting.report import report
 
 __all__ = [
+    "FuseConfig",
     "HyperfuseError",
-    "OutputOptions",
+    "ObservationConfig",
+    "OutputConfig",
+    "SimulateConfig",
     "benchmark",
+    "estimate",
     "evaluate",
     "find_srf",
     "fuse",
-    "fuse_files",
+    "load_model",
     "make_cube",
     "open_cube",
     "physical_values",
-    "simulate_pair",
+    "report",
+    "simulate",
     "summarise",
     "write_cube",
 ]
+
+_HOMES = {
+    "hyperfuse.benchmarking.run": ("benchmark",),
+    "hyperfuse.config": ("FuseConfig", "ObservationConfig", "OutputConfig", "SimulateConfig"),
+    "hyperfuse.errors": ("HyperfuseError",),
+    "hyperfuse.fusion.run": ("estimate", "fuse"),
+    "hyperfuse.io.cube": ("make_cube", "physical_values"),
+    "hyperfuse.io.files": ("open_cube", "write_cube"),
+    "hyperfuse.io.summary": ("summarise",),
+    "hyperfuse.metrics.evaluation": ("evaluate",),
+    "hyperfuse.models.catalogue": ("load_model",),
+    "hyperfuse.physics.simulate": ("simulate",),
+    "hyperfuse.physics.srf": ("find_srf",),
+    "hyperfuse.reporting.report": ("report",),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+_RENAMED = {
+    "OutputOptions": "OutputConfig",
+    "find_response": "find_srf",
+    "fuse_files": "fuse",
+    "simulate_pair": "simulate",
+}
 
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
         return version("hyperfuse")
-    if name not in _HOMES:
+    if name in _RENAMED:
+        warnings.warn(f"hyperfuse.{name} is now called hyperfuse.{_RENAMED[name]}", FutureWarning, stacklevel=2)
+        name = _RENAMED[name]
+    if name not in _HOME_OF:
         raise AttributeError(f"module 'hyperfuse' has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    return getattr(import_module(_HOME_OF[name]), name)
 
 
 def __dir__() -> list[str]:

@@ -15,19 +15,19 @@ from numpy.typing import NDArray
 
 from hyperfuse.cli.app import main
 from hyperfuse.fusion import memory
-from hyperfuse.fusion.engine import FusedTile, SceneJob, TileInputs
+from hyperfuse.fusion.engine import FusedTile, TileInputs, TileJob
 from hyperfuse.fusion.journal import WorkFolder
 from hyperfuse.fusion.tiles import Tile
 
 
 def slow_down(seconds: float) -> None:
-    fuse = SceneJob.fuse
+    fuse = TileJob.fuse
 
-    def slowly(job: SceneJob, tile: Tile, inputs: TileInputs | None) -> FusedTile:
+    def slowly(job: TileJob, tile: Tile, inputs: TileInputs | None, reading: float = 0.0) -> FusedTile:
         time.sleep(seconds)
-        return fuse(job, tile, inputs)
+        return fuse(job, tile, inputs, reading)
 
-    SceneJob.fuse = slowly  # type: ignore[method-assign]
+    TileJob.fuse = slowly  # type: ignore[method-assign]
 
 
 def slow_keeping(seconds: float) -> None:

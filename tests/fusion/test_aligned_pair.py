@@ -10,7 +10,7 @@ import pytest
 import xarray as xr
 from affine import Affine
 
-from hyperfuse import fuse, make_cube, open_cube, simulate_pair, write_cube
+from hyperfuse import fuse, make_cube, open_cube, simulate, write_cube
 from hyperfuse.fusion.pair import align_pair
 from hyperfuse.io.cube import physical_values
 from hyperfuse.io.grid import grid_of
@@ -69,7 +69,7 @@ def test_hsi_pixels_that_the_msi_covers_too_little_of_are_left_out(
 
 @pytest.mark.parametrize("method", ["fuse", "hysure", "local_fuse"])
 def test_an_msi_that_ends_within_hsi_pixels_is_fused_as_well_as_any(method: str) -> None:
-    pair = simulate_pair(scene(96, 96), SCALE, "rgb")
+    pair = simulate(scene(96, 96), SCALE, "rgb")
 
     def error(rows: slice, columns: slice) -> float:
         fused = fuse(pair.hsi, window(pair.msi, rows, columns), method=method, estimate=False)

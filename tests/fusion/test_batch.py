@@ -10,10 +10,10 @@ from tests.fusion.large_scenes import written_pair
 
 from hyperfuse import open_cube
 from hyperfuse.cli.app import run
+from hyperfuse.config import FuseConfig
 from hyperfuse.errors import OptionError
 from hyperfuse.fusion import batch
-from hyperfuse.fusion.batch import read_batch
-from hyperfuse.fusion.request import FusionRequest
+from hyperfuse.fusion.batch import BatchPair, read_batch
 
 
 @pytest.fixture
@@ -67,16 +67,18 @@ def test_every_column_becomes_an_option(folder: Path) -> None:
         "hsi.hdr;msi.hdr;b.tif;;;;;;;;;;",
     )
     first, second = read_batch(pairs)
-    assert (first.psf_fwhm, first.bounds, first.trust, first.ram_gb, first.workers) == (
+    assert isinstance(first.config, FuseConfig)
+    known = first.config
+    assert (known.psf_fwhm, known.bounds, known.trust, known.ram_gb, known.workers) == (
         3.5,
         (0.0, 0.0, 10.0, 10.0),
         "hsi",
         1.5,
         2,
     )
-    assert first.options == {"COMPRESS": "LZW", "TILED": "YES"}
-    assert (first.overwrite, first.resume, first.cog, first.stored.bands) == (True, False, True, "1,2")
-    assert second == FusionRequest(folder / "hsi.hdr", folder / "msi.hdr", folder / "b.tif", resume=True)
+    assert known.creation_options == {"COMPRESS": "LZW", "TILED": "YES"}
+    assert (known.overwrite, known.resume, known.cog, known.bands) == (True, False, True, "1,2")
+    assert second == BatchPair(folder / "hsi.hdr", folder / "msi.hdr", folder / "b.tif", FuseConfig(resume=True))
 
 
 @pytest.mark.parametrize(
@@ -95,9 +97,9 @@ def test_every_column_becomes_an_option(folder: Path) -> None:
         (["hsi,msi,output", "a,b,c.tif", "d,e,./c.tif"], "lines 2 and 3: the same output"),
         (["hsi,msi,output,method", "a,b,c.tif,magic"], "line 2: method 'magic'"),
         (["hsi,msi,output,estimate", "a,b,c.tif,perhaps"], "expected yes or no"),
-        (["hsi,msi,output,shift", "a,b,c.tif,1 2 3"], "shift '1 2 3'; expected 2 numbers"),
+        (["hsi,msi,output,shift", "a,b,c.tif,1 2 3"], "shift 1 2 3; expected 2 numbers"),
         (["hsi,msi,output,psf_fwhm", "a,b,c.tif,wide"], "expected a number"),
-        (["hsi,msi,output,co", "a,b,c.tif,COMPRESS"], "expected NAME=VALUE"),
+        (["hsi,msi,output,co", "a,b,c.tif,COMPRESS"], "expected --co NAME=VALUE"),
         (["hsi,msi,output", 'a,b,"c.tif'], "unexpected end of data"),
     ],
 )
@@ -112,7 +114,7 @@ def test_bad_lists_are_refused_before_anything_starts(
 
 def test_no_list(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "image.csv").write_bytes(b"\xff\xfe\x00\x01")
-    for name, words in (("nothing.csv", "No such file"), ("image.csv", "no text in UTF-8")):
+    for name, words in (("nothing.csv", "No such file"), ("image.csv", "not UTF-8")):
         assert run(["batch", str(tmp_path / name)]) == 2
         assert words in capsys.readouterr().err
 
@@ -120,7 +122,7 @@ def test_no_list(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_our_own_mistakes_are_told_apart(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def broken(request: FusionRequest) -> None:
+    def broken(*inputs: object) -> None:
         raise ZeroDivisionError("oops")
 
     monkeypatch.setattr(batch, "run_fusion", broken)

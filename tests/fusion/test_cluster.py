@@ -15,7 +15,7 @@ import psutil
 import pytest
 from tests.fusion.large_scenes import KNOWN, small_tiles, written_pair
 
-from hyperfuse import fuse_files, open_cube
+from hyperfuse import fuse, open_cube
 from hyperfuse.cli.app import run
 from hyperfuse.errors import OptionError
 from hyperfuse.fusion.journal import WorkFolder
@@ -39,7 +39,7 @@ def test_two_workers_write_what_one_process_does_though_one_is_killed(
 ) -> None:
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
     small_tiles(monkeypatch)
-    alone = fuse_files(*pair, tmp_path / "alone.tif", **KNOWN)
+    alone = fuse(*pair, tmp_path / "alone.tif", **KNOWN)
     target, killed = tmp_path / "fused.tif", []
 
     def kill_one_half_way() -> None:
@@ -50,7 +50,7 @@ def test_two_workers_write_what_one_process_does_though_one_is_killed(
 
     killer = threading.Thread(target=kill_one_half_way, daemon=True)
     killer.start()
-    fuse_files(*pair, target, workers=2, **KNOWN)
+    fuse(*pair, target, workers=2, **KNOWN)
     killer.join(timeout=60)
     assert killed
     assert target.read_bytes() == alone.read_bytes()
@@ -75,8 +75,8 @@ def test_a_killed_run_is_continued_to_the_same_bytes_and_its_workers_end(
     assert not target.exists()
     assert 0 < len(WorkFolder(target).finished()) < 9
     small_tiles(monkeypatch)
-    alone = fuse_files(*pair, tmp_path / "alone.tif", method="glp", **KNOWN)
-    fuse_files(*pair, target, method="glp", resume=True, **KNOWN)
+    alone = fuse(*pair, tmp_path / "alone.tif", method="glp", **KNOWN)
+    fuse(*pair, target, method="glp", resume=True, **KNOWN)
     assert target.read_bytes() == alone.read_bytes()
     assert psutil.wait_procs(helpers, timeout=60)[1] == []
 
@@ -85,7 +85,7 @@ def test_a_running_cluster(pair: tuple[Path, Path], tmp_path: Path, monkeypatch:
     from distributed import LocalCluster
 
     small_tiles(monkeypatch, (64, 128))
-    alone = open_cube(fuse_files(*pair, tmp_path / "alone.zarr", method="glp", **KNOWN))
+    alone = open_cube(fuse(*pair, tmp_path / "alone.zarr", method="glp", **KNOWN))
     # Workers in threads of this process: what travels to them is still packed and unpacked.
     with LocalCluster(
         n_workers=1, threads_per_worker=1, processes=False, protocol="tcp://", host="127.0.0.1", dashboard_address=None
@@ -104,7 +104,7 @@ def test_no_cluster_there(
     monkeypatch.setattr(cluster, "SECONDS_TO_CONNECT", 0.5)
     for address in ("tcp://127.0.0.1:9", "nonsense"):
         with pytest.raises(OptionError, match=f"no Dask scheduler at {address}"):
-            fuse_files(*pair, tmp_path / "fused.tif", method="glp", cluster=address, **KNOWN)
+            fuse(*pair, tmp_path / "fused.tif", method="glp", cluster=address, **KNOWN)
     assert list(tmp_path.iterdir()) == []
     for options, words in (
         (["--workers", "0"], "at least 1"),

@@ -11,14 +11,13 @@ import pytest
 import xarray as xr
 from affine import Affine
 
-from hyperfuse import evaluate, fuse, make_cube, open_cube, simulate_pair, write_cube
+from hyperfuse import evaluate, fuse, make_cube, open_cube, simulate, write_cube
 from hyperfuse.cli.app import run
 from hyperfuse.errors import BandError, HyperfuseError, OptionError
 from hyperfuse.io.cube import physical_values
 from hyperfuse.io.grid import grid_of
 from hyperfuse.methods.catalogue import METHODS
-from hyperfuse.models.config import PRESETS
-from hyperfuse.models.ssa import FusionNetwork
+from hyperfuse.models.ssa import PRESETS, SSA
 from hyperfuse.physics.simulate import Simulation
 
 SCALE = 4
@@ -48,7 +47,7 @@ def scene() -> xr.DataArray:
 
 @pytest.fixture(scope="module")
 def pair(scene: xr.DataArray) -> Simulation:
-    return simulate_pair(scene, SCALE, "rgb+nir")
+    return simulate(scene, SCALE, "rgb+nir")
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +88,7 @@ def test_consistency_brings_a_result_back_to_the_hsi(pair: Simulation) -> None:
     residual = []
     for consistency in (False, True):
         fused = fuse(pair.hsi, pair.msi, consistency=consistency, **known)
-        residual.append(float(np.abs(simulate_pair(fused, SCALE, "rgb").hsi.values - pair.hsi.values).mean()))
+        residual.append(float(np.abs(simulate(fused, SCALE, "rgb").hsi.values - pair.hsi.values).mean()))
     assert residual[1] < 0.2 * residual[0]
 
 
@@ -109,7 +108,7 @@ def test_bad_and_empty_bands_keep_their_place(pair: Simulation) -> None:
 
 
 def test_a_trained_network_can_be_used_instead(pair: Simulation, files: Path, tmp_path: Path) -> None:
-    network = FusionNetwork(PRESETS["ssa-small"])
+    network = SSA(PRESETS["ssa-small"])
     network.save_pretrained(tmp_path / "weights")
     target = tmp_path / "fused.tif"
     command = [
@@ -125,11 +124,11 @@ def test_a_trained_network_can_be_used_instead(pair: Simulation, files: Path, tm
     fused = open_cube(target)
     assert fused.shape == (24, 96, 96)
     assert np.isfinite(fused.values).all()
-    assert fused.attrs["hyperfuse_weights"] == FusionNetwork.from_pretrained(tmp_path / "weights").weights_digest
+    assert fused.attrs["hyperfuse_weights"] == SSA.from_pretrained(tmp_path / "weights").weights_digest
 
 
 def test_network_with_too_few_slots_says_so(pair: Simulation, tmp_path: Path) -> None:
-    FusionNetwork(PRESETS["ssa-small"].with_max_channels(12)).save_pretrained(tmp_path / "weights")
+    SSA(PRESETS["ssa-small"].with_max_channels(12)).save_pretrained(tmp_path / "weights")
     with pytest.raises(BandError, match="at most 12 together"):
         fuse(pair.hsi, pair.msi, weights=tmp_path / "weights", estimate=False)
 

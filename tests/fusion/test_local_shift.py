@@ -15,15 +15,15 @@ from scipy.ndimage import gaussian_filter, map_coordinates
 from tests.fusion.large_scenes import small_tiles
 from tests.fusion.shifted_pairs import FINE, SCALE, ShiftedPair, psnr_db, shifted_pair
 
-from hyperfuse import fuse, fuse_files, make_cube, open_cube, write_cube
+from hyperfuse import fuse, make_cube, open_cube, write_cube
+from hyperfuse.config import ObservationConfig
 from hyperfuse.errors import Cancelled
-from hyperfuse.fusion import register as local_shift
-from hyperfuse.fusion.observe import ObservationHints, observe
+from hyperfuse.fusion import observe as local_shift
+from hyperfuse.fusion.observe import estimate_offset_field, observe, register_pair
 from hyperfuse.fusion.pair import align_pair
-from hyperfuse.fusion.register import estimate_offset_field, register_pair
 from hyperfuse.fusion.warp import Warp, find_warp
 from hyperfuse.physics.offset_field import OffsetField
-from hyperfuse.physics.psf import sigma_from_fwhm
+from hyperfuse.physics.operators import sigma_from_fwhm
 from hyperfuse.progress import ProgressReport, listening
 
 METHOD = "local_fuse"
@@ -47,7 +47,7 @@ def straight() -> ShiftedPair:
 @pytest.fixture(scope="module")
 def field(bent: ShiftedPair) -> OffsetField:
     pair = align_pair(bent.hsi, bent.msi)
-    return estimate_offset_field(pair, observe(pair, bent.hsi, ObservationHints()))
+    return estimate_offset_field(pair, observe(pair, bent.hsi, ObservationConfig()))
 
 
 def test_a_smooth_field_is_recovered(bent: ShiftedPair, field: OffsetField) -> None:
@@ -67,20 +67,20 @@ def test_fusing_gains_what_the_offsets_cost(bent: ShiftedPair, straight: Shifted
 
 
 def test_a_pair_without_offsets_stays_as_it_is(straight: ShiftedPair) -> None:
-    found = register_pair(
+    _, observation, warp = register_pair(
         align_pair(straight.hsi, straight.msi),
-        lambda pair: observe(pair, straight.hsi, ObservationHints()),
+        lambda pair: observe(pair, straight.hsi, ObservationConfig()),
         local_shift=True,
-        look_further=True,
+        search_further=True,
     )
-    assert found.warp is None
-    assert max(map(abs, found.observation.misregistration)) < 0.05
+    assert warp is None
+    assert max(map(abs, observation.misregistration)) < 0.05
 
 
 @pytest.fixture(scope="module")
 def how(bent: ShiftedPair, field: OffsetField) -> Warp:
     pair = align_pair(bent.hsi, bent.msi)
-    return find_warp(pair, observe(pair, bent.hsi, ObservationHints(psf_fwhm=float(SCALE), shift=(1.0, 1.0))), field)
+    return find_warp(pair, observe(pair, bent.hsi, ObservationConfig(psf_fwhm=float(SCALE), shift=(1.0, 1.0))), field)
 
 
 def test_a_straightened_hsi_is_read_by_windows_and_elsewhere(bent: ShiftedPair, how: Warp) -> None:
@@ -121,8 +121,8 @@ def test_tiles_of_a_continued_run_know_the_field(
             stop.set()
 
     with pytest.raises(Cancelled), listening(stop_at_the_second, cancel=stop):
-        fuse_files(*paths, target, method="glp", local_shift=True)
-    fused = open_cube(fuse_files(*paths, target, method="glp", local_shift=True, resume=True)).values
+        fuse(*paths, target, method="glp", local_shift=True)
+    fused = open_cube(fuse(*paths, target, method="glp", local_shift=True, resume=True)).values
     np.testing.assert_allclose(fused, whole, atol=1e-3 * float(np.ptp(whole)))
 
 

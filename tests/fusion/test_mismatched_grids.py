@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from scipy.ndimage import binary_erosion
 
 from hyperfuse import make_cube
+from hyperfuse.config import FuseConfig
 from hyperfuse.errors import GridError
-from hyperfuse.fusion.overlap import Area
 from hyperfuse.fusion.pair import AlignedPair, align_pair
+from hyperfuse.io.cube import lazy_variable
 from hyperfuse.io.grid import Grid, grid_of, parallel_placement
-from hyperfuse.io.lazy import lazy_variable
 
 HOME = 32633  # the MSI's CRS, in which the scene is defined
 FINE = Affine(10, 0, 300_000, 0, -10, 5_800_000)
@@ -172,7 +172,7 @@ def test_missing_pixels_do_not_bleed() -> None:
 def test_extents_of_a_turned_hsi(extent: str) -> None:
     msi_grid = grid(150, 120, FINE)
     with pytest.warns(UserWarning, match="resampled"):
-        pair = align_pair(image(HSI_GRIDS["rotated"]), image(msi_grid), Area(extent))
+        pair = align_pair(image(HSI_GRIDS["rotated"]), image(msi_grid), FuseConfig(extent=extent))
     assert placed_error(pair) < 2e-3
     offset = ~FINE @ pair.output_grid.transform
     assert offset.almost_equals(Affine.translation(round(offset.c), round(offset.f)), 1e-6)

@@ -7,13 +7,14 @@ import torch
 from tests.models.network_fixtures import TINY, random_pair, tiny_network
 
 from hyperfuse.errors import BandError
-from hyperfuse.fusion.network import RANGE_QUANTILE, fuse_with_network
-from hyperfuse.models.config import Channels, Components, MatryoshkaBands, NetworkConfig, WavelengthBands
+from hyperfuse.fusion.fusers import RANGE_QUANTILE, fuse_with_network
+from hyperfuse.models.channels import Channels, Components, MatryoshkaBands, WavelengthBands
+from hyperfuse.models.ssa import SSAConfig
 from hyperfuse.physics.observation import known_observation
 
 
 def fuse(
-    hsi: torch.Tensor, msi: torch.Tensor, config: NetworkConfig = TINY, known_nm: bool = True, gain: float = 1.0
+    hsi: torch.Tensor, msi: torch.Tensor, config: SSAConfig = TINY, known_nm: bool = True, gain: float = 1.0
 ) -> torch.Tensor:
     """`gain` is how much larger the numbers of the msi are for the same light; the response knows it."""
     srf = gain * torch.ones(msi.shape[0], hsi.shape[0]) / hsi.shape[0]

@@ -14,7 +14,7 @@ from tests.fusion.shifted_pairs import FINE, SCALE, ShiftedPair, shifted_pair
 
 from hyperfuse import fuse, make_cube, write_cube
 from hyperfuse.cli.app import run
-from hyperfuse.fusion.registration_report import report_registration
+from hyperfuse.fusion.registration import register
 from hyperfuse.io.cube import physical_values
 from hyperfuse.io.grid import Grid, grid_of, metres_per_pixel
 
@@ -36,7 +36,7 @@ def files_of(pair: ShiftedPair, folder: Path) -> list[str]:
 
 
 def test_a_large_offset_is_found_and_measured(far: ShiftedPair) -> None:
-    report = report_registration(far.hsi, far.msi)
+    report = register(far.hsi, far.msi)
     assert report.whole.offset == pytest.approx(FAR, abs=0.2)
     assert not report.whole.absorbed
     assert report.whole.confidence > 0.8

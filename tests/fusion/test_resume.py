@@ -15,11 +15,10 @@ import numpy as np
 import pytest
 from tests.fusion.large_scenes import KNOWN, small_tiles, written_pair
 
-from hyperfuse import fuse_files, open_cube, write_cube
+from hyperfuse import fuse, open_cube, write_cube
 from hyperfuse.errors import Cancelled, CubeWriteError, OptionError
 from hyperfuse.fusion.journal import WorkFolder
 from hyperfuse.io.atomic import lock_file
-from hyperfuse.config import OutputConfig
 from hyperfuse.progress import ProgressReport, listening
 
 OLD = b"an older result"
@@ -73,7 +72,7 @@ def wait_for_tiles(target: Path, count: int, process: subprocess.Popen[str]) -> 
 
 def expected(pair: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str = ".tif") -> Path:
     small_tiles(monkeypatch)
-    return fuse_files(*pair, tmp_path / f"expected{suffix}", method="glp", **KNOWN)
+    return fuse(*pair, tmp_path / f"expected{suffix}", method="glp", **KNOWN)
 
 
 def stop_after(stop: threading.Event, tiles: int) -> Callable[[ProgressReport], None]:
@@ -93,7 +92,7 @@ def test_killed_run_leaves_the_old_file_and_is_continued_to_the_same_bytes(
     wait_for_tiles(target, 2, first)
     first.send_signal(signal.SIGSTOP)
     with pytest.raises(CubeWriteError, match=f"is being written by process {first.pid} on {socket.gethostname()}"):
-        fuse_files(*pair, target, method="glp", overwrite=True, **KNOWN)
+        fuse(*pair, target, method="glp", overwrite=True, **KNOWN)
     first.kill()
     first.communicate()
     assert target.read_bytes() == OLD
@@ -130,7 +129,7 @@ def test_ctrl_c_says_what_is_left_and_how_to_go_on(
     small_tiles(monkeypatch)
     heard: list[ProgressReport] = []
     with listening(heard.append):
-        fuse_files(*pair, target, method="glp", resume=True, **KNOWN)
+        fuse(*pair, target, method="glp", resume=True, **KNOWN)
     assert next(report.done for report in heard if report.unit == "tiles") == finished
     np.testing.assert_array_equal(open_cube(target).values, open_cube(expected(pair, tmp_path, monkeypatch)).values)
 
@@ -141,12 +140,12 @@ def test_a_listener_stops_between_tiles(
     small_tiles(monkeypatch)
     target, stop = tmp_path / "fused.tif", threading.Event()
     with pytest.raises(Cancelled, match="3 of 9 tiles are kept"), listening(stop_after(stop, 3), cancel=stop):
-        fuse_files(*pair, target, method="glp", **KNOWN)
+        fuse(*pair, target, method="glp", **KNOWN)
     assert not target.exists()
     with pytest.warns(
         UserWarning, match="3 finished tiles of an interrupted run are thrown away; --resume would keep them"
     ):
-        fuse_files(*pair, target, method="glp", **KNOWN)
+        fuse(*pair, target, method="glp", **KNOWN)
     assert target.exists()
     assert hidden(tmp_path) == []
 
@@ -157,7 +156,7 @@ def test_stopped_before_the_first_tile_nothing_is_left(
     small_tiles(monkeypatch)
     stop = threading.Event()
     with pytest.raises(Cancelled), listening(stop_after(stop, 0), cancel=stop):
-        fuse_files(*pair, tmp_path / "fused.tif", method="glp", **KNOWN)
+        fuse(*pair, tmp_path / "fused.tif", method="glp", **KNOWN)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -167,20 +166,18 @@ def test_only_the_same_run_is_continued(
     small_tiles(monkeypatch)
     target, stop = tmp_path / "fused.tif", threading.Event()
     with pytest.raises(Cancelled), listening(stop_after(stop, 2), cancel=stop):
-        fuse_files(*pair, target, method="glp", **KNOWN)
+        fuse(*pair, target, method="glp", **KNOWN)
     with pytest.raises(OptionError, match="--resume with another method"):
-        fuse_files(*pair, target, method="gsa", resume=True, **KNOWN)
+        fuse(*pair, target, method="gsa", resume=True, **KNOWN)
     with pytest.raises(OptionError, match="--resume with another dtype"):
-        fuse_files(*pair, target, method="glp", resume=True, stored=OutputConfig(dtype="int32"), **KNOWN)
+        fuse(*pair, target, method="glp", resume=True, dtype="int32", **KNOWN)
     with pytest.raises(OptionError, match="--resume with another msi"):
-        fuse_files(
-            pair[0], write_cube(open_cube(pair[1]), tmp_path / "msi.tif"), target, method="glp", resume=True, **KNOWN
-        )
+        fuse(pair[0], write_cube(open_cube(pair[1]), tmp_path / "msi.tif"), target, method="glp", resume=True, **KNOWN)
     with pytest.raises(OptionError, match="raise --ram"):
-        fuse_files(*pair, target, method="glp", resume=True, ram_gb=0.5, **KNOWN)
-    fuse_files(*pair, target, method="glp", resume=True, **KNOWN)
+        fuse(*pair, target, method="glp", resume=True, ram_gb=0.5, **KNOWN)
+    fuse(*pair, target, method="glp", resume=True, **KNOWN)
     with pytest.warns(UserWarning, match="to continue: the run begins anew"):
-        fuse_files(*pair, target, method="glp", resume=True, overwrite=True, **KNOWN)
+        fuse(*pair, target, method="glp", resume=True, overwrite=True, **KNOWN)
 
 
 @pytest.mark.parametrize("suffix", [".tif", ".nc"])
@@ -203,4 +200,4 @@ def test_a_lock_of_another_machine_is_respected(pair: tuple[Path, Path], tmp_pat
     with pytest.raises(
         CubeWriteError, match=r"process 1 on elsewhere; .* delete .*\.fused\.tif\.lock if that run is over"
     ):
-        fuse_files(*pair, target, method="glp", **KNOWN)
+        fuse(*pair, target, method="glp", **KNOWN)

@@ -17,17 +17,16 @@ from hypothesis import strategies as st
 from tests.fusion.large_scenes import FINE, KNOWN, made_pair, small_tiles, written_pair
 from tests.methods.tiny_pairs import TinyPair, tiny_pair
 
-from hyperfuse import fuse, fuse_files, make_cube, open_cube, write_cube
+from hyperfuse import fuse, make_cube, open_cube, write_cube
 from hyperfuse.cli.app import run
-from hyperfuse.fusion.network import MethodFusion, learn_method, method_halo
+from hyperfuse.fusion.fusers import MethodFuser
 from hyperfuse.fusion.pair import AlignedPair, align_pair
 from hyperfuse.fusion.sample import read_window, sample_places
 from hyperfuse.fusion.tiles import covered_part, place_for, plan_tiles
 from hyperfuse.io.cube import physical_values
 from hyperfuse.methods.catalogue import METHODS
 from hyperfuse.methods.run import fuse_arrays
-from hyperfuse.models.config import PRESETS
-from hyperfuse.models.ssa import FusionNetwork
+from hyperfuse.models.ssa import PRESETS, SSA
 from hyperfuse.physics.observation import Observation, known_observation
 
 AGREEMENT = 1e-3  # of the range of the data
@@ -48,13 +47,14 @@ def noisy_observation(pair: TinyPair) -> Observation:
     )
 
 
-def learned(pair: AlignedPair, observation: Observation, method: str, consistency: bool = False) -> MethodFusion:
-    places = sample_places(pair, observation, method_halo(method, consistency, observation), lambda place: True)
+def learned(pair: AlignedPair, observation: Observation, method: str, consistency: bool = False) -> MethodFuser:
+    fuser = MethodFuser(method, consistency)
+    places = sample_places(pair, observation, fuser.halo(observation), lambda place: True)
     windows = [read_window(pair, observation, place) for place in places]
-    return learn_method(method, consistency, [lambda window=window: window for window in windows])
+    return fuser.gather([lambda window=window: window for window in windows])
 
 
-def fused_in_tiles(pair: AlignedPair, observation: Observation, fusion: MethodFusion, side: int) -> torch.Tensor:
+def fused_in_tiles(pair: AlignedPair, observation: Observation, fusion: MethodFuser, side: int) -> torch.Tensor:
     fused = torch.full((pair.coarse_shape[0], *pair.fine_shape[1:]), torch.nan)
     for tile in plan_tiles((pair.fine_shape[1], pair.fine_shape[2]), (side, side)):
         rows, columns = covered_part(tile, pair)
@@ -139,9 +139,9 @@ def test_no_seam_where_tiles_meet(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     elsewhere.
     """
     hsi, msi = written_pair(tmp_path, (48, 48))
-    whole = physical_values(open_cube(fuse_files(hsi, msi, tmp_path / "whole.tif", **KNOWN)))
+    whole = physical_values(open_cube(fuse(hsi, msi, tmp_path / "whole.tif", **KNOWN)))
     small_tiles(monkeypatch)
-    tiles = physical_values(open_cube(fuse_files(hsi, msi, tmp_path / "tiles.tif", **KNOWN)))
+    tiles = physical_values(open_cube(fuse(hsi, msi, tmp_path / "tiles.tif", **KNOWN)))
     np.testing.assert_allclose(tiles, whole, atol=AGREEMENT * float(np.ptp(whole)))
     borders = np.arange(64, tiles.shape[2], 64) - 1
     steps, own_steps = (np.abs(np.diff(image, axis=2)) for image in (tiles, whole))
@@ -161,12 +161,12 @@ def test_a_network_in_tiles_is_the_network_of_the_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, base: str
 ) -> None:
     torch.manual_seed(0)
-    network = FusionNetwork(PRESETS["ssa-small"].model_copy(update={"base": base}))
+    network = SSA(PRESETS["ssa-small"].model_copy(update={"base": base}))
     network.save_pretrained(tmp_path / "weights")
     hsi, msi = written_pair(tmp_path, (40, 40), bands=6)
     whole = physical_values(fuse(hsi, msi, weights=tmp_path / "weights", **KNOWN))
     small_tiles(monkeypatch, (128, 128))
-    path = fuse_files(hsi, msi, tmp_path / "tiles.tif", weights=tmp_path / "weights", **KNOWN)
+    path = fuse(hsi, msi, tmp_path / "tiles.tif", weights=tmp_path / "weights", **KNOWN)
     # Stored as integers of 1e-4.
     np.testing.assert_allclose(physical_values(open_cube(path)), whole, atol=1.1e-4 + AGREEMENT * float(np.ptp(whole)))
     assert open_cube(path).attrs["hyperfuse_weights"] == network.from_pretrained(tmp_path / "weights").weights_digest
@@ -177,7 +177,7 @@ def test_every_streaming_format_holds_the_same(tmp_path: Path, monkeypatch: pyte
     hsi, msi = written_pair(tmp_path, (36, 30), bands=5)
     expected = physical_values(fuse(hsi, msi, method="glp", **KNOWN))
     small_tiles(monkeypatch)
-    fused = open_cube(fuse_files(hsi, msi, tmp_path / f"fused{suffix}", method="glp", **KNOWN))
+    fused = open_cube(fuse(hsi, msi, tmp_path / f"fused{suffix}", method="glp", **KNOWN))
     np.testing.assert_allclose(physical_values(fused), expected, atol=1.1e-4)
     np.testing.assert_allclose(fused["wavelength"].values, open_cube(hsi)["wavelength"].values, atol=1e-3)
     assert fused.attrs["hyperfuse_method"] == "glp"
@@ -188,7 +188,7 @@ def test_a_format_that_needs_everything_at_once_is_refused(tmp_path: Path, monke
     hsi, msi = written_pair(tmp_path, (20, 20), bands=3)
     small_tiles(monkeypatch)
     with pytest.raises(Exception, match=r"\.npz for a scene larger than the memory"):
-        fuse_files(hsi, msi, tmp_path / "fused.npz", method="bicubic", **KNOWN)
+        fuse(hsi, msi, tmp_path / "fused.npz", method="bicubic", **KNOWN)
 
 
 def test_bad_bands_trust_and_extent_in_tiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,7 +206,7 @@ def test_bad_bands_trust_and_extent_in_tiles(tmp_path: Path, monkeypatch: pytest
     whole = fuse(hsi, msi, **options)
     paths = write_cube(hsi, tmp_path / "hsi.nc"), write_cube(msi, tmp_path / "msi.tif")
     small_tiles(monkeypatch, (64, 32))
-    tiles = open_cube(fuse_files(*paths, tmp_path / "tiles.nc", **options))
+    tiles = open_cube(fuse(*paths, tmp_path / "tiles.nc", **options))
     assert tiles.shape == whole.shape
     np.testing.assert_allclose(tiles.values, whole.values, atol=2e-4)
     assert np.isnan(tiles.values[:, :4]).all()
@@ -214,13 +214,11 @@ def test_bad_bands_trust_and_extent_in_tiles(tmp_path: Path, monkeypatch: pytest
 
 
 def test_band_selection_and_data_type_in_tiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from hyperfuse.io.output import OutputOptions
-
     hsi, msi = written_pair(tmp_path, (20, 20), bands=6)
     whole = physical_values(fuse(hsi, msi, method="glp", **KNOWN))
     small_tiles(monkeypatch)
-    stored = OutputOptions(bands="1,3,5", dtype="float32", scale_factor=1.0)
-    fused = open_cube(fuse_files(hsi, msi, tmp_path / "fused.tif", method="glp", stored=stored, **KNOWN))
+    stored = {"bands": "1,3,5", "dtype": "float32", "scale_factor": 1.0}
+    fused = open_cube(fuse(hsi, msi, tmp_path / "fused.tif", method="glp", **stored, **KNOWN))
     assert fused.dtype == np.float32
     np.testing.assert_allclose(fused.values, whole[[0, 2, 4]], atol=1.1e-4)
 
@@ -273,12 +271,13 @@ def test_options_of_the_file_in_tiles(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_estimation_from_parts_is_that_of_the_whole(tmp_path: Path) -> None:
-    from hyperfuse.fusion.observe import ObservationHints, observe
+    from hyperfuse.config import ObservationConfig
+    from hyperfuse.fusion.observe import observe
 
     hsi, msi = made_pair((90, 90), 8, 4)
     pair = align_pair(hsi, msi)
-    whole = observe(pair, hsi, ObservationHints())
-    parts = observe(replace(pair), hsi, ObservationHints(), most_bytes=1)
+    whole = observe(pair, hsi, ObservationConfig())
+    parts = observe(replace(pair), hsi, ObservationConfig(), most_bytes=1)
     np.testing.assert_allclose(parts.sigma, whole.sigma, rtol=0.02)
     np.testing.assert_allclose(parts.shift, whole.shift, atol=0.05)
     np.testing.assert_allclose(parts.srf, whole.srf, atol=0.02)
@@ -303,5 +302,5 @@ def test_statistics_of_a_large_scene_come_from_parts_that_hold_data(monkeypatch:
 
 def test_one_tile_is_the_present_result(tmp_path: Path) -> None:
     hsi, msi = written_pair(tmp_path, (24, 20), bands=6)
-    fused: xr.DataArray = open_cube(fuse_files(hsi, msi, tmp_path / "fused.tif"))
+    fused: xr.DataArray = open_cube(fuse(hsi, msi, tmp_path / "fused.tif"))
     np.testing.assert_array_equal(fused.values, fuse(hsi, msi).values)

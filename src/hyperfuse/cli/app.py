@@ -16,7 +16,9 @@ from rich.console import Console
 from hyperfuse.cli import assess as evaluation
 from hyperfuse.cli import assess as report
 from hyperfuse.cli import assess as viewing
-from hyperfuse.cli import benchmark, cubes, pairs
+from hyperfuse.cli import benchmark
+from hyperfuse.cli import cubes
+from hyperfuse.cli import pairs
 from hyperfuse.cli import benchmark as efficiency
 from hyperfuse.cli import fuse as batch
 from hyperfuse.cli import fuse as fusing

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from hyperfuse.cli.pairs import SRF_HELP
+from hyperfuse.config import SRF_HELP
 from hyperfuse.errors import OptionError
 
 
@@ -125,9 +125,9 @@ def report(
     """
     import json
 
-    from hyperfuse.reporting.report import InputFile, write_quality_report
+    from hyperfuse.reporting.report import InputFile, report
 
-    findings = write_quality_report(
+    findings = report(
         InputFile(fused, fused_variable, fused_band_axis),
         output,
         hsi=InputFile(hsi, hsi_variable, hsi_band_axis),

@@ -168,7 +168,7 @@ def _run(output: Path, *, scales: list[str], **arguments: Any) -> None:
     import sys
 
     from hyperfuse.benchmarking.run import benchmark as run_benchmark
-    from hyperfuse.physics.psf import exact_scale
+    from hyperfuse.physics.resample import exact_scale
 
     try:
         run_benchmark(

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hyperfuse.cli import options as output
+from hyperfuse.cli.options import SUFFIXES, command
 from hyperfuse.cli.train import describe_network, print_network
+from hyperfuse.config import OutputConfig
 from hyperfuse.errors import OptionError
 
 if TYPE_CHECKING:
@@ -74,40 +75,22 @@ def info(
         _print_summary(file, summary, notes)
 
 
+@command(OutputConfig)
 def convert(
     source: Annotated[Path, typer.Argument(metavar="IN", help="The cube to read.")],
-    target: Annotated[
-        Path, typer.Argument(metavar="OUT", help="What to write: .tif .hdr .nc .h5 .zarr .mat .npz .npy.")
-    ],
+    target: Annotated[Path, typer.Argument(metavar="OUT", help=f"The file to write: {SUFFIXES}.")],
+    config: OutputConfig,
     variable: Variable = None,
     band_axis: BandAxis = None,
-    bands: output.Bands = None,
-    dtype: output.DataType = None,
-    scale_factor: output.ScaleFactor = None,
-    nodata: output.Nodata = None,
-    compress: output.Compress = None,
-    cog: output.Cog = False,
-    overviews: output.Overviews = False,
-    creation_options: output.CreationOptions = None,
-    stac: output.Stac = False,
-    overwrite: output.Overwrite = False,
 ) -> None:
-    """Convert a cube to another format; nothing is lost on the way but what is asked for.
+    """Convert a cube to another format, with all of its metadata.
 
-    [dim]hyperfuse convert scene.hdr scene.tif[/dim] [dim]hyperfuse convert enmap.zip small.tif --bands 0.4-1.0um,good
-    --dtype int16 --scale-factor 0.0001 --cog --stac[/dim]
+    [dim]hyperfuse convert scene.hdr scene.tif[/dim]
+    [dim]hyperfuse convert enmap.zip small.tif --bands 0.4-1.0um,good --dtype int16 --scale-factor 0.0001 --cog --stac[/dim]
     """
     from hyperfuse.io.files import open_cube, write_cube
 
-    written = write_cube(
-        open_cube(source, variable, band_axis),
-        target,
-        output=output.output_options(bands, dtype, scale_factor, nodata, compress, overviews, stac),
-        options=output.parse_options(creation_options),
-        cog=cog,
-        overwrite=overwrite,
-        inputs=[source],
-    )
+    written = write_cube(open_cube(source, variable, band_axis), target, config=config, inputs=[source])
     typer.echo(printable(written))
 
 

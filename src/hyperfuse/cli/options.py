@@ -1,95 +1,90 @@
-"""Options that every command which writes a cube has, and what they mean together."""
+"""Options of the command line, derived from the request models of `hyperfuse.config`.
+
+    @command(FuseConfig)
+    def fuse(hsi: HsiFile, msi: MsiFile, config: FuseConfig, dry_run: bool = False) -> None: ...
+
+The command takes the function's own parameters and one option per field of the model; the function receives a validated
+`config`.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 import typer
 
-from hyperfuse.errors import OptionError
+from hyperfuse.config import Request, default_of, option_of, plain_type
 
-if TYPE_CHECKING:
-    from hyperfuse.io.output import OutputOptions
+Model = TypeVar("Model", bound=Request)
 
-
-PANEL = "Output"
-
-Bands = Annotated[
-    str | None,
-    typer.Option(
-        metavar="LIST",
-        help="Only these bands: by number from 1 (1-50,60,70), by wavelength (400-1000nm, 0.4-1.0um, 660nm), `good` to leave out "
-        "bad ones; several joined by commas (400-1000nm,good).",
-        rich_help_panel=PANEL,
-    ),
+HsiFile = Annotated[Path, typer.Argument(metavar="HSI", help="The coarse image: many narrow bands, big pixels.")]
+MsiFile = Annotated[
+    Path, typer.Argument(metavar="MSI", help="The fine image of the same place: few bands, small pixels.")
 ]
-DataType = Annotated[
-    str | None,
-    typer.Option(
-        "--dtype",
-        metavar="TYPE",
-        help="Store as uint8, int16, ... float64; what does not fit is clipped and counted.",
-        rich_help_panel=PANEL,
-    ),
-]
-ScaleFactor = Annotated[
-    float | None,
-    typer.Option(
-        metavar="F",
-        help="Store physical / F: 0.0001 with --dtype int16 as reflectance products do, 1 for physical values.",
-        rich_help_panel=PANEL,
-    ),
-]
-Nodata = Annotated[
-    float | None,
-    typer.Option(metavar="N", help="Stored value of pixels without data; nan with floats.", rich_help_panel=PANEL),
-]
-Compress = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAME",
-        help="deflate, zstd, lzw or none, as far as the format has it; by default deflate, zstd in .zarr.",
-        rich_help_panel=PANEL,
-    ),
-]
-CreationOptions = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--co",
-        metavar="NAME=VALUE",
-        help="Format's own option, e.g. INTERLEAVE=bip, TILED=no, VERSION=7.3; may be repeated.",
-        rich_help_panel=PANEL,
-    ),
-]
-Cog = Annotated[bool, typer.Option("--cog", help="Write a cloud-optimised GeoTIFF.", rich_help_panel=PANEL)]
-Overviews = Annotated[
-    bool, typer.Option("--overviews", help="Put smaller versions into the GeoTIFF, for viewers.", rich_help_panel=PANEL)
-]
-Stac = Annotated[
-    bool, typer.Option("--stac", help="Also write a STAC item: OUT with .json instead.", rich_help_panel=PANEL)
-]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace OUT if it exists.", rich_help_panel=PANEL)]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+SUFFIXES = ".tif .hdr .nc .h5 .zarr .mat .npz .npy"
 
 
-def output_options(
-    bands: str | None,
-    dtype: str | None,
-    scale_factor: float | None,
-    nodata: float | None,
-    compress: str | None,
-    overviews: bool,
-    stac: bool,
-) -> OutputOptions:
-    from hyperfuse.io.output import OutputOptions
+def command(model: type[Request]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command one option per field of a model; its parameter `config` receives the model."""
 
-    return OutputOptions(bands, dtype, scale_factor, nodata, compress, overviews, stac)
+    def decorate(function: Callable[..., None]) -> Callable[..., None]:
+        own = inspect.signature(function, eval_str=True).parameters
+        fields = [name for name in model.model_fields if name not in own]
+        parameters = [parameter for name, parameter in own.items() if name != "config"]
+        for name in fields:
+            parameters.append(_parameter(model, name))
+            former = option_of(model, name).renamed_from
+            if former is not None:
+                hidden = Annotated[str | None, typer.Option(f"--{former.replace('_', '-')}", hidden=True)]
+                parameters.append(_keyword(former, hidden, None))
+
+        def run(**values: Any) -> None:
+            former = {option_of(model, name).renamed_from for name in fields} - {None}
+            given = {name: values.pop(name) for name in [*fields, *former]}
+            defaults = {name: default_of(model.model_fields[name]) for name in fields}
+            changed = {name: value for name, value in given.items() if value != defaults.get(name)}
+            function(**values, config=model(**changed))
+
+        run.__name__, run.__doc__, run.__module__ = function.__name__, function.__doc__, function.__module__
+        run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+            sorted(parameters, key=lambda each: each.default is not inspect.Parameter.empty)
+        )
+        run.__annotations__ = {each.name: each.annotation for each in parameters}
+        return run
+
+    return decorate
 
 
-def parse_options(texts: list[str] | None) -> dict[str, str]:
-    options = {}
-    for text in texts or []:
-        name, equals, value = text.partition("=")
-        if not name or not equals:
-            raise OptionError(f"--co {text}", "--co NAME=VALUE", "for example --co COMPRESS=ZSTD")
-        options[name] = value
-    return options
+def _parameter(model: type[Request], name: str) -> inspect.Parameter:
+    option, default = option_of(model, name), default_of(model.model_fields[name])
+    kind = _cli_type(model.model_fields[name].annotation)
+    flag = option.flag or "--" + name.replace("_", "-")
+    if kind is bool:
+        flag = flag if not default else f"{flag}/--no-{flag.removeprefix('--')}"
+    info = typer.Option(
+        flag,
+        metavar=option.metavar,
+        help=option.help,
+        rich_help_panel=option.panel,
+        show_default=option.default_text or default not in (None, False, {}),
+    )
+    is_optional = default is None or kind == list[str]
+    return _keyword(name, Annotated[kind | None if is_optional else kind, info], None if default == {} else default)
+
+
+def _keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
+
+
+def _cli_type(annotation: Any) -> Any:
+    """The type that the parser understands; pydantic checks the rest."""
+    kind = plain_type(annotation)
+    if get_origin(kind) is Literal:
+        return type(get_args(kind)[0])
+    if get_origin(kind) is dict:
+        return list[str]
+    return str if kind is Any else kind

@@ -1,9 +1,4 @@
-"""`hyperfuse register`.
-
-Commands that make pairs.
-
-`hyperfuse estimate` and `hyperfuse methods`.
-"""
+"""Commands about pairs: `simulate`, `estimate`, `register` and `methods`."""
 
 from __future__ import annotations
 
@@ -12,46 +7,29 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hyperfuse.cli.options import HsiFile
+from hyperfuse.cli.options import Json
+from hyperfuse.cli.options import MsiFile
+from hyperfuse.cli.options import command
+from hyperfuse.config import SRF_HELP
+from hyperfuse.config import ObservationConfig
+from hyperfuse.config import PairConfig
+from hyperfuse.config import SimulateConfig
+
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from hyperfuse.fusion.registration_report import RegistrationReport
+    from hyperfuse.fusion.registration import RegistrationReport
     from hyperfuse.physics.observation import Observation
 
 
-SRF_HELP = (
-    "How the MSI sees the spectrum. A sensor: Sentinel-2A, Sentinel-2B, Landsat-4/5/7/8/9, SPOT-1/2/3 (HRV1, HRV2), SPOT-4 "
-    "(HRVIR1, HRVIR2), SPOT-5 (HRG1, HRG2), RapidEye, MODIS-Terra, MODIS-Aqua, ASTER, with a choice of bands if wanted "
-    "(Sentinel-2A:B2,B3,B4,B8). Gaussian bands: rgb, rgb+nir, rgb+nir+swir. "
-    "A CSV file of curves (header wavelength_nm,name,...). A matrix (MSI bands, HSI bands): CSV without header, .npy, .npz, .mat."
-)
-
-
+@command(SimulateConfig)
 def simulate(
-    reference: Annotated[
-        Path, typer.Argument(help="The fine hyperspectral image to degrade, in any format that is read.")
-    ],
+    reference: Annotated[Path, typer.Argument(help="The fine hyperspectral image to degrade, in any known format.")],
     out_dir: Annotated[Path, typer.Argument(help="Folder for hsi.tif, msi.tif, reference.tif and observation.json.")],
-    scale: Annotated[str, typer.Option(help="How many fine pixels make a coarse one: 4, 3.2, 10/3.", metavar="S")],
-    srf: Annotated[str, typer.Option(help=SRF_HELP, metavar="R")],
-    psf_fwhm: Annotated[
-        float | None,
-        typer.Option(help="Width of the Gaussian point spread (FWHM) in fine pixels.", show_default="the scale"),
-    ] = None,
-    shift: Annotated[
-        tuple[float, float],
-        typer.Option(help="How far down and right of its georeference the HSI looks, fine pixels.", metavar="DY DX"),
-    ] = (0.0, 0.0),
-    snr_hsi: Annotated[
-        float | None, typer.Option(help="Signal-to-noise ratio of the HSI, dB.", show_default="no noise")
-    ] = None,
-    snr_msi: Annotated[
-        float | None, typer.Option(help="Signal-to-noise ratio of the MSI, dB.", show_default="no noise")
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Of the noise.")] = 0,
-    skip_uncovered: Annotated[
-        bool, typer.Option("--skip-uncovered", help="Drop response bands outside the reference's.")
-    ] = False,
+    scale: Annotated[str, typer.Option(help="Fine pixels per coarse pixel: 4, 3.2, 10/3.", metavar="S")],
+    srf: Annotated[str, typer.Option("--srf", "--response", help=SRF_HELP, metavar="SRF")],
+    config: SimulateConfig,
     variable: Annotated[str | None, typer.Option(help="Which array of a file that holds several.")] = None,
     band_axis: Annotated[
         int | None, typer.Option(metavar="0|1|2", help="Which axis of an unlabelled array holds the bands.")
@@ -59,23 +37,11 @@ def simulate(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the four files if they exist.")] = False,
 ) -> None:
     """Simulate a coarse HSI and a fine MSI from a fine hyperspectral image (Wald's protocol)."""
-    from hyperfuse.physics.simulated_files import OUTPUTS
-    from hyperfuse.physics.simulated_files import simulate as simulate_files
+    from hyperfuse.physics.simulate import OUTPUTS
+    from hyperfuse.physics.simulate import simulate_files
 
     record = simulate_files(
-        reference,
-        out_dir,
-        scale,
-        srf,
-        psf_fwhm,
-        shift,
-        snr_hsi,
-        snr_msi,
-        seed,
-        skip_uncovered,
-        variable,
-        overwrite,
-        band_axis,
+        reference, out_dir, scale, srf, config, variable=variable, band_axis=band_axis, overwrite=overwrite
     )
     (height, width), (coarse_height, coarse_width) = record.fine_size, record.coarse_size
     bands = len(record.srf.weights[0])
@@ -87,16 +53,9 @@ def simulate(
         typer.echo(str(out_dir / name))
 
 
-def estimate(
-    hsi: Annotated[Path, typer.Argument(metavar="HSI", help="The coarse image: many narrow bands, big pixels.")],
-    msi: Annotated[
-        Path, typer.Argument(metavar="MSI", help="The fine image of the same place: few bands, small pixels.")
-    ],
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print everything as JSON, the whole response included.")
-    ] = False,
-) -> None:
-    """Find out from a pair alone how it was observed: shift, point spread, response, noise.
+@command(ObservationConfig)
+def estimate(hsi: HsiFile, msi: MsiFile, config: ObservationConfig, as_json: Json = False) -> None:
+    """Estimate from a pair alone how it was observed: shift, PSF, SRF, noise.
 
     [dim]hyperfuse estimate enmap.tif sentinel2.tif[/dim]
     """
@@ -104,12 +63,9 @@ def estimate(
 
     from rich.console import Console
 
-    from hyperfuse.fusion.observe import ObservationHints, observe
-    from hyperfuse.fusion.pair import align_pair
-    from hyperfuse.io.files import open_cube
+    from hyperfuse.fusion.run import estimate as estimate_pair
 
-    hsi_cube = open_cube(hsi)
-    observation = observe(align_pair(hsi_cube, open_cube(msi)), hsi_cube, ObservationHints())
+    observation = estimate_pair(hsi, msi, config=config)
     if as_json:
         typer.echo(json.dumps(observation.summary(), indent=2))
         return
@@ -117,12 +73,13 @@ def estimate(
 
 
 def methods() -> None:
-    """List the methods, one line and the reference each: closed forms, and the one that ships with weights."""
-    from hyperfuse.methods.catalogue import AUTO, METHODS
+    """List the methods, with one line and the reference each."""
+    from hyperfuse.methods.catalogue import AUTO
+    from hyperfuse.methods.catalogue import METHODS
 
     for name, method in METHODS.items():
-        typer.echo(f"{name:<11} {method.line}\n{'':<11} [{method.reference}]")
-    typer.echo(f"{AUTO:<11} the one that gives the hsi back best when the pair is degraded once more")
+        typer.echo(f"{name:<11} {method.description}\n{'':<11} [{method.reference}]")
+    typer.echo(f"{AUTO:<11} the best of them on this pair at reduced resolution")
 
 
 def _observation_table(observation: Observation) -> Table:
@@ -132,7 +89,7 @@ def _observation_table(observation: Observation) -> Table:
     rows = {
         "scale": "{:.4g} {:.4g}".format(*observation.scale),
         "shift": "{:+.3f} {:+.3f} fine pixels down, right of the georeference".format(*observation.misregistration),
-        "point spread": "{:.3f} {:.3f} fine pixels (sigma)".format(*observation.sigma),
+        "PSF": "{:.3f} {:.3f} fine pixels (sigma)".format(*observation.sigma),
         "hsi noise": f"{float(observation.hsi_noise.median()):.3g} (median over bands)",
         "msi noise": " ".join(f"{float(level):.3g}" for level in observation.msi_noise),
         "msi offset": " ".join(f"{float(level):.3g}" for level in observation.offset),
@@ -142,49 +99,38 @@ def _observation_table(observation: Observation) -> Table:
         table.add_row(name, text)
     for index, row in enumerate(observation.srf):
         strongest = int(row.argmax())
-        table.add_row(f"response {index + 1}", f"peak at hsi band {strongest + 1}, sum {float(row.sum()):.4g}")
+        table.add_row(f"SRF {index + 1}", f"peak at hsi band {strongest + 1}, sum {float(row.sum()):.4g}")
     for note in observation.notes:
         table.add_row("note", note)
     return table
 
 
+@command(PairConfig)
 def register(
-    hsi: Annotated[Path, typer.Argument(metavar="HSI", help="The coarse image: many narrow bands, big pixels.")],
-    msi: Annotated[
-        Path, typer.Argument(metavar="MSI", help="The fine image of the same place: few bands, small pixels.")
-    ],
+    hsi: HsiFile,
+    msi: MsiFile,
+    config: PairConfig,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", metavar="PNG", help="Draw the offsets as arrows over the MSI.")
     ] = None,
-    mask: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Clouds in the MSI: not used where this raster, on any grid, is not 0."),
-    ] = None,
-    hsi_mask: Annotated[Path | None, typer.Option(metavar="FILE", help="The same for the HSI.")] = None,
-    hsi_variable: Annotated[str | None, typer.Option(help="Which array of an HSI file that holds several.")] = None,
-    msi_variable: Annotated[str | None, typer.Option(help="Which array of an MSI file that holds several.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON, the field included.")] = False,
+    as_json: Json = False,
 ) -> None:
-    """How far the HSI looks beyond its georeference, as a whole and from place to place.
+    """Measure how far the HSI lies from its georeference, over the whole scene and locally.
 
     [dim]hyperfuse register enmap.tif sentinel2.tif -o offsets.png[/dim]
     """
     import json
 
     from hyperfuse.errors import OptionError
-    from hyperfuse.fusion.registration_report import report_registration
+    from hyperfuse.fusion.registration import register as register_files
     from hyperfuse.io.atomic import check_writable
-    from hyperfuse.io.files import open_cube
     from hyperfuse.reporting.figures import offset_figure
 
     if output is not None:
         if output.suffix.lower() != ".png":
             raise OptionError(f"picture {output.name}", "a name that ends in .png")
         check_writable(output, overwrite=True)
-    masks = [None if path is None else open_cube(path) for path in (mask, hsi_mask)]
-    report = report_registration(
-        open_cube(hsi, hsi_variable), open_cube(msi, msi_variable), mask=masks[0], hsi_mask=masks[1]
-    )
+    report = register_files(hsi, msi, config)
     if as_json:
         typer.echo(json.dumps(report.summary(), indent=2))
     else:
@@ -196,7 +142,7 @@ def register(
 
 
 def _lines(report: RegistrationReport) -> dict[str, str]:
-    from hyperfuse.fusion.registration_report import verdict
+    from hyperfuse.fusion.registration import verdict
 
     whole, field = report.whole, report.field
     metres = report.in_metres(whole.offset)

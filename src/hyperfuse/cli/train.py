@@ -171,10 +171,10 @@ def curves(
 
     [dim]hyperfuse curves runs/joint_bands runs/joint_components -o curves.png[/dim]
     """
-    from hyperfuse.reporting.figures import refuse_unwritable_figure
+    from hyperfuse.reporting.figures import check_figure
     from hyperfuse.training.run_folder import draw_curves
 
-    refuse_unwritable_figure(output, overwrite=overwrite)
+    check_figure(output, overwrite=overwrite)
     draw_curves(runs, output)
     typer.echo(str(output))
 
@@ -191,10 +191,10 @@ def export(
     """Write a network as one ONNX file that takes any band count, any msi and any scale."""
     from hyperfuse.io.atomic import check_writable
     from hyperfuse.models.export import export_onnx
-    from hyperfuse.models.ssa import FusionNetwork
+    from hyperfuse.models.ssa import SSA
 
     check_writable(output, overwrite=overwrite)
-    export_onnx(FusionNetwork.from_pretrained(weights), output)
+    export_onnx(SSA.from_pretrained(weights), output)
     typer.echo(f"{output}  {output.stat().st_size / 1e6:.1f} MB")
 
 
@@ -209,11 +209,11 @@ def kernels(
     import json
 
     from hyperfuse.models.analysis import map_kernels, umap_is_installed
-    from hyperfuse.models.ssa import FusionNetwork
-    from hyperfuse.reporting.figures import draw_kernel_maps, refuse_unwritable_figure
+    from hyperfuse.models.ssa import SSA
+    from hyperfuse.reporting.figures import draw_kernel_maps, check_figure
 
-    refuse_unwritable_figure(output, overwrite=overwrite)
-    maps = map_kernels(FusionNetwork.from_pretrained(weights), channels)
+    check_figure(output, overwrite=overwrite)
+    maps = map_kernels(SSA.from_pretrained(weights), channels)
     projection = "UMAP" if umap_is_installed() else "PCA"
     draw_kernel_maps(maps, output, projection)
     if as_json:
@@ -238,8 +238,8 @@ def describe_network(
     import torch
 
     from hyperfuse.models.analysis import count_multiply_adds, count_parameters
-    from hyperfuse.models.config import preset
-    from hyperfuse.models.ssa import FusionNetwork
+    from hyperfuse.models.ssa import preset
+    from hyperfuse.models.ssa import SSA
 
     _refuse_impossible_pair(bands, msi_bands, size, scale)
     config = preset(name)
@@ -248,7 +248,7 @@ def describe_network(
     coarse = round(size / scale)
     counts = count_multiply_adds(config, bands, msi_bands, (size, size), (coarse, coarse))
     with torch.device("meta"):
-        network = FusionNetwork(config)
+        network = SSA(config)
     return {
         "network": name,
         "matryoshka_kernels": not fixed_bands,
@@ -311,8 +311,8 @@ def scenes(
     """
     import json
 
-    from hyperfuse.data.reading import details, list_datasets, overview
-    from hyperfuse.data.scenes import DATASETS, require_dataset, scenes_folder
+    from hyperfuse.data.datasets import details, list_datasets, overview
+    from hyperfuse.data.datasets import DATASETS, require_dataset, scenes_folder
 
     where = scenes_folder(folder)
     wanted = [require_dataset(name)] if name else list(DATASETS.values())

@@ -1,20 +1,20 @@
-"""A run that can be continued: finished tiles and what was found out about the scene, in a hidden folder beside the
-target.
+"""What an interrupted run leaves for the next one: a hidden folder beside the target.
 
-.NAME.tiles/journal.json     inputs, options and the plan: what a run must agree with to continue this one
-            scene.pt         observation and statistics
+.NAME.tiles/journal.json     inputs, options and plan: what a run must agree with to resume this one
+            scene.pt         observation, warp and the fuser with its statistics
             00012.tile       values of a finished tile, compressed, with a checksum
-            target/          the target as far as it is written; always begun anew
+            target/          the target as far as it is written; always started anew
 """
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -24,13 +24,20 @@ import torch
 from numcodecs import Blosc
 from numpy.typing import NDArray
 
+from hyperfuse.config import FuseConfig
 from hyperfuse.errors import CubeWriteError, OptionError
-from hyperfuse.fusion.request import FusionRequest
+from hyperfuse.fusion.fusers import MethodFuser, NetworkFuser
 from hyperfuse.fusion.tiles import Tile
+from hyperfuse.fusion.warp import Warp
 from hyperfuse.io.atomic import DISK_FULL, atomic_write
-from hyperfuse.io.provenance import provenance_of
+from hyperfuse.io.output import provenance_of
+from hyperfuse.models.catalogue import AnyNetwork
+from hyperfuse.models.channels import PairChannels, Subspace
+from hyperfuse.physics.observation import Observation
 
 JOURNAL, SCENE, TARGET = "journal.json", "scene.pt", "target"
+# The only classes, beside tensors and plain containers, that a stored scene may hold.
+STORED_TYPES: list[Any] = [Observation, MethodFuser, NetworkFuser, PairChannels, Subspace]
 CODEC = Blosc(cname="lz4", clevel=1, shuffle=Blosc.SHUFFLE)
 CHECKSUM_BYTES = 4
 # A product is a folder of files; beyond so many their names and sizes are not looked at.
@@ -50,13 +57,17 @@ class Journal:
     """The provenance of the output, whose date is that of the first run."""
 
     @classmethod
-    def of(cls, request: FusionRequest, tile_size: tuple[int, int], record: Mapping[str, str]) -> Journal:
-        inputs = {role: _files_of(path) for role, path in request.inputs.items()}
-        if request.weights is not None:
-            inputs["weights"] = _files_of(Path(request.weights))
-        wanted = {name: value for name, value in request.options_of_result().items() if name != "stored"}
-        options = {name: str(value) for name, value in (wanted | request.stored.asked_for()).items()}
-        return cls(version("hyperfuse"), inputs, options, list(tile_size), dict(record))
+    def of(
+        cls, inputs: Mapping[str, Any], config: FuseConfig, tile_size: tuple[int, int], record: Mapping[str, str]
+    ) -> Journal:
+        paths = {**inputs, "weights": config.weights}
+        files = {role: _files_of(Path(path)) for role, path in paths.items() if isinstance(path, str | os.PathLike)}
+        options = {name: str(value) for name, value in config.recorded().items() if name not in paths}
+        return cls(version("hyperfuse"), files, options, list(tile_size), dict(record))
+
+    @property
+    def tile_shape(self) -> tuple[int, int]:
+        return self.tile_size[0], self.tile_size[1]
 
     @property
     def method(self) -> str | None:
@@ -93,19 +104,31 @@ class WorkFolder:
         except (OSError, ValueError, TypeError):
             return None
 
-    def scene(self) -> dict[str, Any]:
+    def load_scene(self, network: AnyNetwork | None) -> tuple[Observation, Warp | None, MethodFuser | NetworkFuser]:
+        """What `begin` stored; the fuser gets its network back, which is not stored."""
         try:
-            found: dict[str, Any] = torch.load(self.path / SCENE, weights_only=True)
+            with torch.serialization.safe_globals(STORED_TYPES):
+                found = torch.load(self.path / SCENE, weights_only=True)
+            observation, warp, fuser = found["observation"], found["warp"], found["fuser"]
         except Exception as error:
-            raise OptionError(f"damaged notes in {self.path}", remedy="leave out --resume to begin anew") from error
-        return found
+            raise OptionError(f"damaged scene.pt in {self.path}", remedy="leave out --resume to start anew") from error
+        if network is not None:
+            fuser = replace(fuser, network=network)
+        return observation, None if warp is None else Warp.from_notes(warp), fuser
 
-    def begin(self, journal: Journal, scene: Mapping[str, Any]) -> None:
-        """Throw away what is there and begin anew."""
+    def begin(
+        self, journal: Journal, observation: Observation, warp: Warp | None, fuser: MethodFuser | NetworkFuser
+    ) -> None:
+        """Discard what is there and start anew."""
         self.remove()
+        scene = {
+            "observation": observation,
+            "warp": None if warp is None else warp.notes(),
+            "fuser": replace(fuser, network=None),
+        }
         with self._errors():
             self.path.mkdir()
-            torch.save(dict(scene), self.path / SCENE)
+            torch.save(scene, self.path / SCENE)
             self._write(JOURNAL, json.dumps(asdict(journal), indent=1).encode())
 
     def store(self, tile: Tile, block: NDArray[Any]) -> None:

@@ -22,7 +22,7 @@ from hyperfuse.fusion.pair import AlignedPair
 from hyperfuse.fusion.tiles import TILE_SIZES, WindowPlace, place_for
 from hyperfuse.methods.catalogue import find_method
 from hyperfuse.methods.pair_model import MOST_COMPONENTS, conditioning_halo
-from hyperfuse.models.baselines.catalogue import AnyNetwork
+from hyperfuse.models.catalogue import AnyNetwork
 from hyperfuse.physics.observation import Observation
 
 GIGABYTE = 1_000_000_000
@@ -79,7 +79,7 @@ class Workload:
 
 
 def method_workload(pair: AlignedPair, method: str, *, consistency: bool, itemsize: int) -> Workload:
-    footprint = find_method(method).footprint
+    footprint = find_method(method)
     return Workload(
         bands=pair.coarse_shape[0],
         usable_bands=int(pair.usable_bands.sum()),
@@ -196,7 +196,7 @@ def bounded_pools() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def give_back() -> None:
+def release_memory() -> None:
     """What was freed in small pieces goes back to the system; only glibc keeps it otherwise."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)

@@ -1,4 +1,19 @@
-"""An aligned pair -> how it was observed -> fused values, by a method or by a trained network.
+"""From what the georeference says of a pair to what the images say: one shift for all of it, whatever it was before.
+
+Move a fused image by a fraction of a pixel: from where the MSI says that it lies to where the HSI says so.
+
+Shapes: C bands, H W fine.
+
+Pairs whose georeference is off by more than the estimation can absorb, and pairs that do not show the same place.
+
+Shapes: C bands, M msi bands, h w coarse, H W fine.
+
+Where the HSI looks, place by place: the shift of the whole scene, refined on windows spread over it, read one at a
+time.
+
+Shapes: C bands, M msi bands, h w coarse, H W fine.
+
+An aligned pair -> how it was observed -> fused values, by a method or by a trained network.
 
 Shapes: C bands, M msi bands, h w coarse, H W fine.
 """
@@ -6,6 +21,8 @@ Shapes: C bands, M msi bands, h w coarse, H W fine.
 from __future__ import annotations
 
 import math
+import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -14,51 +31,38 @@ import xarray as xr
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hyperfuse.errors import BandError, OptionError
-from hyperfuse.fusion.network import fuse_with_network
+from hyperfuse.errors import BandError
 from hyperfuse.fusion.pair import AlignedPair, require_possible_shift
 from hyperfuse.fusion.sample import LARGEST_NOISE_SIDE, NOISE_COPIES, StreamedSamples, representative_window
+from hyperfuse.fusion.warp import Warp, find_warp
 from hyperfuse.io.cube import wavelengths_nm
-from hyperfuse.methods.catalogue import AUTO, UNCERTAINTY
+from hyperfuse.methods.catalogue import AUTO
 from hyperfuse.methods.injection import detail_halo
-from hyperfuse.methods.run import FEWEST_COARSER_PIXELS, MOST_PIXELS, fuse_arrays, suited_method
-from hyperfuse.methods.window import Window, fill_missing, mask_missing
-from hyperfuse.models.baselines.catalogue import AnyNetwork
+from hyperfuse.methods.run import FEWEST_COARSER_PIXELS, MOST_PIXELS, suitable_method
+from hyperfuse.methods.window import Window
 from hyperfuse.physics.estimate import KnownParts, estimate_from_samples, estimate_observation
 from hyperfuse.physics.observation import Observation, default_sigma
-from hyperfuse.physics.psf import sigma_from_fwhm
+from hyperfuse.physics.offset_field import OffsetField, WindowOffset, constant_field, fit_offset_field
+from hyperfuse.physics.operators import SpatialOperator, sigma_from_fwhm
+from hyperfuse.physics.register import Block, CoarseOffset, register, search_coarse_offsets
+from hyperfuse.physics.sampling import MARGIN_OF_BLOCK, PairSamples
 from hyperfuse.physics.srf import SRFSpec, srf_for
-
-
-@dataclass(frozen=True)
-class ObservationHints:
-    """What the user knows of how the pair was observed; None is found by estimation, or assumed where that is switched
-    off.
-    """
-
-    estimate: bool = True
-    srf: SRFSpec | None = None
-    psf_fwhm: float | None = None
-    """Fine pixels."""
-    shift: tuple[float, float] | None = None
-    """(down, right) beyond the georeference, fine pixels."""
+from hyperfuse.progress import progress
 
 
 def observe(
-    pair: AlignedPair, hsi: xr.DataArray, hints: ObservationHints, most_bytes: int | None = None
+    pair: AlignedPair, hsi: xr.DataArray, config: ObservationConfig, most_bytes: int | None = None
 ) -> Observation:
     """How the pair was observed, over its usable bands. With a limit to memory, a pair too large for it is read in
     parts.
     """
-    if hints.psf_fwhm is not None and not 0 < hints.psf_fwhm < 1e4:
-        raise OptionError(f"point spread of {hints.psf_fwhm} fine pixels", "a width above 0")
-    if hints.shift is not None and hints.shift != pair.known_offset:
-        require_possible_shift(hints.shift, (pair.fine_shape[1], pair.fine_shape[2]))
-    sigma = None if hints.psf_fwhm is None else (sigma_from_fwhm(hints.psf_fwhm),) * 2
+    if config.shift is not None and config.shift != pair.known_offset:
+        require_possible_shift(config.shift, (pair.fine_shape[1], pair.fine_shape[2]))
+    sigma = None if config.psf_fwhm is None else (sigma_from_fwhm(config.psf_fwhm),) * 2
     known = KnownParts(
-        sigma=sigma or (None if hints.estimate else default_sigma(pair.scale)),
-        misregistration=hints.shift or (None if hints.estimate else (0.0, 0.0)),
-        srf=None if hints.srf is None else _usable_srf(pair, hsi, hints.srf),
+        sigma=sigma or (None if config.estimate else default_sigma(pair.scale)),
+        misregistration=config.shift or (None if config.estimate else (0.0, 0.0)),
+        srf=None if config.srf is None else _usable_srf(pair, hsi, config.srf),
     )
     centres = wavelengths_nm(hsi)
     wavelength_nm = None if centres is None else centres[pair.usable_bands]
@@ -82,9 +86,9 @@ def _estimation_bytes(pair: AlignedPair) -> int:
     return 8 * values + NOISE_COPIES * 8 * min(in_the_middle, max(bands, msi_bands) * LARGEST_NOISE_SIDE**2)
 
 
-def resolved_method(pair: AlignedPair, observation: Observation, method: str, most_bytes: int | None = None) -> str:
+def resolve_method(pair: AlignedPair, observation: Observation, method: str, most_bytes: int | None = None) -> str:
     """The name itself, or the one that `auto` stands for on this pair."""
-    return suited_method(_judged_window(pair, observation, most_bytes)) if method == AUTO else method
+    return suitable_method(_judged_window(pair, observation, most_bytes)) if method == AUTO else method
 
 
 def _judged_window(pair: AlignedPair, observation: Observation, most_bytes: int | None = None) -> Window:
@@ -97,53 +101,6 @@ def _judged_window(pair: AlignedPair, observation: Observation, most_bytes: int 
     halo = detail_halo(observation)
     side = int(math.sqrt(most_bytes / bytes_of_pixel)) - 2 * halo
     return representative_window(pair, observation, max(FEWEST_COARSER_PIXELS, min(side, MOST_PIXELS)), halo)
-
-
-def fuse_pair(
-    pair: AlignedPair,
-    observation: Observation,
-    method: str,
-    network: AnyNetwork | None = None,
-    *,
-    consistency: bool = False,
-) -> NDArray[np.float32]:
-    """(C, H, W) physical values, NaN where there is no data. Bands flagged bad or empty are only interpolated."""
-    fused = np.empty((pair.hsi.shape[0], *pair.msi.shape[1:]), dtype=np.float32)
-    usable, msi = pair.usable_bands, _tensor(pair.msi)
-    good = _tensor(pair.hsi[usable])
-    fused[usable] = (
-        fuse_arrays(good, msi, observation, method, consistency)
-        if network is None
-        else _by_network(network, good, msi, observation, _usable_wavelengths(pair))
-    ).numpy()
-    if method == UNCERTAINTY:
-        fused[~usable] = np.nan  # of bands that are only interpolated nothing is known
-    elif not usable.all():
-        fused[~usable] = _interpolated(_tensor(pair.hsi[~usable]), msi, observation).numpy()
-    return fused
-
-
-def _by_network(
-    network: AnyNetwork, hsi: Tensor, msi: Tensor, observation: Observation, wavelength_nm: Tensor | None
-) -> Tensor:
-    fused = fuse_with_network(network, fill_missing(hsi), fill_missing(msi), observation, wavelength_nm)
-    return mask_missing(fused, Window(hsi, msi, observation))
-
-
-def _usable_wavelengths(pair: AlignedPair) -> Tensor | None:
-    centres = wavelengths_nm(pair.hsi_source.cube)
-    return None if centres is None else torch.from_numpy(centres[pair.usable_bands])
-
-
-def _interpolated(hsi: Tensor, msi: Tensor, observation: Observation) -> Tensor:
-    if not bool(torch.isfinite(hsi).any()):
-        return torch.full((hsi.shape[0], *msi.shape[1:]), torch.nan)
-    blind = replace(
-        observation,
-        srf=torch.zeros(msi.shape[0], hsi.shape[0], dtype=torch.float64),
-        hsi_noise=torch.zeros(hsi.shape[0], dtype=torch.float64),
-    )
-    return fuse_arrays(hsi, msi, blind, "bicubic")
 
 
 def _usable_srf(pair: AlignedPair, hsi: xr.DataArray, spec: SRFSpec) -> Tensor:
@@ -160,3 +117,261 @@ def _usable_srf(pair: AlignedPair, hsi: xr.DataArray, spec: SRFSpec) -> Tensor:
 
 def _tensor(values: NDArray[np.float32]) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(values))
+
+
+# Coarse pixels: how far from the georeference the estimation finds the shift, and from where on a shift is worth a
+# warning.
+ABSORBED = 2.0
+REMARKABLE = 1.0
+# With this confidence in the shift there is no need to look further away.
+CONFIDENT = 0.85
+# How much more confident another offset must be, and how confident at least; more so over few coarse pixels, where
+# chance rules.
+GAINED, LEAST, MORE_IN_FEW_PIXELS = 0.15, 0.6, 60.0
+# Below this the two images have hardly anything in common.
+UNRELATED = 0.4
+SEARCHED = 256  # coarse pixels along each side of the window that is searched
+BANDS = 24
+# Of the point spread, which share must be known.
+ENOUGH_KNOWN = 0.7
+
+
+@dataclass(frozen=True)
+class Misregistration:
+    """(down, right) in fine pixels beyond the georeference."""
+
+    offset: tuple[float, float]
+    coarse_pixels: float
+    confidence: float
+    absorbed: bool
+    """Whether the estimation has found it by itself."""
+    same_place: bool
+    """False where the two images have hardly anything in common, wherever one looks."""
+
+
+def find_misregistration(
+    pair: AlignedPair, observation: Observation, observe: Callable[[AlignedPair], Observation]
+) -> Misregistration:
+    """What the estimation says, or, where it is not confident, an offset further away in which it is much more so.
+
+    `observe` estimates how a pair was observed, starting from its `grid_shift`.
+    """
+    own = _as_found(pair, observation.misregistration, observation.confidence, absorbed=True)
+    if observation.confidence >= CONFIDENT:
+        return own
+    candidates = search_offsets(pair)
+    best = replace(own, same_place=observation.confidence >= UNRELATED or not candidates)
+    most = observation.confidence + GAINED
+    for candidate in candidates:
+        start = candidate.offset[0] * pair.scale[0], candidate.offset[1] * pair.scale[1]
+        with warnings.catch_warnings():
+            # A trial: what it cannot estimate is no news.
+            warnings.simplefilter("ignore", UserWarning)
+            trial = observe(moved_start(pair, start))
+        if trial.confidence > max(most, LEAST + min(0.3, MORE_IN_FEW_PIXELS / max(1, candidate.overlap))):
+            offset = start[0] + trial.misregistration[0], start[1] + trial.misregistration[1]
+            best, most = _as_found(pair, offset, trial.confidence, absorbed=False), trial.confidence
+    return best
+
+
+def warn_of_misregistration(found: Misregistration) -> None:
+    """Before hours of work: say that a pair is shifted by more than a coarse pixel, or that it is no pair."""
+    y, x = found.offset
+    if not found.same_place:
+        warnings.warn(
+            f"the two images do not seem to show the same place at the same time (confidence {found.confidence:.2f}): "
+            "look at them with `hyperfuse register`",
+            stacklevel=2,
+        )
+    elif not found.absorbed:
+        warnings.warn(
+            f"the HSI looks {y:+.1f} {x:+.1f} fine pixels ({found.coarse_pixels:.1f} HSI pixels) beyond its georeference, more "
+            f"than the estimation absorbs ({ABSORBED:g} HSI pixels): give --shift {y:.2f} {x:.2f}",
+            stacklevel=2,
+        )
+    elif found.coarse_pixels > REMARKABLE:
+        warnings.warn(
+            f"the HSI looks {y:+.1f} {x:+.1f} fine pixels ({found.coarse_pixels:.1f} HSI pixels) beyond its georeference: "
+            "the estimated shift takes care of it",
+            stacklevel=2,
+        )
+
+
+def moved_start(pair: AlignedPair, offset: tuple[float, float]) -> AlignedPair:
+    """The same pair for an estimation that starts so many fine pixels off the georeference."""
+    return replace(pair, grid_shift=(pair.grid_shift[0] + offset[0], pair.grid_shift[1] + offset[1]))
+
+
+def search_offsets(pair: AlignedPair) -> list[CoarseOffset]:
+    """The offsets at which the images look most alike in the middle of the scene."""
+    rows, columns = (_middle(size) for size in pair.coarse_shape[1:])
+    usable = np.flatnonzero(pair.usable_bands)
+    bands = usable[np.unique(np.linspace(0, usable.size - 1, min(BANDS, usable.size)).round().astype(int))]
+    return search_coarse_offsets(pair.hsi_source.values(rows, columns, bands), _msi_on_coarse_grid(pair, rows, columns))
+
+
+def _middle(size: int) -> slice:
+    start = max(0, (size - SEARCHED) // 2)
+    return slice(start, min(size, start + SEARCHED))
+
+
+def _msi_on_coarse_grid(pair: AlignedPair, rows: slice, columns: slice) -> NDArray[np.float32]:
+    """(M, h, w) The MSI as the HSI's sensor would see it by georeference; NaN where much of that is missing."""
+    sigma = default_sigma(pair.scale)
+    fine, shifts = [], []
+    for axis, span in enumerate((rows, columns)):
+        scale, shift, size = pair.scale[axis], pair.grid_shift[axis], pair.fine_shape[1 + axis]
+        first = min(size - 1, max(0, math.floor((span.start - 1) * scale + shift)))
+        fine.append(slice(first, max(first + 1, min(size, math.ceil((span.stop + 1) * scale + shift)))))
+        shifts.append(shift + span.start * scale - first)
+    msi = torch.from_numpy(pair.msi_values(fine[0], fine[1]))
+    sizes = [(part[0].stop - part[0].start, part[1].stop - part[1].start) for part in (fine, (rows, columns))]
+    operator = SpatialOperator.from_psf(sizes[0], sizes[1], pair.scale, sigma, (shifts[0], shifts[1]))
+    known = torch.isfinite(msi)
+    weight = operator.apply(known.to(msi))
+    seen = operator.apply(torch.nan_to_num(msi)) / weight.clamp_min(1e-6)
+    return seen.masked_fill(weight < ENOUGH_KNOWN, torch.nan).numpy()
+
+
+def _as_found(pair: AlignedPair, offset: tuple[float, float], confidence: float, *, absorbed: bool) -> Misregistration:
+    coarse = math.hypot(offset[0] / pair.scale[0], offset[1] / pair.scale[1])
+    return Misregistration(offset, coarse, confidence, absorbed, same_place=True)
+
+
+WINDOW = 16  # coarse pixels along each side
+MOST_WINDOWS = 12  # along each side of the scene
+FEWEST_PIXELS = 60
+# A window shows the offset as it is on average over it; once the HSI is straightened by that, it shows what is left.
+MOST_PASSES = 3
+SETTLED = 0.05  # root mean square, fine pixels
+
+
+def estimate_offset_field(pair: AlignedPair, observation: Observation) -> OffsetField:
+    """`observation` tells the shift of the whole scene, around which windows are searched, its response and point
+    spread.
+    """
+    places = [(rows, columns) for rows in _spans(pair.coarse_shape[1]) for columns in _spans(pair.coarse_shape[2])]
+    fine_size, start = (pair.fine_shape[1], pair.fine_shape[2]), observation.misregistration
+    field, looked_at = constant_field(fine_size, start, (0.0, 0.0)), pair
+    with progress("Local shifts", MOST_PASSES * len(places)) as advance:
+        for _ in range(MOST_PASSES):
+            windows = []
+            for rows, columns in places:
+                windows.append(_window_offset(looked_at, observation, rows, columns, field))
+                advance(1)
+            before = field
+            field = fit_offset_field([window for window in windows if window is not None], fine_size, start)
+            if field.difference(before) < SETTLED:
+                break
+            looked_at = find_warp(pair, observation, field).warped(pair)
+    return field
+
+
+def _spans(size: int) -> list[slice]:
+    """Windows along one axis: half overlapping, or more where that makes only two; spread out where there is room for
+    many.
+    """
+    side = min(size, WINDOW)
+    count = max(3 if size >= 1.5 * side else 1, min(MOST_WINDOWS, round(2 * (size - side) / side) + 1))
+    starts = [round(index * (size - side) / max(1, count - 1)) for index in range(count)]
+    return [slice(start, start + side) for start in starts]
+
+
+def _window_offset(
+    pair: AlignedPair, observation: Observation, rows: slice, columns: slice, removed: OffsetField
+) -> WindowOffset | None:
+    """The offset of one window; what was removed from the pair already is added again. None where too little is known."""
+    block = _block(pair, observation, rows, columns)
+    if block is None:
+        return None
+    found = register([block], observation.scale, observation.sigma, (0.0, 0.0), sigma_known=True)
+    usable = block.usable.numpy()
+    place = [
+        float((np.flatnonzero(usable.any(axis=1 - axis)).mean() + span.start + 0.5) * scale - 0.5 + shift)
+        for axis, (span, scale, shift) in enumerate(zip((rows, columns), pair.scale, pair.grid_shift, strict=True))
+    ]
+    base = removed.at(*(np.array([axis]) for axis in place))[:, 0]
+    return WindowOffset(
+        place=(place[0], place[1]),
+        offset=(float(base[0]) + found.shift[0], float(base[1]) + found.shift[1]),
+        error=found.shift_error,
+        explained=found.explained,
+    )
+
+
+def _block(pair: AlignedPair, observation: Observation, rows: slice, columns: slice) -> Block | None:
+    """The HSI as the MSI's bands would show it, which needs no regression on many bands in few pixels, beside the MSI
+    itself.
+    """
+    fine = [
+        slice(
+            max(0, math.floor((span.start - MARGIN_OF_BLOCK) * scale + shift)),
+            min(size, math.ceil((span.stop + MARGIN_OF_BLOCK) * scale + shift)),
+        )
+        for span, scale, shift, size in zip(
+            (rows, columns), pair.scale, observation.shift, pair.fine_shape[1:], strict=True
+        )
+    ]
+    if any(part.stop - part.start < 2 for part in fine):
+        return None
+    spectra = torch.from_numpy(pair.hsi_values(rows, columns)[pair.usable_bands])
+    hsi = torch.einsum("mc,cyx->myx", observation.srf.to(spectra), torch.nan_to_num(spectra))
+    msi = torch.from_numpy(pair.msi_values(fine[0], fine[1]))
+    local = observation.in_window((rows.start, columns.start), (fine[0].start, fine[1].start))
+    samples = PairSamples(
+        hsi=hsi,
+        msi=torch.nan_to_num(msi),
+        hsi_known=torch.isfinite(spectra[torch.isfinite(spectra).flatten(1).any(1)]).all(0),
+        msi_known=torch.isfinite(msi).all(0),
+        scale=observation.scale,
+        shift=local.shift,
+    )
+    usable = samples.usable(observation.sigma)
+    if (
+        int(usable.sum()) < FEWEST_PIXELS
+        or not _is_textured(hsi[:, usable])
+        or not _is_textured(samples.msi.flatten(1))
+    ):
+        return None
+    return Block(samples.hsi, samples.msi, local.shift, usable)
+
+
+def _is_textured(values: torch.Tensor) -> bool:
+    """Whether any band varies at all, beyond rounding."""
+    return bool((values.double().std(1) > 1e-6 * values.double().abs().mean(1) + 1e-30).any())
+
+
+# A field that varies by less, root mean square in fine pixels, is not worth resampling for.
+SMALLEST_VARIATION = 0.03
+# The point spread looks wider than it is while the HSI is bent, or resampled by splines alone; once straightened it is
+# seen better.
+ROUNDS = 2
+
+
+def register_pair(
+    pair: AlignedPair, observe: Callable[[AlignedPair], Observation], *, local_shift: bool, search_further: bool
+) -> tuple[AlignedPair, Observation, Warp | None]:
+    """The pair, its observation, and the warp that co-registered it where one shift was not enough.
+
+    `observe` estimates how a pair was observed. `local_shift` follows a shift that varies over the scene.
+    `search_further` warns of images that lie farther apart than the estimation can absorb.
+    """
+    observation = observe(pair)
+    if search_further:
+        warn_of_misregistration(find_misregistration(pair, observation, observe))
+    field = None
+    if local_shift:
+        field = estimate_offset_field(pair, observation)
+        if not any(field.used):
+            warnings.warn(
+                "local shifts not estimated: too few parts of the scene have texture that both images show",
+                stacklevel=2,
+            )
+        if field.variation < SMALLEST_VARIATION:
+            field = None
+    warped, warp = pair, None
+    for _ in range(ROUNDS if field is not None or pair.turned_hsi is not None else 0):
+        warp = find_warp(pair, observation, field)
+        warped = warp.warped(pair)
+        observation = observe(warped)
+    return warped, observation, warp

@@ -1,381 +1,394 @@
-"""The one way in: two images, in memory or in files, become one fused cube.
+"""Fuse two images, in memory or in files, into one cube: the one way in.
 
-All tiles of a plan, computed or taken from an interrupted run, into the target, which appears when the last one is in
-it.
-
-A request carried out: in one piece where the scene is small, else tile by tile, in this process or in many.
-
-Whatever ends a run, the target is whole or as it was before; finished tiles stay, and the next run may continue from
-them.
+A scene that fits into memory is a single tile; every scene takes the same way, whether its tiles are computed here, in
+threads, in worker processes or on a cluster, and whether they go into an array or a file. Whatever ends a run, the
+target is complete or as it was before; finished tiles stay, and `resume` continues from them.
 """
 
 from __future__ import annotations
 
 import os
+import time
 import warnings
-from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
+from hyperfuse.config import FuseConfig, ObservationConfig, takes_options
 from hyperfuse.errors import Cancelled, CubeWriteError, OptionError
-from hyperfuse.fusion.engine import FusedTile, SceneJob, StageSeconds, fused_in_threads, fused_on_cluster
+from hyperfuse.fusion.engine import FusedTile, TileJob, fuse_tiles
 from hyperfuse.fusion.journal import Journal, WorkFolder
 from hyperfuse.fusion.memory import bounded_pools
-from hyperfuse.fusion.observe import ObservationHints
-from hyperfuse.fusion.output import fused_cube
-from hyperfuse.fusion.overlap import INTERSECTION, Area
+from hyperfuse.fusion.observe import observe
 from hyperfuse.fusion.pair import align_pair
-from hyperfuse.fusion.plan import (
-    ScenePlan,
-    fuse_whole,
-    fusion_from,
-    learn_scene,
-    notes_of,
-    observation_from,
-    plan_scene,
-    prepare_scene,
-    warp_from,
-)
-from hyperfuse.fusion.request import MSI, FusionChoices, FusionRequest, PathLike
+from hyperfuse.fusion.plan import Image, PathLike, Plan, as_image, make_plan, masks_of, summarise_plan
 from hyperfuse.fusion.tiles import Tile
 from hyperfuse.io.atomic import CubeWriter, target_lock
-from hyperfuse.io.cube import as_cube
-from hyperfuse.io.files import check_target, created_cube, open_cube, write_cube
-from hyperfuse.io.output import AS_IT_IS, Clipping, OutputConfig
-from hyperfuse.io.provenance import provenance
-from hyperfuse.methods.catalogue import DEFAULT
-from hyperfuse.physics.srf import SRFSpec
+from hyperfuse.io.files import check_target, created_cube
+from hyperfuse.io.output import Clipping, to_stored
+from hyperfuse.methods.catalogue import AUTO, find_method
+from hyperfuse.physics.observation import Observation
 from hyperfuse.progress import progress
 
-# Formats whose files are made in one piece, from all values at once; MATLAB's newer version is not.
-MADE_IN_MEMORY = (".npz",)
+# Formats that are written in one piece, from all values at once. MATLAB's older version is one, its newer is not.
+WRITTEN_AT_ONCE = (".npz",)
 MATLAB = ".mat"
+# A signal is answered between two writes.
+WRITTEN_ROWS = 512
+ENVI_HEADER, ENVI_PIXELS = ".hdr", ".img"
 
 
-def run_tiles(plan: ScenePlan, folder: WorkFolder, journal: Journal | None, seconds: StageSeconds) -> ScenePlan:
-    """`journal` is that of the run to be continued, if any. Returns the plan that was carried out."""
-    plan = _for_streaming(plan)
-    plan, job, template = _begun(plan, folder) if journal is None else _continued(plan, folder, journal)
-    finished, clipping = folder.finished(), Clipping()
-    with (
-        _keeping_tiles(folder, len(plan.tiles)),
-        _created(plan, template, folder) as writer,
-        progress("Fusing", total=len(plan.tiles), unit="tiles", done=len(finished)) as advance,
-    ):
-        for tile, fused in _all_tiles(plan, job, folder, finished, seconds):
-            is_new = tile.index not in finished
-            with seconds.spent_on("writing"):
-                if is_new:
-                    folder.store(tile, fused.block)
-                writer.write(tile.rows, tile.columns, fused.block)
-            clipping.count(fused.values, fused.clipped)
-            if is_new:
-                advance(1, tile.pixels)
-    folder.remove()
-    clipping.report(template)
-    return plan
+@dataclass
+class StageSeconds:
+    """Seconds spent in each stage, summed over threads: stages overlap, so they may exceed the elapsed time."""
 
+    reading: float = 0.0
+    computing: float = 0.0
+    writing: float = 0.0
 
-def _begun(plan: ScenePlan, folder: WorkFolder) -> tuple[ScenePlan, SceneJob, xr.DataArray]:
-    record = plan.record()
-    template = plan.template(record)
-    fusion = learn_scene(plan)
-    folder.begin(
-        Journal.of(plan.request, plan.memory.tile_size, record),
-        notes_of(plan.scene.observation, fusion, plan.scene.warp),
-    )
-    return plan, plan.job(fusion, template), template
-
-
-def _continued(plan: ScenePlan, folder: WorkFolder, journal: Journal) -> tuple[ScenePlan, SceneJob, xr.DataArray]:
-    notes = folder.scene()
-    warp, aligned = warp_from(notes), plan.scene.aligned
-    pair = aligned if warp is None else warp.warped(aligned)
-    plan = replace(plan, scene=replace(plan.scene, observation=observation_from(notes), pair=pair))
-    plan = plan.in_tiles_of((journal.tile_size[0], journal.tile_size[1]))
-    template = plan.template(journal.record)
-    return plan, plan.job(fusion_from(notes, plan.scene.network), template), template
-
-
-def _all_tiles(
-    plan: ScenePlan, job: SceneJob, folder: WorkFolder, finished: set[int], seconds: StageSeconds
-) -> Iterator[tuple[Tile, FusedTile]]:
-    """In the order of the plan, whatever is finished already: the file is then the same, byte for byte."""
-    computed = _computed(plan, job, [tile for tile in plan.tiles if tile.index not in finished], seconds)
-    try:
-        for tile in plan.tiles:
-            if tile.index not in finished:
-                yield next(computed)
-                continue
-            block = folder.load(tile, len(job.bands), job.stored_as.dtype)
-            yield tile, job.fuse_tile(tile) if block is None else FusedTile(block, 0, 0)
-    finally:
-        computed.close()
-
-
-def _computed(
-    plan: ScenePlan, job: SceneJob, missing: Sequence[Tile], seconds: StageSeconds
-) -> Generator[tuple[Tile, FusedTile], None, None]:
-    request = plan.request
-    if request.workers is None and request.cluster is None:
-        return fused_in_threads(job, missing, plan.memory.tiles_at_once, seconds)
-    return fused_on_cluster(job, missing, seconds, workers=request.workers, address=request.cluster)
-
-
-@contextmanager
-def _created(plan: ScenePlan, template: xr.DataArray, folder: WorkFolder) -> Iterator[CubeWriter]:
-    request = plan.request
-    with created_cube(
-        request.target,
-        template,
-        output=request.stored,
-        options=request.options,
-        cog=request.cog,
-        overwrite=request.overwrite,
-        inputs=list(request.inputs.values()),
-        work_folder=folder.workplace,
-    ) as writer:
-        yield writer
-
-
-@contextmanager
-def _keeping_tiles(folder: WorkFolder, total: int) -> Iterator[None]:
-    """Whoever is told that a run ended early is also told what is left of it."""
-    try:
-        yield
-    except (KeyboardInterrupt, Cancelled) as end:
-        raise type(end)(f"stopped; {_what_is_left(folder, total)}") from end
-    except CubeWriteError as error:
-        words = str(error).replace("nothing was left behind; ", "")
-        raise CubeWriteError(words, remedy=_what_is_left(folder, total)) from error
-    except BaseException:
-        _what_is_left(folder, total)
-        raise
-
-
-def _what_is_left(folder: WorkFolder, total: int) -> str:
-    count = len(folder.finished())
-    if count == 0:
-        folder.remove()
-        return "nothing was left behind"
-    return f"{count} of {total} tiles are kept in {folder.path}, --resume continues"
-
-
-def _for_streaming(plan: ScenePlan) -> ScenePlan:
-    """Refuse formats that need all values at once, or take their sister that does not."""
-    request, suffix = plan.request, plan.request.target.suffix.lower()
-    if suffix in MADE_IN_MEMORY:
-        raise OptionError(
-            f"{suffix} for a scene larger than the memory", "a format that is written in parts", "choose .tif or .zarr"
-        )
-    if suffix != MATLAB or any(name.upper() == "VERSION" for name in request.options):
-        return plan
-    return replace(plan, request=replace(request, options={**request.options, "VERSION": "7.3"}))
+    def shares(self) -> dict[str, float]:
+        total = max(1e-9, self.reading + self.computing + self.writing)
+        return {stage: getattr(self, stage) / total for stage in ("reading", "computing", "writing")}
 
 
 @dataclass(frozen=True)
 class FusionRun:
-    """What a run did: how many tiles and pixels, and where the time went."""
+    """What a run did: its result, how many tiles and pixels, and where the time went."""
 
-    path: Path
+    path: Path | None
+    cube: xr.DataArray | None = field(repr=False)
     tiles: int
     pixels: int
-    seconds: StageSeconds = field(default_factory=StageSeconds)
+    seconds: StageSeconds
 
 
-def run_fusion(request: FusionRequest) -> FusionRun:
-    """What cannot be written is said before the work, not after it."""
-    check_target(
-        request.target, output=request.stored, options=request.options, cog=request.cog, overwrite=request.overwrite
-    )
-    with target_lock(request.target), bounded_pools():
-        folder = WorkFolder(request.target)
-        journal = _to_continue(folder, request)
-        plan = plan_scene(request, None if journal is None else journal.method)
-        seconds = StageSeconds()
-        if plan.memory.whole and journal is None:
-            _run_whole(plan, seconds)
-        else:
-            plan = run_tiles(plan, folder, journal, seconds)
-        return FusionRun(request.target, len(plan.tiles), sum(tile.pixels for tile in plan.tiles), seconds)
+@takes_options(FuseConfig)
+def fuse(
+    hsi: Image, msi: Image, output: PathLike | None = None, config: FuseConfig | None = None
+) -> xr.DataArray | Path:
+    """Fuse a coarse hyperspectral image (HSI) with a fine multispectral image (MSI) of the same place.
+
+    The result has the HSI's bands, data type, scale and nodata on the MSI's grid. Without a georeference on both
+    images they are taken to cover the same extent. Shift, PSF, SRF and noise are estimated from the pair; what is
+    known may be given.
+
+    Parameters
+    ----------
+    hsi, msi : cube, array (band, y, x) or path
+        The coarse and the fine image.
+    output : path, optional
+        The file to write (.tif .hdr .nc .h5 .zarr .mat .npz .npy); without it the fused cube is returned.
+    config : FuseConfig, optional
+        All options in one object. Each of them may also be given as a keyword, such as ``method``, ``psf_fwhm``,
+        ``srf``, ``shift``, ``extent``, ``bounds``, ``mask``, ``dtype``, ``compress``, ``ram_gb`` or ``workers``; see
+        `hyperfuse.FuseConfig` and docs/options.md.
+
+    Returns
+    -------
+    xarray.DataArray or pathlib.Path
+        The fused cube, or the path of the written file.
+
+    Examples
+    --------
+    >>> import hyperfuse, numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> fine = hyperfuse.make_cube(rng.random((20, 32, 32)).cumsum(1), wavelength_nm=np.linspace(400, 900, 20))
+    >>> pair = hyperfuse.simulate(fine, scale=4, srf="rgb+nir")
+    >>> hyperfuse.fuse(pair.hsi, pair.msi, method="gsa", estimate=False).shape
+    (20, 32, 32)
+    """
+    run = run_fusion(hsi, msi, output, config or FuseConfig())
+    return run.path if run.cube is None and run.path is not None else _cube_of(run)
 
 
-def _run_whole(plan: ScenePlan, seconds: StageSeconds) -> None:
-    request, scene, clipping = plan.request, plan.scene, Clipping()
-    with progress("Fusing", total=len(plan.tiles), unit="tiles") as advance:
-        with seconds.spent_on("computing"):
-            fused = fused_cube(fuse_whole(scene), scene.pair, scene.hsi, plan.record(), request.stored, clipping)
-        advance(1, fused.sizes["y"] * fused.sizes["x"])
-    with seconds.spent_on("writing"):
-        write_cube(
-            fused,
-            request.target,
-            output=request.stored.for_the_file(),
-            options=request.options,
-            cog=request.cog,
-            overwrite=request.overwrite,
-            inputs=list(request.inputs.values()),
+@takes_options(ObservationConfig)
+def estimate(hsi: Image, msi: Image, config: ObservationConfig | None = None) -> Observation:
+    """Estimate how a pair was observed: shift, PSF, SRF and noise.
+
+    Parameters
+    ----------
+    hsi, msi : cube, array (band, y, x) or path
+        The coarse and the fine image.
+    config : ObservationConfig, optional
+        What is known (``psf_fwhm``, ``shift``, ``srf``), masks and variables; also accepted as keywords.
+
+    Returns
+    -------
+    Observation
+        Scale, PSF width, shift, SRF, offset and noise levels, with a confidence between 0 and 1.
+
+    Examples
+    --------
+    >>> import hyperfuse, numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> fine = hyperfuse.make_cube(rng.random((20, 48, 48)).cumsum(1), wavelength_nm=np.linspace(400, 900, 20))
+    >>> pair = hyperfuse.simulate(fine, scale=4, srf="rgb+nir")
+    >>> hyperfuse.estimate(pair.hsi, pair.msi).scale
+    (4.0, 4.0)
+    """
+    config = config or ObservationConfig()
+    hsi_cube = as_image(hsi, config.hsi_variable, config.hsi_band_axis)
+    msi_cube = as_image(msi, config.msi_variable, config.msi_band_axis)
+    masks = {name: None if mask is None else as_image(mask) for name, mask in masks_of(config).items()}
+    pair = align_pair(hsi_cube, msi_cube, FuseConfig(shift=config.shift), **masks)
+    return observe(pair, hsi_cube, config)
+
+
+def run_fusion(
+    hsi: Image,
+    msi: Image,
+    output: PathLike | None,
+    config: FuseConfig,
+    *,
+    uncertainty: bool = False,
+    observation: Observation | None = None,
+) -> FusionRun:
+    """Check, plan and carry out one fusion, and then that of its uncertainty where `config` wants it.
+
+    With `uncertainty` the result is the expected error instead of the fused image. A known `observation` is used
+    instead of an estimated one.
+    """
+    target = None if output is None else Path(output)
+    if config.uncertainty is not None and not uncertainty:
+        check_request(hsi, msi, Path(config.uncertainty), config)
+        if target is not None and Path(config.uncertainty).absolute() == target.absolute():
+            raise OptionError(
+                f"{target} for the fused image and its uncertainty", "two files", "fix -o or --uncertainty"
+            )
+    check_request(hsi, msi, target, config)
+    with ExitStack() as stack:
+        if target is not None:
+            stack.enter_context(target_lock(target))
+        stack.enter_context(bounded_pools())
+        run = _run(hsi, msi, target, config, uncertainty=uncertainty, observation=observation)
+    if config.uncertainty is not None and not uncertainty:
+        stored = {"dtype": "float32", "scale_factor": 1.0, "nodata": None, "uncertainty": None}
+        run_fusion(hsi, msi, config.uncertainty, config.replace(**stored), uncertainty=True, observation=observation)
+    return run
+
+
+def dry_run(hsi: Image, msi: Image, output: PathLike, config: FuseConfig) -> dict[str, str]:
+    """What `fuse` would do, in which time and how much memory. Nothing is written."""
+    check_request(hsi, msi, Path(output), config)
+    start = time.perf_counter()
+    with bounded_pools():
+        plan = make_plan(hsi, msi, config)
+        return summarise_plan(plan, Path(output), time.perf_counter() - start)
+
+
+def check_request(hsi: Image, msi: Image, target: Path | None, config: FuseConfig) -> None:
+    """Refuse what cannot succeed before any work is done."""
+    if config.method != AUTO:
+        find_method(config.method)
+    paths = {role: image for role, image in {"hsi": hsi, "msi": msi, **masks_of(config)}.items() if _is_path(image)}
+    same = {"hsi", "msi"} <= paths.keys() and Path(paths["hsi"]).absolute() == Path(paths["msi"]).absolute()
+    if same and config.hsi_variable == config.msi_variable:
+        raise OptionError(f"{hsi} as both HSI and MSI", "a coarse image and a fine one", "name two images")
+    if target is None:
+        return
+    written = {target.absolute()}
+    if target.suffix.lower() == ENVI_HEADER:
+        written.add(target.absolute().with_suffix(ENVI_PIXELS))
+    for role, path in paths.items():
+        if Path(path).absolute() in written:
+            raise OptionError(f"output {target}, which is the {role} itself", "a file of its own", "fix -o")
+    check_target(target, output=config, options=config.creation_options, cog=config.cog, overwrite=config.overwrite)
+
+
+def _is_path(image: object) -> bool:
+    return isinstance(image, str | os.PathLike)
+
+
+def _run(
+    hsi: Image,
+    msi: Image,
+    target: Path | None,
+    config: FuseConfig,
+    *,
+    uncertainty: bool,
+    observation: Observation | None,
+) -> FusionRun:
+    folder = None if target is None else WorkFolder(target)
+    inputs = {role: image for role, image in {"hsi": hsi, "msi": msi, **masks_of(config)}.items() if image is not None}
+    journal = None if folder is None else _journal_to_resume(folder, inputs, config)
+    method = None if journal is None else journal.method
+    plan = make_plan(hsi, msi, config, method=method, uncertainty=uncertainty, observation=observation)
+    seconds, clipping = StageSeconds(), Clipping()
+    if plan.is_whole and journal is None:
+        # The only tile is computed before the output is created: then it is known whether any pixel is missing.
+        folder = None
+        with progress("Fusing", total=1, unit="tiles") as advance:
+            only = plan.job(plan.fuser(), None).run(plan.tiles[0])
+            advance(1, plan.tiles[0].pixels)
+        template = plan.template(plan.record(), complete=bool(np.isfinite(only.block).all()))
+        block = to_stored(only.block, template, clipping)
+        tiles: Iterator[tuple[Tile, FusedTile]] = iter([(plan.tiles[0], replace(only, block=block))])
+        finished = {0}
+    else:
+        plan = plan if target is None else _in_parts(plan, target)
+        plan, job, template = _prepare_tiles(plan, folder, journal, inputs)
+        finished = set() if folder is None else folder.finished()
+        tiles = _all_tiles(plan, job, folder, finished)
+    with (
+        _keeping_tiles(folder, len(plan.tiles)),
+        _writer(plan, target, template, folder) as writer,
+        progress("Fusing" if not plan.is_whole else "Writing", len(plan.tiles), "tiles", len(finished)) as advance,
+    ):
+        for tile, fused in tiles:
+            is_new = tile.index not in finished
+            start = time.perf_counter()
+            if is_new and folder is not None:
+                folder.store(tile, fused.block)
+            for top in range(0, tile.shape[0], WRITTEN_ROWS):
+                part = fused.block[:, top : top + WRITTEN_ROWS]
+                writer.write(slice(tile.rows.start + top, tile.rows.start + top + part.shape[1]), tile.columns, part)
+            seconds.writing += time.perf_counter() - start
+            seconds.reading += fused.reading
+            seconds.computing += fused.computing
+            clipping.count(fused.values, fused.clipped)
+            if is_new:
+                advance(1, tile.pixels)
+    if folder is not None:
+        folder.remove()
+    clipping.report(template)
+    cube = template.copy(data=writer.values) if isinstance(writer, _ArrayWriter) else None
+    return FusionRun(target, cube, len(plan.tiles), sum(tile.pixels for tile in plan.tiles), seconds)
+
+
+def _cube_of(run: FusionRun) -> xr.DataArray:
+    if run.cube is None:
+        raise RuntimeError("a run into a file has no cube")
+    return run.cube
+
+
+class _ArrayWriter:
+    """Collects tiles in memory."""
+
+    def __init__(self, template: xr.DataArray) -> None:
+        self.values = np.empty(template.shape, template.dtype)
+
+    def write(self, rows: slice, columns: slice, block: NDArray[Any]) -> None:
+        self.values[:, rows, columns] = block
+
+
+@contextmanager
+def _writer(
+    plan: Plan, target: Path | None, template: xr.DataArray, folder: WorkFolder | None
+) -> Iterator[CubeWriter | _ArrayWriter]:
+    if target is None:
+        yield _ArrayWriter(template)
+        return
+    config = plan.config
+    with created_cube(
+        target,
+        template,
+        output=config,
+        options=config.creation_options,
+        cog=config.cog,
+        overwrite=config.overwrite,
+        inputs=list(plan.inputs.values()),
+        work_folder=None if folder is None else folder.workplace,
+    ) as writer:
+        yield writer
+
+
+def _prepare_tiles(
+    plan: Plan, folder: WorkFolder | None, journal: Journal | None, inputs: dict[str, Any]
+) -> tuple[Plan, TileJob, xr.DataArray]:
+    """The statistics of the scene, computed and kept on disk, or those of the interrupted run."""
+    if folder is not None and journal is not None:
+        observation, warp, fuser = folder.load_scene(plan.network)
+        pair = plan.aligned if warp is None else warp.warped(plan.aligned)
+        plan = replace(plan, observation=observation, pair=pair).with_tile_size(journal.tile_shape)
+        template = plan.template(journal.record)
+        return plan, plan.job(fuser, template), template
+    record = plan.record()
+    template, fuser = plan.template(record), plan.fuser()
+    if folder is not None:
+        folder.begin(Journal.of(inputs, plan.config, plan.memory.tile_size, record), plan.observation, plan.warp, fuser)
+    return plan, plan.job(fuser, template), template
+
+
+def _all_tiles(
+    plan: Plan, job: TileJob, folder: WorkFolder | None, finished: set[int]
+) -> Iterator[tuple[Tile, FusedTile]]:
+    """In the order of the plan, so that a resumed run writes the same file."""
+    missing: Sequence[Tile] = [tile for tile in plan.tiles if tile.index not in finished]
+    computed = fuse_tiles(job, missing, plan.memory.tiles_at_once, plan.config.workers, plan.config.cluster)
+    try:
+        for tile in plan.tiles:
+            if tile.index not in finished or folder is None or job.stored_as is None:
+                yield next(computed)
+                continue
+            block = folder.load(tile, len(job.bands), job.stored_as.dtype)
+            yield tile, job.run(tile) if block is None else FusedTile(block)
+    finally:
+        computed.close()
+
+
+@contextmanager
+def _keeping_tiles(folder: WorkFolder | None, total: int) -> Iterator[None]:
+    """Say what remains of a run that ends early."""
+    try:
+        yield
+    except (KeyboardInterrupt, Cancelled) as end:
+        raise type(end)(f"stopped; {_remains(folder, total)}") from end
+    except CubeWriteError as error:
+        if folder is None:
+            raise
+        message = str(error).replace("nothing was left behind; ", "")
+        raise CubeWriteError(message, remedy=_remains(folder, total)) from error
+    except BaseException:
+        _remains(folder, total)
+        raise
+
+
+def _remains(folder: WorkFolder | None, total: int) -> str:
+    count = 0 if folder is None else len(folder.finished())
+    if folder is None or count == 0:
+        if folder is not None:
+            folder.remove()
+        return "nothing was left behind"
+    return f"{count} of {total} tiles are kept in {folder.path}, --resume continues"
+
+
+def _in_parts(plan: Plan, target: Path) -> Plan:
+    """Refuse formats that need all values at once, or choose their variant that does not."""
+    suffix, options = target.suffix.lower(), plan.config.creation_options
+    if suffix in WRITTEN_AT_ONCE:
+        raise OptionError(
+            f"{suffix} for a scene larger than the memory", "a format that is written in parts", "choose .tif or .zarr"
         )
-    clipping.report(fused)
+    if suffix != MATLAB or any(name.upper() == "VERSION" for name in options):
+        return plan
+    return replace(plan, config=plan.config.replace(creation_options={**options, "VERSION": "7.3"}))
 
 
-def _to_continue(folder: WorkFolder, request: FusionRequest) -> Journal | None:
-    """The journal of an interrupted run, if it is to be continued; else what is left of one is cleared away."""
+def _journal_to_resume(folder: WorkFolder, inputs: dict[str, Any], config: FuseConfig) -> Journal | None:
+    """The journal of the interrupted run that this one continues; what is left of any other is removed."""
     journal = folder.journal()
-    if not request.resume:
+    if not config.resume:
         if journal is not None:
             count = len(folder.finished())
             warnings.warn(
-                f"{count} finished tiles of an interrupted run are thrown away; --resume would keep them", stacklevel=2
+                f"{count} finished tiles of an interrupted run are discarded; --resume would keep them", stacklevel=2
             )
         folder.remove()
         return None
     if journal is None:
-        warnings.warn(f"nothing of {request.target} to continue: the run begins anew", stacklevel=2)
+        warnings.warn(f"no interrupted run of {folder.target} to resume: starting anew", stacklevel=2)
         return None
-    difference = Journal.of(request, (0, 0), {}).difference(journal)
+    difference = Journal.of(inputs, config, (0, 0), {}).difference(journal)
     if difference is not None:
         raise OptionError(
             f"--resume with {difference}",
             "the inputs and options of the interrupted run",
-            "mend them, or leave out --resume",
+            "use those, or leave out --resume",
         )
     return journal
-
-
-Image = xr.DataArray | NDArray[Any] | PathLike
-
-
-def fuse(
-    hsi: Image,
-    msi: Image,
-    *,
-    method: str = DEFAULT,
-    weights: PathLike | None = None,
-    estimate: bool = True,
-    srf: SRFSpec | None = None,
-    psf_fwhm: float | None = None,
-    shift: tuple[float, float] | None = None,
-    local_shift: bool = False,
-    trust: str = MSI,
-    consistency: bool = False,
-    extent: str = INTERSECTION,
-    bounds: tuple[float, float, float, float] | None = None,
-    bounds_crs: str | None = None,
-    mask: Image | None = None,
-    hsi_mask: Image | None = None,
-) -> xr.DataArray:
-    """Fuse a coarse hyperspectral image with a fine multispectral one, in memory.
-
-    Both may be cubes, (band, y, x) arrays or files. The result lies on the MSI's grid and has the HSI's bands, data
-    type, scale and nodata. Without georeference on both images they are taken to cover the same extent.
-
-    `method` is a name from `hyperfuse methods`, `weights` the folder of a trained network to use instead. Shift, point
-    spread, response and noise are estimated from the pair; what is known may be given (`psf_fwhm` and `shift` in fine
-    pixels), and without `estimate` the georeference is trusted and the point spread taken to be as wide as a coarse
-    pixel. Where the two images turn out to be shifted against each other, the result lies where the one named by
-    `trust` ("msi" or "hsi") says. With `local_shift` the shift may differ from place to place. `consistency` makes a
-    method's result agree once more with both images, as far as their noise allows.
-
-    The result covers what both images show, or with `extent` "msi" or "hsi" all that one of them shows, on the MSI's
-    grid continued; `bounds` (xmin, ymin, xmax, ymax, in the MSI's CRS or in `bounds_crs`) cut it further. Where `mask`
-    is not 0 the MSI is not used, where `hsi_mask` is not 0 the HSI; both may lie on any grid.
-    """
-    hints, area = ObservationHints(estimate, srf, psf_fwhm, shift), Area(extent, bounds, bounds_crs)
-    choices = FusionChoices(method, weights, hints, trust, consistency, area, local_shift)
-    hsi_cube, msi_cube = as_image(hsi), as_image(msi)
-    msi_mask, coarse_mask = (None if image is None else as_image(image) for image in (mask, hsi_mask))
-    with progress("Fusing", total=4) as advance:
-        pair = align_pair(
-            hsi_cube, msi_cube, area, mask=msi_mask, hsi_mask=coarse_mask, known_offset=choices.known_offset
-        )
-        advance(1)
-        scene = prepare_scene(pair, hsi_cube, choices, advance)
-        fused = fuse_whole(scene)
-        advance(1)
-    return fused_cube(fused, scene.pair, hsi_cube, provenance(method=scene.method_used, weights=scene.weights_digest))
-
-
-def fuse_files(
-    hsi: PathLike,
-    msi: PathLike,
-    output: PathLike,
-    *,
-    method: str = DEFAULT,
-    weights: PathLike | None = None,
-    estimate: bool = True,
-    srf: SRFSpec | None = None,
-    psf_fwhm: float | None = None,
-    shift: tuple[float, float] | None = None,
-    local_shift: bool = False,
-    trust: str = MSI,
-    consistency: bool = False,
-    extent: str = INTERSECTION,
-    bounds: tuple[float, float, float, float] | None = None,
-    bounds_crs: str | None = None,
-    mask: PathLike | None = None,
-    hsi_mask: PathLike | None = None,
-    hsi_variable: str | None = None,
-    msi_variable: str | None = None,
-    hsi_band_axis: int | None = None,
-    msi_band_axis: int | None = None,
-    stored: OutputConfig = AS_IT_IS,
-    options: Mapping[str, str] | None = None,
-    cog: bool = False,
-    overwrite: bool = False,
-    ram_gb: float | None = None,
-    resume: bool = False,
-    workers: int | None = None,
-    cluster: str | None = None,
-) -> Path:
-    """The same from file to file, for scenes of any size.
-
-    What is not said at `fuse`: `stored` are bands and numbers of the output, `options` those of its format. The peak of
-    the process's memory stays below `ram_gb` (half of the machine's memory unless given): a scene that does not fit is
-    fused in tiles, with statistics from windows spread over it. Finished tiles are kept beside the output until it is
-    whole, and `resume` continues an interrupted run from them. `workers` processes of this machine, or the Dask
-    `cluster` at an address, work on tiles together; each of them keeps to `ram_gb`.
-
-    Progress and a request to stop: `progress.listening`. What would be done, without doing it: `scene_plan.plan_scene`.
-    """
-    request = FusionRequest(
-        hsi,
-        msi,
-        output,
-        method=method,
-        weights=weights,
-        estimate=estimate,
-        srf=srf,
-        psf_fwhm=psf_fwhm,
-        shift=shift,
-        local_shift=local_shift,
-        trust=trust,
-        consistency=consistency,
-        extent=extent,
-        bounds=bounds,
-        bounds_crs=bounds_crs,
-        mask=mask,
-        hsi_mask=hsi_mask,
-        hsi_variable=hsi_variable,
-        msi_variable=msi_variable,
-        hsi_band_axis=hsi_band_axis,
-        msi_band_axis=msi_band_axis,
-        stored=stored,
-        options=options or {},
-        cog=cog,
-        overwrite=overwrite,
-        ram_gb=ram_gb,
-        resume=resume,
-        workers=workers,
-        cluster=cluster,
-    )
-    return run_fusion(request).path
-
-
-def as_image(image: Image) -> xr.DataArray:
-    return open_cube(image) if isinstance(image, str | os.PathLike) else as_cube(image)

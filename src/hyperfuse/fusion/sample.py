@@ -20,7 +20,6 @@ from torch import Tensor
 from hyperfuse.fusion.pair import AlignedPair
 from hyperfuse.fusion.tiles import WindowPlace, place_for
 from hyperfuse.methods.window import EVERYWHERE, Place, Window
-from hyperfuse.physics.noise import estimate_noise
 from hyperfuse.physics.observation import Observation, default_sigma
 from hyperfuse.physics.register import Block
 from hyperfuse.physics.sampling import (
@@ -29,6 +28,7 @@ from hyperfuse.physics.sampling import (
     PairSamples,
     block_places,
     block_surroundings,
+    estimate_noise,
     inside_fine_image,
 )
 

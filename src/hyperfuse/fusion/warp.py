@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from scipy.ndimage import gaussian_filter, map_coordinates, spline_filter
 
 from hyperfuse.fusion.pair import AlignedPair, CutImage
-from hyperfuse.fusion.resample import (
+from hyperfuse.fusion.regrid import (
     DERIVED_TYPE,
     Window,
     derived_cube,
@@ -36,11 +36,11 @@ from hyperfuse.fusion.resample import (
     needed_window,
     within,
 )
-from hyperfuse.fusion.resample import PixelPositions as Positions
+from hyperfuse.fusion.regrid import PixelPositions as Positions
 from hyperfuse.io.grid import Grid, grid_of, positions_in, window_of_grid
 from hyperfuse.physics.observation import Observation
 from hyperfuse.physics.offset_field import OffsetField
-from hyperfuse.physics.psf import REACH_IN_SIGMAS
+from hyperfuse.physics.operators import TRUNCATION_SIGMAS
 
 
 class TakenHsi(Protocol):
@@ -228,7 +228,7 @@ class WarpedReader:
         """
         window = self._msi_window(*looks)
         msi = filled_from_nearest(self.pair.msi_source.values(*window))
-        blurred = gaussian_filter(msi, (0.0, *self.how.sigma), mode="nearest", truncate=REACH_IN_SIGMAS)
+        blurred = gaussian_filter(msi, (0.0, *self.how.sigma), mode="nearest", truncate=TRUNCATION_SIGMAS)
         coefficients = [spline_filter(plane, 3, np.float64, mode="mirror") for plane in blurred]
         found = []
         for positions in looks:
@@ -243,7 +243,7 @@ class WarpedReader:
         """The part of the MSI that is seen from some fine positions."""
         parts = []
         for axis, (size, sigma) in enumerate(zip(self.pair.fine_shape[1:], self.how.sigma, strict=True)):
-            halo = REACH_IN_SIGMAS * sigma + 3
+            halo = TRUNCATION_SIGMAS * sigma + 3
             first, last = (
                 min(each[axis].min() for each in looks) - halo,
                 max(each[axis].max() for each in looks) + halo,
@@ -309,3 +309,24 @@ def _spread(size: int) -> list[slice]:
     count = max(1, min(WINDOWS, size // side))
     starts = [round(index * (size - side) / max(1, count - 1)) for index in range(count)]
     return [slice(start, start + side) for start in starts]
+
+
+# Below a hundredth of a pixel, interpolation would cost more than the shift does.
+SMALLEST_MOVE = 0.01
+
+
+def moved(fused: NDArray[np.float32], misregistration: tuple[float, float]) -> NDArray[np.float32]:
+    """(C, H, W) -> the same, pixel (i, j) taken from (i, j) + misregistration by cubic splines; holes move by whole
+    pixels.
+    """
+    if max(abs(distance) for distance in misregistration) < SMALLEST_MOVE:
+        return fused
+    back = [-distance for distance in misregistration]
+    whole = fill_missing(torch.from_numpy(fused)).numpy()
+    result = np.stack([spline_shift(band, back, order=3, mode="nearest") for band in whole])
+    missing = np.isnan(fused)
+    if missing.any():
+        nearest = [round(distance) for distance in back]
+        holes = np.stack([spline_shift(band.astype(np.uint8), nearest, order=0, mode="nearest") for band in missing])
+        result[holes > 0] = np.nan
+    return result

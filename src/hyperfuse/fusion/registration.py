@@ -6,22 +6,23 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-import xarray as xr
-
-from hyperfuse.fusion.observe import ObservationHints, observe
-from hyperfuse.fusion.pair import AlignedPair, align_pair
-from hyperfuse.fusion.register import (
+from hyperfuse.config import FuseConfig, ObservationConfig, PairConfig
+from hyperfuse.fusion.observe import (
     ABSORBED,
     Misregistration,
     estimate_offset_field,
     find_misregistration,
     moved_start,
+    observe,
 )
+from hyperfuse.fusion.pair import AlignedPair, align_pair
+from hyperfuse.fusion.plan import Image, as_image, masks_of
 from hyperfuse.io.grid import metres_per_pixel, window_of_grid
 from hyperfuse.physics.observation import Observation
 from hyperfuse.physics.offset_field import OffsetField
 
 MOST_BYTES = 1_000_000_000
+PAIR_DEFAULTS = PairConfig()
 
 
 @dataclass(frozen=True)
@@ -63,21 +64,19 @@ class RegistrationReport:
         }
 
 
-def report_registration(
-    hsi: xr.DataArray, msi: xr.DataArray, *, mask: xr.DataArray | None = None, hsi_mask: xr.DataArray | None = None
-) -> RegistrationReport:
-    """`mask` and `hsi_mask` as for `align_pair`."""
+def register(hsi: Image, msi: Image, config: PairConfig = PAIR_DEFAULTS) -> RegistrationReport:
+    """Measure the misregistration of a pair, over the whole scene and locally."""
+    hsi_cube = as_image(hsi, config.hsi_variable, config.hsi_band_axis)
+    msi_cube = as_image(msi, config.msi_variable, config.msi_band_axis)
+    masks = {name: None if mask is None else as_image(mask) for name, mask in masks_of(config).items()}
 
-    def observed(pair: AlignedPair) -> Observation:
-        return observe(pair, hsi, ObservationHints(), MOST_BYTES)
+    def aligned(shift: tuple[float, float] | None = None) -> AlignedPair:
+        return align_pair(hsi_cube, msi_cube, FuseConfig(shift=shift), **masks)
 
-    pair = align_pair(hsi, msi, mask=mask, hsi_mask=hsi_mask)
     with warnings.catch_warnings():
-        # The report says in numbers what the estimation would warn of.
+        # The report gives in numbers what the estimation would warn about.
         warnings.simplefilter("ignore", UserWarning)
-        return _report(
-            pair, observed, lambda offset: align_pair(hsi, msi, mask=mask, hsi_mask=hsi_mask, known_offset=offset)
-        )
+        return _report(aligned(), lambda pair: observe(pair, hsi_cube, ObservationConfig(), MOST_BYTES), aligned)
 
 
 def _report(

@@ -1,0 +1,478 @@
+"""Every option of every request, defined once.
+
+A request is a frozen pydantic model; each field carries its type, default and help text. Everything else derives from
+the model: the options of the command line (`cli/options.py`), the keywords of the Python functions (`takes_options`),
+the columns of a batch list, the form of the viewer, the provenance record of the output and the tables in
+`docs/options.md` (`options_table`). To add an option, add a field here and use it where the work is done.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+import re
+import types
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Annotated, Any, ClassVar, Literal, ParamSpec, Self, TypeVar, Union, get_args, get_origin
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic.fields import FieldInfo
+
+from hyperfuse.errors import OptionError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+OBSERVATION = "How the pair was observed"
+INPUTS = "Parts of the inputs"
+OUTPUT = "Output"
+LARGE_SCENES = "Large scenes"
+
+DTYPES = ("uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64", "float32", "float64")
+COMPRESSIONS = ("deflate", "zstd", "lzw", "none")
+DEFAULT_METHOD = "universal"
+
+SRF_HELP = (
+    "The MSI's spectral response. A sensor: Sentinel-2A, Sentinel-2B, Landsat-4/5/7/8/9, SPOT-1/2/3 (HRV1, HRV2), "
+    "SPOT-4 (HRVIR1, HRVIR2), SPOT-5 (HRG1, HRG2), RapidEye, MODIS-Terra, MODIS-Aqua, ASTER, optionally with bands "
+    "(Sentinel-2A:B2,B3,B4,B8). Gaussian bands: rgb, rgb+nir, rgb+nir+swir. A CSV file of curves (header "
+    "wavelength_nm,name,...). A matrix (MSI bands, HSI bands): CSV without header, .npy, .npz, .mat."
+)
+
+
+@dataclass(frozen=True)
+class Option:
+    """What the interfaces need to know about a field besides its type and default."""
+
+    help: str
+    panel: str | None = None
+    metavar: str | None = None
+    flag: str | None = None
+    """On the command line, where it differs from the field's name."""
+    aliases: tuple[str, ...] = ()
+    """Further names of the field in batch lists."""
+    renamed_from: str | None = None
+    """A former name, still accepted with a warning."""
+    changes_result: bool = True
+    """False for options of how a run is carried out, which leave the result as it is."""
+    is_path: bool = False
+    """In a batch list, relative to the list's folder."""
+    default_text: str | None = None
+
+
+def _numbers(value: Any) -> Any:
+    """Accept "0.5 1", "0.5,1" and "0.5;1" for a tuple of numbers."""
+    return tuple(re.split(r"[\s,;]+", value.strip())) if isinstance(value, str) else value
+
+
+def _assignments(value: Any) -> Any:
+    """Accept ["NAME=VALUE", ...] and "NAME=VALUE NAME=VALUE" for a mapping."""
+    if isinstance(value, str):
+        value = re.split(r"[\s;]+", value.strip())
+    if value is None or isinstance(value, Mapping):
+        return value or {}
+    pairs = [str(text).partition("=") for text in value]
+    for name, equals, text in pairs:
+        if not name or not equals:
+            raise OptionError(f"--co {name}{equals}{text}", "--co NAME=VALUE", "for example --co COMPRESS=ZSTD")
+    return {name: text for name, _, text in pairs}
+
+
+Pair = Annotated[tuple[float, float], BeforeValidator(_numbers)]
+Bounds = Annotated[tuple[float, float, float, float], BeforeValidator(_numbers)]
+Assignments = Annotated[dict[str, str], BeforeValidator(_assignments)]
+BandAxis = Literal[0, 1, 2]
+
+
+class Request(BaseModel):
+    """Base of all requests: frozen, no unknown options, errors that name the option."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
+
+    def __init__(self, **options: Any) -> None:
+        try:
+            super().__init__(**_with_current_names(type(self), options))
+        except ValidationError as error:
+            raise _option_error(type(self), error) from error
+
+    def replace(self, **changes: Any) -> Self:
+        """The same request with some options changed, validated again."""
+        return type(self)(**({name: getattr(self, name) for name in self.model_fields_set} | changes))
+
+    def given(self) -> dict[str, Any]:
+        """The options that differ from their defaults."""
+        defaults = type(self).model_fields
+        values = {name: getattr(self, name) for name in defaults}
+        return {name: value for name, value in values.items() if not _same(value, defaults[name].default)}
+
+    def recorded(self) -> dict[str, Any]:
+        """The options that change the result and differ from their defaults, in types that JSON knows."""
+        chosen = {name: value for name, value in self.given().items() if option_of(type(self), name).changes_result}
+        return {name: value for name, value in chosen.items() if _fits_json(value)}
+
+    @classmethod
+    def from_record(cls, text: str) -> Self:
+        """The request behind a provenance record written by `recorded`; unknown options are left out."""
+        try:
+            found = json.loads(text or "{}")
+        except ValueError:
+            found = {}
+        known = (
+            {key: value for key, value in found.items() if key in cls.model_fields} if isinstance(found, dict) else {}
+        )
+        try:
+            return cls(**known)
+        except OptionError:
+            return cls()
+
+
+class OutputConfig(Request):
+    """How a cube is stored; None leaves it as it is."""
+
+    bands: Annotated[
+        str | None,
+        Option(
+            "Only these bands: by number from 1 (1-50,60,70), by wavelength (400-1000nm, 0.4-1.0um, 660nm), `good` to "
+            "leave out bad ones; several joined by commas (400-1000nm,good).",
+            OUTPUT,
+            metavar="LIST",
+        ),
+    ] = None
+    dtype: Annotated[
+        Literal["uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64", "float32", "float64"] | None,
+        Option("Store as uint8, int16, ... float64; values that do not fit are clipped and counted.", OUTPUT, "TYPE"),
+    ] = None
+    scale_factor: Annotated[
+        float | None,
+        Field(gt=0, allow_inf_nan=False),
+        Option(
+            "Store physical / F: 0.0001 with --dtype int16 as reflectance products do, 1 for physical values.",
+            OUTPUT,
+            metavar="F",
+        ),
+    ] = None
+    nodata: Annotated[
+        float | None, Option("Stored value of pixels without data; nan with floats.", OUTPUT, metavar="N")
+    ] = None
+    compress: Annotated[
+        Literal["deflate", "zstd", "lzw", "none"] | None,
+        Option(
+            "deflate, zstd, lzw or none, where the format supports it; by default deflate, zstd in .zarr.",
+            OUTPUT,
+            metavar="NAME",
+        ),
+    ] = None
+    overviews: Annotated[bool, Option("Add overviews (reduced resolutions) to the GeoTIFF, for viewers.", OUTPUT)] = (
+        False
+    )
+    stac: Annotated[bool, Option("Also write a STAC item: OUT with .json instead.", OUTPUT)] = False
+    cog: Annotated[bool, Option("Write a cloud-optimised GeoTIFF.", OUTPUT)] = False
+    creation_options: Annotated[
+        Assignments,
+        Option(
+            "The format's own option, e.g. INTERLEAVE=bip, TILED=no, VERSION=7.3; may be repeated.",
+            OUTPUT,
+            metavar="NAME=VALUE",
+            flag="--co",
+            aliases=("co", "options"),
+        ),
+    ] = Field(default_factory=dict)
+    overwrite: Annotated[bool, Option("Replace OUT if it exists.", OUTPUT, changes_result=False)] = False
+
+    STORAGE: ClassVar[tuple[str, ...]] = ("bands", "dtype", "scale_factor", "nodata")
+
+    def for_converted_cube(self) -> Self:
+        """The same for a cube that already has its bands and numbers."""
+        return self.replace(**dict.fromkeys(self.STORAGE))
+
+
+class PairConfig(Request):
+    """How to read a pair: what every command that opens an HSI and an MSI takes."""
+
+    mask: Annotated[
+        Any,
+        Option("Clouds in the MSI: not used where this raster, on any grid, is not 0.", INPUTS, "FILE", is_path=True),
+    ] = None
+    hsi_mask: Annotated[Any, Option("The same for the HSI.", INPUTS, "FILE", is_path=True)] = None
+    hsi_variable: Annotated[str | None, Option("Which array of an HSI file that holds several.", INPUTS)] = None
+    msi_variable: Annotated[str | None, Option("Which array of an MSI file that holds several.", INPUTS)] = None
+    hsi_band_axis: Annotated[
+        BandAxis | None, Option("Which axis of an unlabelled HSI array holds the bands.", INPUTS, "0|1|2")
+    ] = None
+    msi_band_axis: Annotated[
+        BandAxis | None, Option("Which axis of an unlabelled MSI array holds the bands.", INPUTS, "0|1|2")
+    ] = None
+
+
+class ObservationConfig(PairConfig):
+    """What is known about how a pair was observed; the rest is estimated from the pair."""
+
+    estimate: Annotated[
+        bool,
+        Option("Estimate shift, PSF, SRF and noise from the pair (else: as georeferenced, FWHM = scale).", OBSERVATION),
+    ] = True
+    srf: Annotated[
+        Any,
+        Option("Known SRF, not estimated. " + SRF_HELP, OBSERVATION, metavar="SRF", renamed_from="response"),
+    ] = None
+    psf_fwhm: Annotated[
+        float | None,
+        Field(gt=0, lt=1e4),
+        Option("Known PSF of the HSI, FWHM in fine pixels.", OBSERVATION, metavar="FWHM"),
+    ] = None
+    shift: Annotated[
+        Pair | None,
+        Option("Known shift of the HSI against its georeference, down and right, fine pixels.", OBSERVATION, "DY DX"),
+    ] = None
+    local_shift: Annotated[
+        bool, Option("Follow a shift that varies over the scene. See `hyperfuse register`.", OBSERVATION)
+    ] = False
+
+
+class FuseConfig(ObservationConfig, OutputConfig):
+    """Options of `hyperfuse fuse`, `hyperfuse.fuse` and `hyperfuse batch`."""
+
+    method: Annotated[
+        str, Option("One of `hyperfuse methods`; `auto` chooses by reduced-resolution assessment.", metavar="NAME")
+    ] = DEFAULT_METHOD
+    weights: Annotated[
+        Any, Option("Fuse with this trained network instead of a method.", metavar="FOLDER", is_path=True)
+    ] = None
+    trust: Annotated[
+        Literal["msi", "hsi"],
+        Option("Whose georeference is right where the two disagree; the result lies there.", OBSERVATION, "msi|hsi"),
+    ] = "msi"
+    consistency: Annotated[
+        bool, Option("Project the result onto both images once more, as far as their noise allows.")
+    ] = False
+    extent: Annotated[
+        Literal["intersection", "msi", "hsi"],
+        Option("What OUT covers: what both images show, or all of one of them.", INPUTS, "intersection|msi|hsi"),
+    ] = "intersection"
+    bounds: Annotated[
+        Bounds | None, Option("Fuse only this part, in the MSI's coordinates.", INPUTS, "XMIN YMIN XMAX YMAX")
+    ] = None
+    bounds_crs: Annotated[str | None, Option("CRS of --bounds, e.g. EPSG:4326.", INPUTS, metavar="CRS")] = None
+    uncertainty: Annotated[
+        Any,
+        Option(
+            "Also write the expected error of each value, a standard deviation (docs/model_card.md).",
+            metavar="FILE",
+            is_path=True,
+            changes_result=False,
+        ),
+    ] = None
+    ram_gb: Annotated[
+        float | None,
+        Field(gt=0, lt=1e6),
+        Option(
+            "Peak memory; larger scenes are fused in tiles. By default half of the machine's.",
+            LARGE_SCENES,
+            metavar="GB",
+            flag="--ram",
+            aliases=("ram",),
+            changes_result=False,
+        ),
+    ] = None
+    resume: Annotated[
+        bool, Option("Continue an interrupted run from its finished tiles.", LARGE_SCENES, changes_result=False)
+    ] = False
+    workers: Annotated[
+        int | None,
+        Field(ge=1),
+        Option("Fuse tiles in N processes of this machine.", LARGE_SCENES, metavar="N", changes_result=False),
+    ] = None
+    cluster: Annotated[
+        str | None,
+        Option(
+            "Fuse tiles on a Dask cluster, e.g. tcp://host:8786.",
+            LARGE_SCENES,
+            metavar="ADDRESS",
+            changes_result=False,
+        ),
+    ] = None
+
+    def model_post_init(self, context: Any) -> None:
+        if self.method != DEFAULT_METHOD and self.weights is not None:
+            raise OptionError(
+                f"method {self.method!r} and weights", "one of the two", "leave out --method or --weights"
+            )
+        if self.workers is not None and self.cluster is not None:
+            raise OptionError(
+                "workers of this machine and a cluster", "one of the two", "leave out --workers or --cluster"
+            )
+        if self.bounds is None and self.bounds_crs is not None:
+            raise OptionError("a CRS for bounds, and no bounds", "both or none", "add --bounds XMIN YMIN XMAX YMAX")
+        if self.bounds is not None:
+            xmin, ymin, xmax, ymax = self.bounds
+            if not (xmin < xmax and ymin < ymax and abs(sum(self.bounds)) < float("inf")):
+                raise OptionError(
+                    f"bounds {xmin:g} {ymin:g} {xmax:g} {ymax:g}", "XMIN YMIN XMAX YMAX with XMIN < XMAX, YMIN < YMAX"
+                )
+        if self.uncertainty is not None and (self.method != DEFAULT_METHOD or self.weights or self.consistency):
+            raise OptionError(
+                "--uncertainty with another method, weights or consistency",
+                f"the method {DEFAULT_METHOD}, whose errors it estimates",
+                "leave out --method, --weights and --consistency, or --uncertainty",
+            )
+
+    @property
+    def known_offset(self) -> tuple[float, float] | None:
+        """The shift that the cut must follow; an HSI that is trusted is cut where its georeference says."""
+        return self.shift if self.trust == "msi" else None
+
+
+class SimulateConfig(Request):
+    """Options of `hyperfuse simulate` and `hyperfuse.simulate` beside scale and SRF."""
+
+    psf_fwhm: Annotated[
+        float | None,
+        Option("Width (FWHM) of the Gaussian PSF in fine pixels.", metavar="FWHM", default_text="the scale"),
+    ] = None
+    shift: Annotated[
+        Pair, Option("Shift of the HSI against its georeference, down and right, fine pixels.", metavar="DY DX")
+    ] = (0.0, 0.0)
+    snr_hsi_db: Annotated[
+        float | None,
+        Option("Signal-to-noise ratio of the HSI, dB.", metavar="DB", flag="--snr-hsi", default_text="no noise"),
+    ] = None
+    snr_msi_db: Annotated[
+        float | None,
+        Option("Signal-to-noise ratio of the MSI, dB.", metavar="DB", flag="--snr-msi", default_text="no noise"),
+    ] = None
+    seed: Annotated[int, Option("Seed of the noise.")] = 0
+    skip_uncovered: Annotated[bool, Option("Drop SRF bands outside the reference's spectral range.")] = False
+
+
+def option_of(model: type[Request], name: str) -> Option:
+    """The `Option` of a field."""
+    found = [item for item in model.model_fields[name].metadata if isinstance(item, Option)]
+    return found[0] if found else Option("")
+
+
+def field_names(model: type[Request]) -> dict[str, str]:
+    """Every name under which a batch list may give a field, and the field's own name."""
+    names = {name: name for name in model.model_fields}
+    for name in model.model_fields:
+        names |= dict.fromkeys(option_of(model, name).aliases, name)
+        if former := option_of(model, name).renamed_from:
+            names[former] = name
+    return names
+
+
+def flag_of(model: type[Request], name: str) -> str:
+    """The field's option on the command line."""
+    return option_of(model, name).flag or "--" + name.replace("_", "-")
+
+
+def default_of(field: FieldInfo) -> Any:
+    return field.get_default(call_default_factory=True)
+
+
+def plain_type(annotation: Any) -> Any:
+    """A field's type without None: `float` for `float | None`."""
+    if get_origin(annotation) in (Union, types.UnionType):
+        parts = [part for part in get_args(annotation) if part is not type(None)]
+        return plain_type(parts[0]) if len(parts) == 1 else annotation
+    return plain_type(get_args(annotation)[0]) if get_origin(annotation) is Annotated else annotation
+
+
+def takes_options(model: type[Request]) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Let a function that takes `config` also take the model's options as keywords.
+
+    The wrapped function receives a validated `config`; its signature lists every option, so that `help` and notebooks
+    show them.
+    """
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        own = inspect.signature(function).parameters
+        options = [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default_of(field))
+            for name, field in model.model_fields.items()
+            if name not in own
+        ]
+
+        @functools.wraps(function)
+        def call(*arguments: Any, config: Any = None, **keywords: Any) -> Any:
+            given = {key: value for key, value in keywords.items() if key not in own}
+            if config is not None and given:
+                config = config.replace(**given)
+            rest = {key: value for key, value in keywords.items() if key in own}
+            return function(*arguments, config=model(**given) if config is None else config, **rest)
+
+        call.__signature__ = inspect.Signature([*own.values(), *options])  # type: ignore[attr-defined]
+        return call
+
+    return decorate
+
+
+def options_table(model: type[Request]) -> str:
+    """The options of a request as a Markdown table, for the documentation."""
+    rows = ["| command line | Python, batch list | default | meaning |", "|---|---|---|---|"]
+    words = {False: "no", True: "yes"}
+    for name, field in model.model_fields.items():
+        option, default = option_of(model, name), default_of(field)
+        shown = option.default_text or ("" if default in (None, {}) else words.get(default, f"`{default}`"))
+        flag = f"{flag_of(model, name)} {option.metavar or ''}".strip()
+        cells = (f"`{flag}`", f"`{name}`", shown, option.help)
+        rows.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
+    return "\n".join(rows) + "\n"
+
+
+def _with_current_names(model: type[Request], options: Mapping[str, Any]) -> dict[str, Any]:
+    former = {option_of(model, name).renamed_from: name for name in model.model_fields}
+    current = {}
+    for key, value in options.items():
+        if key in former and key is not None and key not in model.model_fields:
+            warnings.warn(f"{key!r} is now called {former[key]!r}", FutureWarning, stacklevel=4)
+            key = former[key]
+        current[key] = value
+    return current
+
+
+def _same(value: Any, default: Any) -> bool:
+    return value is default or (isinstance(value, str | int | float | tuple) and value == default) or value in ({},)
+
+
+def _fits_json(value: Any) -> bool:
+    return isinstance(value, str | int | float | bool | tuple | list | dict)
+
+
+def _option_error(model: type[Request], error: ValidationError) -> OptionError:
+    """The first problem that pydantic found, as got, expected, remedy."""
+    first = error.errors()[0]
+    name, kind, context = str(first["loc"][0]), first["type"], first.get("ctx", {})
+    if kind == "extra_forbidden":
+        close = get_close_matches(name, model.model_fields, n=1)
+        return OptionError(
+            f"unknown option {name!r}",
+            f"one of {', '.join(model.model_fields)}",
+            f"did you mean {close[0]!r}?" if close else "",
+        )
+    got = first["input"]
+    shown = f"{got:g}" if isinstance(got, float) else " ".join(map(str, got)) if isinstance(got, tuple) else repr(got)
+    label = name.replace("_", " ")
+    return OptionError(f"{label} {shown}", _expectation(model, name, kind, context), f"fix {flag_of(model, name)}")
+
+
+def _expectation(model: type[Request], name: str, kind: str, context: Mapping[str, Any]) -> str:
+    expected = plain_type(model.model_fields[name].annotation)
+    if kind in ("greater_than", "greater_than_equal"):
+        return f"a number above {context['gt']:g}" if "gt" in context else f"at least {context['ge']:g}"
+    if kind == "less_than":
+        return f"a number below {context['lt']:g}"
+    if get_origin(expected) is Literal:
+        *most, last = map(str, get_args(expected))
+        return f"{', '.join(most)} or {last}"
+    if get_origin(expected) is tuple:
+        return f"{len(get_args(expected))} numbers"
+    return {bool: "yes or no", int: "a whole number", float: "a number", str: "text"}.get(expected, "another value")
+
+
+def all_requests() -> Iterable[type[Request]]:
+    """The requests that users see, for the documentation."""
+    return (FuseConfig, OutputConfig, SimulateConfig)

@@ -1,0 +1,210 @@
+"""What is computed on a window: a method or a network, with the statistics of the scene that it needs.
+
+A fuser is frozen, knows its halo, and can be sent to another process. Its statistics are gathered from windows spread
+over the scene; a window that is the whole scene needs none. Shapes: C bands, M msi bands, h w coarse, H W fine.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from hyperfuse.methods.catalogue import UNCERTAINTY, find_method
+from hyperfuse.methods.run import fuse_window, fuse_window_by
+from hyperfuse.methods.scene_stats import SceneComputation, gather_statistics, run_on_scene, run_with_statistics
+from hyperfuse.methods.universal import fuse_guided
+from hyperfuse.methods.window import Window, fill_missing, mask_missing
+from hyperfuse.models.baselines.base import BaselineNetwork
+from hyperfuse.models.catalogue import AnyNetwork, load_model
+from hyperfuse.models.channels import PairChannels
+from hyperfuse.models.prior import PriorNetwork
+from hyperfuse.models.ssa import SSA
+from hyperfuse.models.weights import BICUBIC
+from hyperfuse.physics.observation import Observation
+from hyperfuse.physics.resample import AxisPlacement, Placement
+
+# Highlights, the brightest pixels beyond this quantile, may exceed the range of values that a network was trained on.
+RANGE_QUANTILE = 0.9995
+LARGEST_SAMPLE = 1_000_000
+# One of several windows contributes this many values to the range and the components of the scene.
+LARGEST_SAMPLE_OF_WINDOW = 100_000
+# An SRF that explains less than this share of an msi band's brightness does not determine the band's unit.
+SMALLEST_GAIN = 0.2
+
+
+class Fuser(Protocol):
+    @property
+    def interpolates_bad_bands(self) -> bool:
+        """Whether bands flagged bad are interpolated; otherwise nothing is known of them."""
+
+    def halo(self, observation: Observation) -> int:
+        """How many coarse pixels a window must show around its core."""
+
+    def fuse_window(self, window: Window) -> Tensor:
+        """The core of a window (C, rows, columns) in the hsi's unit, NaN where there is no data."""
+
+
+@dataclass(frozen=True)
+class MethodFuser:
+    method: str
+    consistency: bool = False
+    network: PriorNetwork | None = None
+    """Weights for `universal` other than those that ship."""
+    statistics: tuple[Any, ...] | None = None
+    """Of the scene; None where every window is a scene of its own."""
+
+    @property
+    def interpolates_bad_bands(self) -> bool:
+        return self.method != UNCERTAINTY
+
+    def halo(self, observation: Observation) -> int:
+        """Consistency needs the halo of FUSE around the result of the method."""
+        own = find_method(self.method).halo(observation)
+        return own + find_method("fuse").halo(observation) if self.consistency else own
+
+    def fuse_window(self, window: Window) -> Tensor:
+        steps = self._steps(window)
+        return run_on_scene(steps) if self.statistics is None else run_with_statistics(steps, self.statistics)
+
+    def gather(self, windows: Sequence[Callable[[], Window]]) -> MethodFuser:
+        """The same with the statistics of a scene, from some of its windows, all of which hold data."""
+        return replace(self, statistics=gather_statistics(self._steps, windows))
+
+    def _steps(self, window: Window) -> SceneComputation[Tensor]:
+        if self.network is None:
+            return fuse_window(window, self.method, self.consistency)
+        return fuse_window_by(partial(fuse_guided, network=self.network), window, self.consistency)
+
+
+@dataclass(frozen=True)
+class NetworkFuser:
+    network: SSA | BaselineNetwork | None
+    """None only while the fuser is stored on disk."""
+    hsi_unit: float
+    msi_unit: Tensor  # (M, 1, 1)
+    channels: PairChannels
+    base: MethodFuser | None
+    """The method whose result the network refines; None is bicubic, which the network computes itself."""
+    interpolates_bad_bands: bool = True
+
+    def halo(self, observation: Observation) -> int:
+        own = network_halo(self.network, observation)
+        return own if self.base is None else own + self.base.halo(observation)
+
+    @torch.inference_mode()
+    def fuse_window(self, window: Window) -> Tensor:
+        network = self.network
+        if network is None:
+            raise RuntimeError("a fuser read from disk without its network")
+        filled = _filled(window)
+        cut = window.near_core(network_halo(network, window.observation))
+        base = None if self.base is None else self.base.fuse_window(replace(filled, fine_core=cut.fine))
+        inner = cut.window(filled)
+        device = next(network.parameters()).device
+        hsi, msi = (inner.hsi / self.hsi_unit)[None].to(device), (inner.msi / self.msi_unit)[None].to(device)
+        placement = placement_of(inner.observation)
+        if isinstance(network, BaselineNetwork):
+            fused = network(hsi, msi, placement)
+        else:
+            scaled_base = None if base is None else (base / self.hsi_unit)[None].to(device)
+            fused = network(hsi, msi, placement, scaled_base, self.channels)
+        return mask_missing(inner.fine(fused[0]).cpu() * self.hsi_unit, window)
+
+
+def network_halo(network: AnyNetwork | None, observation: Observation) -> int:
+    """The receptive field in coarse pixels, and two for interpolation; 0 for a baseline that needs the whole scene."""
+    field = None if network is None else network.receptive_field
+    return 0 if field is None else max(field.coarse, math.ceil(field.fine / min(observation.scale))) + 2
+
+
+def network_fuser(
+    network: AnyNetwork,
+    observation: Observation,
+    wavelength_nm: Tensor | None,
+    windows: Sequence[Callable[[], Window]],
+    *,
+    whole: bool = False,
+) -> MethodFuser | NetworkFuser:
+    """A network with the units and channels of a scene, from some of its windows; `whole`: the window is the scene."""
+    if isinstance(network, PriorNetwork):
+        fuser = MethodFuser("universal", network=network)
+        return fuser if whole else fuser.gather(windows)
+    samples = [_pixels_of(window(), None if whole else LARGEST_SAMPLE_OF_WINDOW) for window in windows]
+    hsi, msi = (torch.cat(parts, dim=1)[:, None] for parts in zip(*samples, strict=True))
+    high = network.config.value_range[1]
+    hsi_unit = unit_of(hsi, high)
+    msi_unit = msi_units(msi, observation, hsi_unit, high)
+    channels, base = PairChannels(), None
+    if isinstance(network, SSA):
+        centres = msi_centres_nm(observation.srf, wavelength_nm)
+        channels = network.find_channels((hsi / hsi_unit)[None], (msi / msi_unit)[None], wavelength_nm, centres)
+        if network.config.base != BICUBIC:
+            base = MethodFuser(network.config.base)
+            base = base if whole else base.gather(windows)
+    return NetworkFuser(network, hsi_unit, msi_unit, channels, base)
+
+
+def fuse_with_network(
+    network: AnyNetwork, hsi: Tensor, msi: Tensor, observation: Observation, wavelength_nm: Tensor | None = None
+) -> Tensor:
+    """hsi (C, h, w), msi (M, H, W) -> (C, H, W) in the hsi's unit: a network on a pair that is the whole scene."""
+    window = Window(hsi, msi, observation)
+    return network_fuser(network, observation, wavelength_nm, [lambda: window], whole=True).fuse_window(window)
+
+
+def load_network(weights: Any) -> AnyNetwork:
+    """The network in a folder, one of ours or a baseline; a network itself is returned as it is."""
+    return weights if isinstance(weights, torch.nn.Module) else load_model(str(weights))
+
+
+def msi_centres_nm(srf: Tensor, wavelength_nm: Tensor | None) -> Tensor | None:
+    """Centre wavelengths of the bands of an msi with this SRF (..., M, C); the mean of all for a band without weight."""
+    if wavelength_nm is None:
+        return None
+    weights = srf.double().clamp(min=0) + 1e-9
+    return (weights * wavelength_nm.double()).sum(dim=-1) / weights.sum(dim=-1)
+
+
+def msi_units(msi: Tensor, observation: Observation, hsi_unit: float, high: float) -> Tensor:
+    """(M, 1, 1): what to divide the msi's bands by, so that a grey pixel has the same value in both images.
+
+    The rows of the SRF sum to 1 where both images have one unit. A band that the SRF does not explain is scaled by its
+    own values.
+    """
+    gains = observation.srf.sum(dim=1)
+    own = torch.tensor([unit_of(band, high) for band in msi], dtype=torch.float64)
+    units = torch.where(gains > SMALLEST_GAIN * own / hsi_unit, gains * hsi_unit, own)
+    return units[:, None, None].to(msi.dtype)
+
+
+def unit_of(image: Tensor, high: float) -> float:
+    """What to divide an image by, so that its values fill the range of a network's training data."""
+    values = image.flatten()[:: max(1, image.numel() // LARGEST_SAMPLE)]
+    brightest = float(torch.quantile(values.float(), RANGE_QUANTILE)) / high
+    return brightest if brightest > 0 else max(1.0, float(image.max()) / high)
+
+
+def placement_of(observation: Observation) -> Placement:
+    """Fine pixel i lies at coarse position (i + 0.5 - shift) / scale - 0.5."""
+    axes = zip(observation.scale, observation.shift, strict=True)
+    return Placement(*(AxisPlacement((0.5 - shift) / scale - 0.5, 1 / scale) for scale, shift in axes))
+
+
+def _pixels_of(window: Window, most: int | None) -> tuple[Tensor, Tensor]:
+    """(C, n) and (M, N): pixels of the cores, without holes."""
+    filled = _filled(window)
+    images = filled.coarse(filled.hsi).flatten(1), filled.fine(filled.msi).flatten(1)
+    if most is None:
+        return images
+    hsi, msi = (pixels[:, :: max(1, pixels.numel() // most)].clone() for pixels in images)
+    return hsi, msi
+
+
+def _filled(window: Window) -> Window:
+    return replace(window, hsi=fill_missing(window.hsi), msi=fill_missing(window.msi))
