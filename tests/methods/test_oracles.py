@@ -15,7 +15,7 @@ from hyperfuse.methods.hysure import _cosine_basis, _differences, _divergence, _
 from hyperfuse.methods.injection import glp
 from hyperfuse.methods.local_regression import RADIUS, RIDGE_OF_NEIGHBOURHOOD, WIDTH, LocalRegression, solve_small
 from hyperfuse.methods.pair_model import condition_on_hsi, condition_on_msi, model_pair, principal_axes
-from hyperfuse.methods.run import at_reduced_resolution, choose_method, scores_at_reduced_resolution
+from hyperfuse.methods.run import at_reduced_resolution, scores_at_reduced_resolution, suitable_method
 from hyperfuse.methods.scene_stats import run_on_scene
 from hyperfuse.methods.window import Window, fill_missing
 from hyperfuse.physics.observation import known_observation
@@ -204,4 +204,4 @@ def test_reduced_resolution_is_the_pair_one_scale_coarser():
     assert scores_at_reduced_resolution(pair.hsi, pair.msi, pair.observation)["bicubic"] > 10
     tiny = tiny_pair(6, 3, (5, 5), 4)
     assert scores_at_reduced_resolution(tiny.hsi, tiny.msi, tiny.observation) == {}
-    assert choose_method(tiny.hsi, tiny.msi, tiny.observation) == DEFAULT
+    assert suitable_method(Window(tiny.hsi, tiny.msi, tiny.observation)) == DEFAULT

@@ -30,7 +30,7 @@ def detail_halo(observation: Observation) -> int:
     return 3 + math.ceil(seen)
 
 
-def detail_halo_twice(observation: Observation) -> int:
+def twice_detail_halo(observation: Observation) -> int:
     """The same for methods that look once more at how the hsi would see their result."""
     return 2 * detail_halo(observation)
 
