@@ -11,7 +11,7 @@ from tests.methods.tiny_pairs import tiny_pair
 
 from hyperfuse.errors import BandError, GridError, ValueRangeError
 from hyperfuse.physics.estimate import KnownParts, estimate_observation, fit_srf, roughness_matrix
-from hyperfuse.physics.noise import estimate_noise
+from hyperfuse.physics.sampling import estimate_noise
 
 PARTS = [  # scale, sigma, shift
     (4.0, 1.7, (0.0, 0.0)),

@@ -20,11 +20,10 @@ from scipy.optimize import nnls
 from torch import Tensor
 
 from hyperfuse.errors import BandError, ValueRangeError
-from hyperfuse.physics.noise import weakest_components
 from hyperfuse.physics.observation import Observation, as_pair, default_sigma, require_pair
 from hyperfuse.physics.operators import SpatialOperator
 from hyperfuse.physics.register import SIGMA_LIMITS, Block, Registration, register
-from hyperfuse.physics.sampling import PairSamples, Samples
+from hyperfuse.physics.sampling import PairSamples, Samples, weakest_components
 
 SMOOTHNESS_LADDER = (1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7)
 # A smoother response is preferred as long as it explains the msi nearly as well as the roughest.
