@@ -11,7 +11,7 @@ from tests.methods.tiny_pairs import tiny_pair
 
 from hyperfuse.methods.catalogue import DEFAULT
 from hyperfuse.methods.cnmf import pure_pixels
-from hyperfuse.methods.hysure import _cosine_basis, _differences, _divergence, _smoothed
+from hyperfuse.methods.hysure import _cosine_basis, _differences, _divergence, _smooth
 from hyperfuse.methods.injection import glp
 from hyperfuse.methods.local_regression import RADIUS, RIDGE_OF_NEIGHBOURHOOD, WIDTH, LocalRegression, solve_small
 from hyperfuse.methods.pair_model import condition_on_hsi, condition_on_msi, model_pair, principal_axes
@@ -159,7 +159,7 @@ def test_total_variation_pieces():
     g = torch.randn(2, 2, 6, 7, generator=generator, dtype=torch.float64)
     g[0, :, -1], g[1, :, :, -1] = 0, 0
     torch.testing.assert_close((_differences(u) * g).sum(), (u * _divergence(g)).sum())
-    smooth = _smoothed(u, _cosine_basis(6), _cosine_basis(7))
+    smooth = _smooth(u, _cosine_basis(6), _cosine_basis(7))
     torch.testing.assert_close(2 * smooth + _divergence(_differences(smooth)), u)
 
 

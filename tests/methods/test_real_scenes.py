@@ -83,7 +83,7 @@ def onto_hsi_grid(image, shift):
 
 @pytest.mark.parametrize("method", [name for name in METHODS if name != "bicubic"])
 def test_paris_gains_decibels_from_its_estimated_offset(method):
-    """The real pair: Hyperion degraded x4 is the hsi, ALI as recorded is the msi. Scores are taken on Hyperion's grid."""
+    """A real pair: Hyperion degraded x4 is the hsi, ALI as recorded the msi. Scores are taken on Hyperion's grid."""
     reference, msi = load_scene("paris_hyperion"), load_scene("paris_ali").float()
     expected = known_observation(torch.ones(9, 128), 4.0)
     hsi = expected.spatial_operator((72, 72), (18, 18)).apply(reference).float()

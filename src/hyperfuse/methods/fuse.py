@@ -11,8 +11,8 @@ All of them take noise off the hsi's components first, with the help of the msi,
 
 References
 ----------
-.. [1] Q. Wei, N. Dobigeon and J.-Y. Tourneret, "Fast fusion of multi-band images based on solving a Sylvester equation",
-   IEEE Trans. Image Processing 24(11), 2015.
+.. [1] Q. Wei, N. Dobigeon and J.-Y. Tourneret, "Fast fusion of multi-band images based on solving a Sylvester
+   equation", IEEE Trans. Image Processing 24(11), 2015.
 .. [2] A. Rahimi and B. Recht, "Random features for large-scale kernel machines", NIPS 2007.
 """
 

@@ -1,14 +1,19 @@
-"""HySure: both images explained in the hsi's subspace under a vector total variation prior (Simoes et al. 2015).
+"""HySure [1]_: both images explained in the hsi's subspace under a vector total variation prior, by ADMM.
 
 Shapes: M msi bands, p components, h w coarse, H W fine.
 
-    min_u  |y - A u|^2 / 2 + |z - F u|^2 / 2 + weight * sum over pixels of |(D_y u, D_x u)|
+    min_u  |y - A u|^2 / 2 + |z - F u|^2 / 2 + WEIGHT * sum over pixels of |(D_y u, D_x u)|
 
-with both data terms weighted down where noise exceeds `QUIET`; weighed alike whatever their noise, many msi bands would
-fit theirs. Solved by ADMM with the splittings u = v (hsi), u = q (msi), (D_y u, D_x u) = g (prior). Each step is
-closed: the hsi through the singular vectors of A, the msi pixel by pixel, the prior by shrinkage, and their combination
-in the cosine basis, in which differences with a mirrored border are diagonal. It starts from FUSE and ends with the
-hsi's own noise-weighted correction.
+Both data terms are weighted down where noise exceeds LOW_NOISE: weighted alike whatever their noise, many msi bands
+would fit theirs. The splittings are u = v (hsi), u = q (msi), (D_y u, D_x u) = g (prior). Each step has a closed form:
+the hsi through the singular vectors of A, the msi pixel by pixel, the prior by shrinkage, and their combination in the
+cosine basis, in which differences with a mirrored border are diagonal. ADMM starts from FUSE, and the hsi's own
+noise-weighted correction follows it.
+
+References
+----------
+.. [1] M. Simoes, J. Bioucas-Dias, L. B. Almeida and J. Chanussot, "A convex formulation for hyperspectral image
+   superresolution via subspace-based regularization", IEEE Trans. GRS 53(6), 2015.
 """
 
 from __future__ import annotations
@@ -26,30 +31,32 @@ from hyperfuse.methods.window import Window
 from hyperfuse.physics.observation import Observation
 from hyperfuse.physics.operators import mix_bands, separable
 
-COMPONENTS = 10  # at least, and always some more than there are msi bands
+COMPONENTS, COMPONENTS_BESIDE_MSI = 10, 6  # at least so many, and always some more than there are msi bands
 STEPS = 20
 WEIGHT = 5e-4  # of the prior, for components scaled to unit variance together
-PENALTY = 0.1
-CARRIED = 4  # coarse pixels
-QUIET = 1e-6  # noise of this variance, in the same units, halves the weight of what was measured
+PENALTY = 0.1  # of ADMM
+FARTHER = 4  # coarse pixels that the steps see beyond FUSE's halo
+LOW_NOISE = 1e-6  # noise of this variance, in the same units, halves the weight of a measurement
 
 
 def hysure_halo(observation: Observation) -> int:
-    """FUSE's, and what the steps carry farther."""
-    return fuse_halo(observation) + CARRIED
+    """Coarse pixels around a pixel that HySure depends on."""
+    return fuse_halo(observation) + FARTHER
 
 
 def hysure(window: Window) -> SceneComputation[Tensor]:
-    model = yield from model_pair(window, max(COMPONENTS, window.msi.shape[0] + 6))
+    """HySure from the start that FUSE gives."""
+    model = yield from model_pair(window, max(COMPONENTS, window.msi.shape[0] + COMPONENTS_BESIDE_MSI))
     model, mean, posterior = yield from scene_posterior(model)
     variances = yield from scene_covariance(lambda: model.window.coarse(model.coefficients))
     unit = math.sqrt(max(1e-30, float(variances.trace())))
-    mean = _least_variation(condition_on_hsi(mean, posterior, model), model, unit)
+    mean = _minimise_variation(condition_on_hsi(mean, posterior, model), model, unit)
     prior = yield from prior_from_error(mean, model)
     return model.image(condition_on_hsi(mean, prior, model))
 
 
-def _least_variation(start: Tensor, model: PairModel, unit: float) -> Tensor:
+def _minimise_variation(start: Tensor, model: PairModel, unit: float) -> Tensor:
+    """ADMM in scaled form, in units of `unit`."""
     step = _DataStep.of(model, unit)
     cosines = [_cosine_basis(size) for size in model.fine_size]
     u = start / unit
@@ -58,9 +65,8 @@ def _least_variation(start: Tensor, model: PairModel, unit: float) -> Tensor:
     for _ in range(STEPS):
         by_hsi = step.towards_hsi(u + hsi_dual)
         by_msi = step.towards_msi(u + msi_dual)
-        by_prior = _shrunk(gradient + dual, WEIGHT / PENALTY)
-        wanted = by_hsi - hsi_dual + by_msi - msi_dual + _divergence(by_prior - dual)
-        u = _smoothed(wanted, cosines[0], cosines[1])
+        by_prior = _shrink(gradient + dual, WEIGHT / PENALTY)
+        u = _smooth(by_hsi - hsi_dual + by_msi - msi_dual + _divergence(by_prior - dual), cosines[0], cosines[1])
         gradient = _differences(u)
         hsi_dual += u - by_hsi
         msi_dual += u - by_msi
@@ -70,7 +76,7 @@ def _least_variation(start: Tensor, model: PairModel, unit: float) -> Tensor:
 
 @dataclass(frozen=True)
 class _DataStep:
-    """argmin |y - A v|^2 / 2 + penalty |v - u|^2 / 2, noise-weighted, and the same for the msi, in units of `unit`."""
+    """argmin |y - A v|^2 / 2 + PENALTY |v - u|^2 / 2, noise-weighted, and the same for the msi."""
 
     model: PairModel
     hsi_penalty: Tensor  # (p,), PENALTY over the weight of each component of the hsi
@@ -83,18 +89,16 @@ class _DataStep:
         seen = model.msi_from_components
         # The msi's own unit does not matter to FUSE; here it must weigh like the hsi's.
         gain = max(1e-30, float((seen @ seen.T).trace()) / seen.shape[0])
-        noise_over_quiet = model.msi_noise / (QUIET * unit**2)
-        weighted = torch.linalg.solve(
-            gain * torch.eye(seen.shape[0], dtype=seen.dtype) + noise_over_quiet, seen
-        ).T  # F'W
+        noise = model.msi_noise / (LOW_NOISE * unit**2)
+        weighted = torch.linalg.solve(gain * torch.eye(seen.shape[0], dtype=seen.dtype) + noise, seen).T  # F'W
         inverse = torch.linalg.inv(weighted @ seen + PENALTY * torch.eye(seen.shape[1], dtype=seen.dtype))
-        hsi_penalty = PENALTY * (1 + model.hsi_noise.diagonal() / (QUIET * unit**2))
+        hsi_penalty = PENALTY * (1 + model.hsi_noise.diagonal() / (LOW_NOISE * unit**2))
         hsi_part = model.operator.adjoint(model.coefficients / unit)
         return cls(model, hsi_penalty, hsi_part, inverse, mix_bands(weighted, model.msi / unit))
 
     def towards_hsi(self, u: Tensor) -> Tensor:
-        pulled = self.hsi_part + self.hsi_penalty[:, None, None].to(u) * u
-        return self.model.operator.regularised_inverse(pulled, self.hsi_penalty)
+        right = self.hsi_part + self.hsi_penalty[:, None, None].to(u) * u
+        return self.model.operator.regularised_inverse(right, self.hsi_penalty)
 
     def towards_msi(self, u: Tensor) -> Tensor:
         return mix_bands(self.msi_inverse, self.msi_part + PENALTY * u)
@@ -119,20 +123,20 @@ def _divergence(gradient: Tensor) -> Tensor:
     return u
 
 
-def _shrunk(gradient: Tensor, threshold: float) -> Tensor:
+def _shrink(gradient: Tensor, threshold: float) -> Tensor:
     """Shorten each pixel's gradient, all components and both directions together, by the threshold."""
     length = gradient.square().sum((0, 1)).sqrt()
     return gradient * (1 - threshold / length.clamp_min(threshold))
 
 
-def _smoothed(wanted: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+def _smooth(right: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     """(2 + D'D)^-1, diagonal in the cosine basis of both axes."""
     eigenvalues = [
         2 - 2 * torch.cos(math.pi * torch.arange(len(basis), dtype=torch.float64) / len(basis))
         for basis in (rows, columns)
     ]
     gain = 1 / (2 + eigenvalues[0][:, None] + eigenvalues[1][None, :])
-    return separable(rows.T, columns.T, separable(rows, columns, wanted) * gain.to(wanted))
+    return separable(rows.T, columns.T, separable(rows, columns, right) * gain.to(right))
 
 
 def _cosine_basis(size: int) -> Tensor:

@@ -231,7 +231,7 @@ class CellAxis:
         distance = (neighbours - positions[members][:, :, None]).abs()
         # Pixels far outside the coarse image must still see its edge.
         nearest = distance.masked_fill(~inside, torch.inf).amin(2, keepdim=True)
-        # Rounded as weights, not as logs: the shipped network was trained so, and `universal` amplifies rounding errors.
+        # Rounded as weights, not as logs, like when the network was trained: `universal` amplifies rounding errors.
         weights = torch.exp(-0.5 * ((distance - nearest.sub(0.5).clamp_min(0)) / WIDTH) ** 2).to(like)
         return cls(members, torch.where(inside, weights.log(), OUTSIDE), cell_of)
 

@@ -9,15 +9,10 @@ Shapes: C bands, M msi bands, p components, h w coarse, H W fine.
 The components are principal axes of the hsi itself, so nothing depends on the number of bands or their wavelengths.
 Large arrays keep the precision of the images, small matrices are float64.
 
-A prior is a mean (p, H, W) and one covariance P (p, p) for every fine pixel. FUSE's Sylvester equation [1]_ needs no
+A prior is a mean (p, H, W) and one covariance P (p, p) for every fine pixel. FUSE's Sylvester equation needs no
 Sylvester solver when it is taken in two exact steps. The msi is observed pixel by pixel, so conditioning on it changes
 the covariance alike everywhere. The hsi then adds y = A u + noise, whose covariance P x AA' + S x I is diagonal in the
 eigenvectors of (P, S) and the singular vectors of A.
-
-References
-----------
-.. [1] Q. Wei, N. Dobigeon and J.-Y. Tourneret, "Fast fusion of multi-band images based on solving a Sylvester equation",
-   IEEE Trans. Image Processing 24(11), 2015.
 """
 
 from __future__ import annotations

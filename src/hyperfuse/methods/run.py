@@ -109,7 +109,7 @@ def fuse_window(
 def fuse_window_by(
     function: SceneFunction, window: Window, consistency: bool = False, without_msi: SceneFunction = bicubic
 ) -> SceneComputation[Tensor]:
-    """Fuse the core of a window by a function that need not be in the catalogue; by `without_msi` if that is constant."""
+    """Fuse the core of a window by any function; by `without_msi` if the msi is constant."""
     pair = yield from prepare_pair(window)
     if not pair.msi_varies:
         function, consistency = without_msi, False

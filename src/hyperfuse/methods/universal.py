@@ -180,6 +180,7 @@ def guided_predictions(
     if not (simulated or network.training):
         limit = (LARGEST_MSI_RESIDUAL * deviation).to(msi_residual)[:, None, None]
         msi_residual = msi_residual.clamp(-limit, limit)
+    fine_distance = details.fine_msi.square().sum(0)
     predictions = Predictions(
         scene_msi=slopes_msi,
         scene=slopes,
@@ -188,7 +189,7 @@ def guided_predictions(
         local_msi=local_msi,
         msi_residual=mix_bands(gain, msi_residual),
         regressors=scene.fine,
-        familiarity=None if network.training else _familiarity(details.fine_msi),
+        familiarity=None if network.training else 1 / (1 + (fine_distance / UNFAMILIAR_DISTANCE) ** 2),
         statistics=statistics.stacked().to(seen),
         numbers=numbers,
     )
@@ -431,10 +432,6 @@ def _scene_numbers(model: PairModel, details: Details) -> Tensor:
     return torch.tensor(numbers, dtype=torch.float32)
 
 
-def _familiarity(fine_msi: Tensor) -> Tensor:
-    return 1 / (1 + (fine_msi.square().sum(0) / UNFAMILIAR_DISTANCE) ** 2)
-
-
 def _concentration(model: PairModel, seen: Tensor) -> SceneComputation[Tensor]:
     """log10(kurtosis + 1) of coarse msi detail: 0.3 where all places are alike, larger where few have most of it."""
 
@@ -532,7 +529,7 @@ def expected_error(window: Window) -> SceneComputation[Tensor]:
 
 
 def interpolation_error(window: Window) -> SceneComputation[Tensor]:
-    """Expected error of interpolation alone, for want of an msi or of pixels: the spread of the detail that it loses."""
+    """Expected error of interpolation, for want of an msi or of pixels: the spread of the detail that it loses."""
     model = yield from model_pair(window)
     detail = model.coefficients - model.operator.apply(model.upsample(model.coefficients))
     spread = yield from scene_covariance(lambda: model.window.coarse(detail))
