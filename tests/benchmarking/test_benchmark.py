@@ -1,8 +1,10 @@
-"""The run: the same pairs for everybody, honest scores, going on after a kill, failures recorded and named."""
+"""The run: the same pairs for all models, scores, resuming after a kill, failures recorded and named."""
 
 from __future__ import annotations
 
 import json
+import re
+import zlib
 from dataclasses import replace
 
 import numpy as np
@@ -14,16 +16,16 @@ from tests.models.network_fixtures import tiny_network
 from hyperfuse.benchmarking import run as running
 from hyperfuse.benchmarking.cases import CasePair, listed_srfs, read_pairs, simulated_case
 from hyperfuse.benchmarking.figures import keep_views, load_fused
-from hyperfuse.benchmarking.results import read_record
+from hyperfuse.benchmarking.results import read_record, read_results
 from hyperfuse.benchmarking.run import benchmark, measured
-from hyperfuse.benchmarking.summary import summary_markdown
+from hyperfuse.benchmarking.tables import summary_markdown
 from hyperfuse.errors import OptionError, ValueRangeError
 from hyperfuse.fusion.run import fuse
 from hyperfuse.io.cube import make_cube
 from hyperfuse.io.files import open_cube, write_cube
 from hyperfuse.methods import catalogue
-from hyperfuse.models.baselines.catalogue import build_baseline, baseline_preset
-from hyperfuse.physics.simulate import simulate_pair
+from hyperfuse.models.catalogue import BASELINE_PRESETS, build_network
+from hyperfuse.physics.simulate import simulate
 
 METHODS = ["bicubic", "glp"]
 CHEAP = {"knowledge": ["oracle"], "pictures": False}
@@ -35,7 +37,7 @@ def scene(tmp_path):
 
 
 def by_key(done):
-    return {(r.case.scale, r.case.condition, r.competitor, r.knowledge): r for r in done.results}
+    return {(r.case.scale, r.case.condition, r.model, r.knowledge): r for r in done.results}
 
 
 def test_scores_are_those_of_fuse_on_the_simulated_pair(tmp_path, scene):
@@ -51,7 +53,7 @@ def test_scores_are_those_of_fuse_on_the_simulated_pair(tmp_path, scene):
     assert not done.failed
     counts = open_cube(scene).values.astype(np.float64)
     reference = np.clip(counts / np.quantile(counts, 0.9995), 0, 1)
-    pair = simulate_pair(make_cube(reference, wavelength_nm=open_cube(scene)["wavelength"].values), 4, "rgb")
+    pair = simulate(make_cube(reference, wavelength_nm=open_cube(scene)["wavelength"].values), 4, "rgb")
     fused = np.clip(fuse(pair.hsi, pair.msi, method="glp").values, 0, 1)
     expected = -10 * np.log10(np.mean((fused - reference) ** 2))
     found = by_key(done)[4.0, "clean", "glp", "blind"]
@@ -68,7 +70,7 @@ def test_scores_are_those_of_fuse_on_the_simulated_pair(tmp_path, scene):
     assert all(r.seconds > 0 and r.cpu_seconds > 0 and 0 < r.ssim <= 1 and r.ergas > 0 for r in done.results)
 
 
-def test_killed_run_goes_on_to_the_same_scores(tmp_path, scene, monkeypatch):
+def test_killed_run_resumes_to_the_same_scores(tmp_path, scene, monkeypatch):
     def run(folder):
         return benchmark(folder, scenes=[str(scene)], methods=METHODS, scales=[4, 8], **CHEAP)
 
@@ -79,17 +81,32 @@ def test_killed_run_goes_on_to_the_same_scores(tmp_path, scene, monkeypatch):
     results.write_text("".join(lines[:2]) + lines[2][:40])  # the machine went down in the middle of a line
     ran = []
 
-    def counting(competitor, knowledge, case, *rest):
-        ran.append((competitor.name, case.scale))
-        return original(competitor, knowledge, case, *rest)
+    def counting(model, knowledge, case, *rest):
+        ran.append((model.name, case.scale))
+        return original(model, knowledge, case, *rest)
 
-    original = running.run_competitor
-    monkeypatch.setattr(running, "run_competitor", counting)
+    original = running.run_model
+    monkeypatch.setattr(running, "run_model", counting)
     continued = run(tmp_path / "killed")
     assert ran == [("bicubic", 8.0), ("glp", 8.0)]
     assert [r.psnr_db for r in continued.results] == [r.psnr_db for r in whole.results]
     assert all(json.loads(line) for line in results.read_text().splitlines())
     assert len(results.read_text().splitlines()) == 4
+
+
+def test_folders_of_earlier_versions_are_read_and_resumed(tmp_path, scene):
+    folder = tmp_path / "out"
+    done = benchmark(folder, scenes=[str(scene)], methods=METHODS, knowledge=["oracle"])
+    entry = json.loads((folder / "results.jsonl").read_text().splitlines()[0])
+    assert (entry["competitor"], entry["case"]["response"]) == ("bicubic", "rgb")
+    assert not {"model", "srf"} & {*entry, *entry["case"]}
+    assert list(json.loads((folder / "benchmark.json").read_text())["request"]["competitors"]) == METHODS
+    assert list(read_results(folder / "results.jsonl")) == done.results
+    name = f"{tmp_path.name} scene, rgb, x4, clean"
+    identity = f"CaseName(dataset={tmp_path.name!r}, scene='scene', response='rgb', scale=4.0, condition='clean')"
+    views = f"{re.sub('[^A-Za-z0-9.+]+', '_', name)}_{zlib.crc32(identity.encode()):08x}"
+    assert [path.name for path in (folder / "pictures").iterdir()] == [views]
+    assert "2 scored" in repr(done) and "glp (oracle)" in repr(done)
 
 
 def test_another_request_on_the_same_folder_is_refused(tmp_path, scene):
@@ -98,7 +115,7 @@ def test_another_request_on_the_same_folder_is_refused(tmp_path, scene):
     before = {path: path.read_bytes() for path in folder.iterdir()}
     with pytest.raises(OptionError, match=r"another request: scales were 4 and are now 8"):
         benchmark(folder, scenes=[str(scene)], methods=["bicubic"], scales=[8], **CHEAP)
-    with pytest.raises(OptionError, match=r"competitors differ in glp"):
+    with pytest.raises(OptionError, match=r"models differ in glp"):
         benchmark(folder, scenes=[str(scene)], methods=METHODS, **CHEAP)
     write_scene(tmp_path / "other.npz", seed=5)
     write_cube(open_cube(tmp_path / "other.npz"), scene, overwrite=True)
@@ -110,17 +127,17 @@ def test_another_request_on_the_same_folder_is_refused(tmp_path, scene):
 def test_a_folder_of_other_things_is_refused(tmp_path, scene):
     (tmp_path / "letters").mkdir()
     (tmp_path / "letters" / "mum.txt").touch()
-    with pytest.raises(OptionError, match="holds other things"):
+    with pytest.raises(OptionError, match="holds other files"):
         benchmark(tmp_path / "letters", scenes=[str(scene)], methods=["bicubic"])
 
 
 def test_a_failure_is_recorded_tried_again_and_stops_nobody_else(tmp_path, scene, monkeypatch):
     def failing(error):
-        def over_scene(window):
+        def function(window):
             raise error
             yield
 
-        return replace(catalogue.METHODS["glp"], over_scene=over_scene)
+        return replace(catalogue.METHODS["glp"], function=function)
 
     good = catalogue.METHODS["glp"]
     for error, is_bug, words in (
@@ -129,7 +146,7 @@ def test_a_failure_is_recorded_tried_again_and_stops_nobody_else(tmp_path, scene
     ):
         monkeypatch.setitem(catalogue.METHODS, "glp", failing(error))
         done = benchmark(tmp_path / "out", scenes=[str(scene)], methods=["glp", "bicubic"], **CHEAP)
-        assert [(r.competitor, r.is_bug, r.message) for r in done.failed] == [("glp", is_bug, words)]
+        assert [(r.model, r.is_bug, r.message) for r in done.failed] == [("glp", is_bug, words)]
         assert [r.state for r in done.results] == ["failed", "scored"]
     monkeypatch.setitem(catalogue.METHODS, "glp", good)
     assert not benchmark(tmp_path / "out", scenes=[str(scene)], methods=["glp", "bicubic"], **CHEAP).failed
@@ -151,7 +168,7 @@ def test_a_pair_that_cannot_be_made_stops_no_other_scene(tmp_path, scene, monkey
     assert done.failed[0].message == "ZeroDivisionError: no light"
 
 
-def test_views_of_competitors_with_any_name(tmp_path):
+def test_views_of_models_with_any_name(tmp_path):
     cube = make_cube(np.random.default_rng(0).random((4, 8, 8), dtype=np.float32))
     pair = CasePair(cube.isel(y=slice(0, 2), x=slice(0, 2)), cube.isel(band=slice(0, 3)), cube, None, None, 4.0)
     names = ["inputs", "mine/best", "mine_best", "plain"]
@@ -163,11 +180,11 @@ def test_views_of_competitors_with_any_name(tmp_path):
     assert (tmp_path / "case" / "plain.npz").exists()
 
 
-def test_networks_and_rivals_that_do_not_fit(tmp_path, scene):
+def test_networks_and_baselines_that_do_not_fit(tmp_path, scene):
     torch.manual_seed(0)
     tiny_network().save_pretrained(tmp_path / "run" / "weights")
-    build_baseline(baseline_preset("mimo-sst-thin").with_bands(12, 3)).save_pretrained(tmp_path / "rival")
-    build_baseline(baseline_preset("mimo-sst-thin").with_bands(31, 3)).save_pretrained(tmp_path / "stranger")
+    build_network(BASELINE_PRESETS["mimo-sst-thin"].with_bands(12, 3)).save_pretrained(tmp_path / "baseline")
+    build_network(BASELINE_PRESETS["mimo-sst-thin"].with_bands(31, 3)).save_pretrained(tmp_path / "stranger")
     folders = [str(tmp_path / "run" / "weights"), f"mimo={tmp_path / 'baseline'}", str(tmp_path / "stranger")]
     done = benchmark(
         tmp_path / "out",
@@ -177,7 +194,7 @@ def test_networks_and_rivals_that_do_not_fit(tmp_path, scene):
         knowledge=["blind", "oracle"],
         pictures=False,
     )
-    states = {(r.competitor, r.knowledge): r.state for r in done.results}
+    states = {(r.model, r.knowledge): r.state for r in done.results}
     assert states == {
         (name, knowledge): "does not fit" if name == "stranger" else "scored"
         for name in ("run", "mimo", "stranger")
@@ -192,7 +209,7 @@ def test_recorded_pairs_are_fused_blind(tmp_path, scene):
     fine = open_cube(scene)
     msi = make_cube(np.stack([fine.values[:4].mean(axis=0), fine.values[6:].mean(axis=0)]).astype(np.float32))
     write_cube(msi, tmp_path / "msi.npz")
-    pair = simulate_pair(fine, 4, np.eye(2, 12))
+    pair = simulate(fine, 4, np.eye(2, 12))
     write_cube(pair.hsi, tmp_path / "hsi.npz")
     done = benchmark(
         tmp_path / "out",
@@ -276,19 +293,19 @@ def test_what_does_not_go_together_is_left_out(tmp_path, scene):
     [
         ({"scenes": []}, "nothing to benchmark on"),
         ({"methods": ["gps"]}, "method 'gps'"),
-        ({"methods": []}, "nobody to score"),
+        ({"methods": []}, "no model to score"),
         ({"scales": [0.5]}, "scale 0.5"),
         ({"knowledge": ["wise"]}, "knowledge wise"),
         ({"clean": False}, "no condition to simulate"),
         ({"noise": [(float("nan"), 40.0)]}, "HSI nan dB"),
         ({"shift": [(float("inf"), 0.0)]}, "shift inf 0 on a scene of 32x32"),
-        ({"srfs": ["rainbow"]}, "unknown response 'rainbow'"),
-        ({"srfs": []}, "no response for the scenes"),
+        ({"srfs": ["rainbow"]}, "unknown SRF 'rainbow'"),
+        ({"srfs": []}, "no SRF for the scenes"),
         ({"scenes": ["nowhere/*.tif"]}, "scenes 'nowhere"),
         ({"pairs": ["one.tif"]}, "pair 'one.tif'"),
         ({"weights": ["nowhere"]}, "does not exist"),
         ({"scales": [64]}, "no case to score"),
-        ({"srfs": ["camera.csv", "other/camera.csv"]}, "two responses called camera"),
+        ({"srfs": ["camera.csv", "other/camera.csv"]}, "two SRFs called camera"),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_is_written(tmp_path, scene, wrong, words):

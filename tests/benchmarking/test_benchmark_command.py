@@ -43,11 +43,11 @@ def test_everything_is_written_and_made_again_without_the_scenes(tmp_path, comma
 
 
 def test_a_failed_method_is_named_and_ends_with_two(tmp_path, command, capsys, monkeypatch):
-    def over_scene(window):
+    def function(window):
         raise ValueRangeError("a dark night")
         yield
 
-    monkeypatch.setitem(catalogue.METHODS, "glp", replace(catalogue.METHODS["glp"], over_scene=over_scene))
+    monkeypatch.setitem(catalogue.METHODS, "glp", replace(catalogue.METHODS["glp"], function=function))
     other = write_scene(tmp_path / "meadow.npz", seed=1)
     assert (
         run([*command, str(other), "--knowledge", "oracle", "--no-pictures"]) == 2

@@ -19,16 +19,16 @@ from hyperfuse.benchmarking.efficiency import (
     fitted_exponent,
     growth_sizes,
     measure_efficiency,
+    run_efficiency,
     timed,
 )
-from hyperfuse.benchmarking.efficiency_report import EfficiencyRequest, run_efficiency
 from hyperfuse.cli.app import run
 from hyperfuse.errors import CubeWriteError, OptionError
 from hyperfuse.methods.universal import shipped_network
 from hyperfuse.models.analysis import count_multiply_adds, multiply_adds, performed_multiply_adds
-from hyperfuse.models.baselines.catalogue import build_baseline, baseline_preset
-from hyperfuse.models.config import Components, NetworkConfig, WavelengthBands, preset
-from hyperfuse.models.ssa import FusionNetwork
+from hyperfuse.models.catalogue import BASELINE_PRESETS, build_network
+from hyperfuse.models.channels import Components, WavelengthBands
+from hyperfuse.models.ssa import SSA, SSAConfig, preset
 
 SMALL = PairSize(bands=5, msi_bands=2, side=16, scale=4.0)
 ONCE = Effort(warm_up=1, repeats=3, seconds=0.0)
@@ -41,14 +41,14 @@ def small_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(efficiency_measuring, "SIDES", (1.0, 1.25, 1.5))
 
 
-def test_ours_and_rivals_are_counted_alike() -> None:
+def test_ours_and_baselines_are_counted_alike() -> None:
     config = preset("ssa-small")
     pair = {"bands": 31, "msi_bands": 3, "fine_size": (16, 16), "coarse_size": (4, 4)}
     assert performed_multiply_adds(config, **pair) == count_multiply_adds(config, **pair).performed
-    assert performed_multiply_adds(baseline_preset("dcinn-thin"), **pair) > 0, (
+    assert performed_multiply_adds(BASELINE_PRESETS["dcinn-thin"], **pair) > 0, (
         "in evaluation, where nothing is fitted to values"
     )
-    mimo = build_baseline(baseline_preset("mimo-sst-thin"))
+    mimo = build_network(BASELINE_PRESETS["mimo-sst-thin"])
     hsi, msi = torch.rand(1, 31, 4, 4), torch.rand(1, 3, 16, 16)
     assert performed_multiply_adds(mimo.config, **pair) == multiply_adds(lambda: mimo(hsi, msi))
 
@@ -56,7 +56,7 @@ def test_ours_and_rivals_are_counted_alike() -> None:
 @pytest.mark.parametrize("channels", [Components(count=4), WavelengthBands(knots=5)])
 def test_channels_that_are_found_from_the_pair_are_counted(channels: Components | WavelengthBands) -> None:
     sizes = {"width": 4, "spectral_blocks": 1, "spatial_blocks": 1, "decoder_hidden": (8,), "feature_width": 4}
-    config = NetworkConfig(**sizes, msi_kernel="own", channels=channels, base="gsa")
+    config = SSAConfig(**sizes, msi_kernel="own", channels=channels, base="gsa")
     assert performed_multiply_adds(config, 6, 3, (16, 16), (4, 4)) > 16 * 16 * 9 * 4 * 4
 
 
@@ -91,8 +91,8 @@ def test_warm_up_and_repeats_end_by_number_or_by_time() -> None:
     assert (found.warm_up, found.repeats, len(calls)) == (20, 50, 71), "and once for the memory"
     found = timed(work, ONCE, "cpu")
     assert (found.warm_up, found.repeats) == (1, 3)
-    assert found.fastest <= found.seconds
-    assert found.steady == found.processor_seconds
+    assert found.fastest_seconds <= found.seconds
+    assert found.steady_seconds == found.processor_seconds
 
 
 def test_every_kind_is_measured() -> None:
@@ -101,24 +101,24 @@ def test_every_kind_is_measured() -> None:
     by_name = {cost.subject.name: cost for cost in result.costs}
     assert list(by_name) == ["ssa-small", "mimo-sst-thin", "bicubic", "gsa"]
     assert by_name["mimo-sst-thin"].parameters == sum(
-        each.numel() for each in build_baseline(baseline_preset("mimo-sst-thin").with_bands(5, 2)).parameters()
+        each.numel() for each in build_network(BASELINE_PRESETS["mimo-sst-thin"].with_bands(5, 2)).parameters()
     )
     assert by_name["gsa"].parameters == 0
     (shipped,) = find_subjects([], ["universal"], [])
     assert shipped.parameters(SMALL) == sum(each.numel() for each in shipped_network().parameters()) > 0
-    assert by_name["gsa"].multiply_adds > by_name["bicubic"].multiply_adds > 0
+    assert by_name["gsa"].point.multiply_adds > by_name["bicubic"].point.multiply_adds > 0
     for cost in result.costs:
-        assert cost.megapixels_per_second == pytest.approx(256 / 1e6 / cost.timing.seconds)
+        assert cost.megapixels_per_second == pytest.approx(256 / 1e6 / cost.point.timing.seconds)
         assert cost.in_matmuls > 0 and np.isfinite(cost.in_matmuls)
 
 
 def test_what_does_not_fit_the_bands_is_left_out_and_trained_weights_come_in(tmp_path: Path) -> None:
-    FusionNetwork(preset("ssa-small").with_max_channels(8)).save_pretrained(tmp_path / "run/weights")
-    build_baseline(baseline_preset("mimo-sst-thin").with_bands(9, 3)).save_pretrained(tmp_path / "rival")
-    subjects = find_subjects([], [], [str(tmp_path / "run/weights"), str(tmp_path / "rival")])
+    SSA(preset("ssa-small").with_max_channels(8)).save_pretrained(tmp_path / "run/weights")
+    build_network(BASELINE_PRESETS["mimo-sst-thin"].with_bands(9, 3)).save_pretrained(tmp_path / "baseline")
+    subjects = find_subjects([], [], [str(tmp_path / "run/weights"), str(tmp_path / "baseline")])
     result = measure_efficiency(subjects, SMALL, ONCE, "cpu", with_growth=False)
     assert [cost.subject.name for cost in result.costs] == ["run"]
-    assert result.left_out == ["rival"]
+    assert result.left_out == ["baseline"]
 
 
 def test_the_command_writes_three_files_or_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -142,7 +142,7 @@ def test_the_command_writes_three_files_or_none(tmp_path: Path, capsys: pytest.C
 
 
 @pytest.mark.parametrize(
-    ("wrong", "complaint"),
+    ("wrong", "message"),
     [
         ({"networks": ("ssa-9",)}, "no network is called 'ssa-9'.*mimo-sst"),
         ({"methods": ("magic",), "networks": ()}, "no method is called 'magic'.*gsa"),
@@ -150,9 +150,9 @@ def test_the_command_writes_three_files_or_none(tmp_path: Path, capsys: pytest.C
         ({"device": "tpu"}, "auto, cpu or cuda"),
     ],
 )
-def test_what_is_wrong_is_said_before_the_work(tmp_path: Path, wrong: dict, complaint: str) -> None:
-    with pytest.raises(OptionError, match=complaint):
-        run_efficiency(EfficiencyRequest(SMALL, **wrong), tmp_path / "out")
+def test_what_is_wrong_is_said_before_the_work(tmp_path: Path, wrong: dict, message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        run_efficiency(SMALL, tmp_path / "out", **wrong)
     assert not (tmp_path / "out").exists()
 
 
@@ -164,7 +164,7 @@ def test_impossible_pairs_and_folders(tmp_path: Path) -> None:
         with pytest.raises(OptionError, match="a scale from 1 up that leaves two coarse"):
             PairSize(*wrong)
     with pytest.raises(OptionError, match="half of this machine's memory"):
-        run_efficiency(EfficiencyRequest(PairSize(4096, 3, 16384, 4.0)), tmp_path / "out")
+        run_efficiency(PairSize(4096, 3, 16384, 4.0), tmp_path / "out")
     (tmp_path / "file").write_text("")
     with pytest.raises(CubeWriteError, match="is a file"):
-        run_efficiency(EfficiencyRequest(SMALL), tmp_path / "file")
+        run_efficiency(SMALL, tmp_path / "file")

@@ -6,7 +6,6 @@ import pytest
 
 from hyperfuse.benchmarking.paper import (
     METRICS,
-    ergas_as_defined,
     printed_ablations,
     printed_efficiency,
     printed_scores,
@@ -73,19 +72,19 @@ def test_ablations_and_efficiency():
 
 
 def test_warnings():
-    def said(dataset, scale):
+    def warned(dataset, scale):
         return " ".join(warnings_of(printed_scores(dataset, scale)))
 
-    assert "100/4" not in said("CAVE", 4)
-    assert "100/4" in said("CAVE", 8)
-    assert "tested on pixels that it was trained on" in said("WDC", 4)
-    assert "trained on" not in said("Harvard", 32)
-    assert "500 iterations" in said("Houston", 4)
-    assert "bicubic" in said("CAVE", 3.2)
+    assert "100/4" not in warned("CAVE", 4)
+    assert "100/4" in warned("CAVE", 8)
+    assert "tested on pixels that it was trained on" in warned("WDC", 4)
+    assert "trained on" not in warned("Harvard", 32)
+    assert "500 iterations" in warned("Houston", 4)
+    assert "bicubic" in warned("CAVE", 3.2)
     assert all("orders of magnitude" in " ".join(each.warnings) for each in printed_scores())
 
 
 @pytest.mark.parametrize(("scale", "factor"), [(4, 1.0), (8, 0.5), (32, 0.125), (3.2, 1.0)])
 def test_ergas_with_the_factor_of_its_definition(scale, factor):
     for each in printed_scores("CAVE", scale):
-        assert ergas_as_defined(each) == pytest.approx(float(each.figures["ergas"].mean) * factor)
+        assert each.ergas_as_defined == pytest.approx(float(each.figures["ergas"].mean) * factor)

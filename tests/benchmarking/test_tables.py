@@ -11,18 +11,17 @@ import pytest
 from tests.benchmarking.tiny_benchmarks import result
 
 from hyperfuse.benchmarking.figures import chart_panels, scale_chart
-from hyperfuse.benchmarking.models import BLIND, ORACLE
-from hyperfuse.benchmarking.results import FAILED, UNFIT
-from hyperfuse.benchmarking.summary import (
-    Entrant,
+from hyperfuse.benchmarking.results import BLIND, FAILED, ORACLE, UNFIT, Column, mean_score
+from hyperfuse.benchmarking.tables import (
     case_table,
     condition_table,
+    describe_failures,
     distance_to_best_other,
-    failures_in_words,
-    scored_by_entrant,
-    spread,
+    paper_tables,
+    tables_csv,
+    tables_latex,
+    tables_markdown,
 )
-from hyperfuse.benchmarking.tables import paper_tables, tables_csv, tables_latex, tables_markdown
 
 RESULTS = [
     result("ours", 40.0),
@@ -36,31 +35,29 @@ RESULTS = [
 ]
 
 
-def test_spread_is_mean_and_standard_deviation_over_scenes():
+def test_mean_score_is_mean_and_standard_deviation_over_scenes():
     values = [40.0, 44.0, 45.0]
-    found = spread([result("ours", value, scene=str(value)) for value in values], lambda each: each.psnr_db)
+    found = mean_score([result("ours", value, scene=str(value)) for value in values], "psnr_db")
     assert (found.mean, found.deviation, found.count) == (
         pytest.approx(np.mean(values)),
         pytest.approx(np.std(values)),
         3,
     )
-    assert spread([result("ours", None, state=FAILED)], lambda each: each.psnr_db) is None
+    assert mean_score([result("ours", None, state=FAILED)], "psnr_db") is None
 
 
 def test_distance_is_to_the_best_of_the_others_in_each_case():
-    table = scored_by_entrant(RESULTS)
-    cases = [each.case for each in RESULTS[:2]]
-    oracle = distance_to_best_other(table, Entrant("ours", BLIND), ORACLE, cases)
+    oracle = distance_to_best_other(RESULTS, Column("ours", BLIND), ORACLE)
     assert (oracle.mean, oracle.worst, oracle.worst_case.scene) == (pytest.approx(-0.75), pytest.approx(-3.0), "one")
-    blind = distance_to_best_other(table, Entrant("ours", BLIND), BLIND, cases)
+    blind = distance_to_best_other(RESULTS, Column("ours", BLIND), BLIND)
     assert (blind.mean, blind.worst) == (pytest.approx(0.5), pytest.approx(-1.0))
-    own = distance_to_best_other(table, Entrant("glp", BLIND), ORACLE, cases)
+    own = distance_to_best_other(RESULTS, Column("glp", BLIND), ORACLE)
     assert own is None  # its own oracle is no other
 
 
 def test_a_recorded_pair_is_compared_with_the_blind_ones():
     recorded = [result("ours", 31.0, condition="as recorded"), result("glp", 30.0, condition="as recorded")]
-    found = distance_to_best_other(scored_by_entrant(recorded), Entrant("ours", BLIND), ORACLE, [recorded[0].case])
+    found = distance_to_best_other(recorded, Column("ours", BLIND), ORACLE)
     assert found.worst == pytest.approx(1.0)
 
 
@@ -122,7 +119,7 @@ def test_summary_tables_name_the_worst_case_and_what_failed():
     assert "| one, rgb, x4, clean | 40.00 / 50.00 | 41.00 / 49.00 | - | **43.00 / 47.00** |" in cases
     assert "| three, rgb, x4, clean | failed | - | - | - |" in cases
     words = "ours (blind) failed on 1 of its cases, first on three, rgb, x4, clean: a dark night"
-    assert failures_in_words([*RESULTS, failed]) == [words]
+    assert describe_failures([*RESULTS, failed]) == [words]
 
 
 def test_chart_needs_several_scales(tmp_path):

@@ -23,9 +23,9 @@ def write_scene(path, seed=0, size=32, bands=12, wavelengths=True):
     return path
 
 
-def result(competitor, psnr_db, scene="one", scale=4.0, knowledge="blind", state=SCORED, **others):
+def result(model, psnr_db, scene="one", scale=4.0, knowledge="blind", state=SCORED, **others):
     name = CaseName("valley", scene, "rgb", scale, others.pop("condition", "clean"))
     figures = (
         {"spectral_angle_degrees": 90.0 - psnr_db, "ergas": 100.0 / psnr_db, "ssim": psnr_db / 100.0} if psnr_db else {}
     )
-    return Result(name, competitor, knowledge, state, psnr_db=psnr_db, **(figures | others))
+    return Result(name, model, knowledge, state, psnr_db=psnr_db, **(figures | others))

@@ -1,29 +1,15 @@
-"""Pairs that are made of a reference by Wald's protocol.
+"""Cases of the benchmark: scenes degraded by Wald's protocol, and recorded pairs of two sensors.
 
-The point spread is a Gaussian with a full width at half maximum of one coarse pixel; the reference is cropped to whole
-coarse pixels. A scene without wavelengths is given evenly spaced ones to make the msi; the competitors do not learn
-them.
-
-One case of the benchmark: a scene under one response, scale and condition, and the pair that every competitor gets of
-it.
-
-Pairs that two sensors took: whole (hsi, msi and a reference), or with an hsi that is made of the reference.
-
-Of such a pair nobody knows how it was truly observed, so it is only fused blind. Reference and hsi are divided by the
-99.95th percentile of the reference, the msi by its own.
-
-Which scenes are asked for: `[NAME=]SOURCE[@RESPONSE,RESPONSE]`, each with the part of it that is scored.
-
-A source is a file, a folder, a pattern of files, or a data set of the catalogue. Of files all pixels are scored; of a
-data set the blocks that its split keeps for testing. NAME stands over the tables; without it a data set is called by
-its own name, files by their folder's.
+A case is one scene under one SRF, scale and condition. Simulated pairs have a Gaussian PSF with a FWHM of one coarse
+pixel, and the reference is cropped to whole coarse pixels. A scene without wavelengths gets evenly spaced ones to
+simulate the msi; the models do not see them. Of a recorded pair the true observation is unknown, so it is fused blind.
 """
 
 from __future__ import annotations
 
 import warnings
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -32,8 +18,9 @@ import torch
 import xarray as xr
 from numpy.typing import NDArray
 
-from hyperfuse.data.reading import load_scenes
-from hyperfuse.data.scenes import Scene, dataset_named, scene_unit
+from hyperfuse.config import SimulateConfig
+from hyperfuse.data.datasets import dataset_named, load_scenes
+from hyperfuse.data.scenes import Scene, scene_unit
 from hyperfuse.data.splits import Split, SplitKind, keep_for_testing, split_scenes
 from hyperfuse.errors import BandError, GridError, OptionError
 from hyperfuse.fusion.pair import align_pair
@@ -41,17 +28,21 @@ from hyperfuse.io.cube import make_cube, physical_values
 from hyperfuse.io.files import open_cube
 from hyperfuse.io.grid import grid_of
 from hyperfuse.physics.observation import Observation, known_observation
-from hyperfuse.physics.psf import exact_scale, largest_crop
-from hyperfuse.physics.simulate import Simulation, require_signal_to_noise, simulate_pair
+from hyperfuse.physics.resample import exact_scale, largest_crop
+from hyperfuse.physics.simulate import require_signal_to_noise, simulate
 from hyperfuse.physics.srf import srf_for
 from hyperfuse.physics.srf_curves import named_curves
 
-AS_RECORDED = "as recorded"
+CLEAN, AS_RECORDED, RECORDED = "clean", "as recorded", "recorded"
+SOURCE_FORM = "[NAME=]SOURCE[@SRF,SRF], such as CAVE@nikon_d700.csv or valley=scenes/*.tif"
+# Where a scene's wavelengths are unknown.
+ASSUMED_NM = (400.0, 2500.0)
+SMALLEST_COARSE_SIDE = 2
 
 
 @dataclass(frozen=True)
 class Condition:
-    """What a simulated pair suffers beside blur and decimation."""
+    """Degradation of a simulated pair beside blur and decimation."""
 
     noise_db: tuple[float, float] | None = None
     """Signal-to-noise ratio of hsi and msi."""
@@ -59,23 +50,19 @@ class Condition:
     """(down, right) in fine pixels."""
 
     def __post_init__(self) -> None:
-        if self.noise_db is not None:
-            for image, decibels in zip(("HSI", "MSI"), self.noise_db, strict=True):
-                require_signal_to_noise(decibels, image)
+        for image, decibels in zip(("HSI", "MSI"), self.noise_db or (), strict=False):
+            require_signal_to_noise(decibels, image)
 
     @property
     def name(self) -> str:
-        words = []
-        if self.noise_db is not None:
-            words.append("noise {:g}/{:g} dB".format(*self.noise_db))
-        if self.shift != (0.0, 0.0):
-            words.append("shift {:g} {:g}".format(*self.shift))
-        return ", ".join(words) or "clean"
+        noise = "" if self.noise_db is None else "noise {:g}/{:g} dB".format(*self.noise_db)
+        shift = "" if self.shift == (0.0, 0.0) else "shift {:g} {:g}".format(*self.shift)
+        return ", ".join(filter(None, (noise, shift))) or CLEAN
 
 
 @dataclass(frozen=True)
 class CaseName:
-    """What a case is called, in all results and tables."""
+    """Identifies a case in all results and tables."""
 
     dataset: str
     scene: str
@@ -89,9 +76,7 @@ class CaseName:
 
 @dataclass(frozen=True, eq=False)
 class CasePair:
-    """The pair of a case, what it should become, and how it was truly observed where that is known. Values are in 0 to
-    1.
-    """
+    """The pair of a case, its reference, and its true observation where that is known. Values are in 0 to 1."""
 
     hsi: xr.DataArray
     msi: xr.DataArray
@@ -102,12 +87,9 @@ class CasePair:
     scale: float
 
 
-DATASET = "recorded"
-
-
 @dataclass(frozen=True, eq=False)
 class RecordedPair:
-    """What two sensors took of one place. Without an hsi it is made of the reference, at every scale."""
+    """Two images of one place. A missing hsi is simulated from the reference, at every scale."""
 
     name: str
     hsi: xr.DataArray | None
@@ -116,32 +98,29 @@ class RecordedPair:
 
     @property
     def digest(self) -> str:
-        """Tells whether a run that is continued still has the pixels that it began with."""
+        """Identifies the pixels, so that a resumed run notices changes."""
         cubes = [cube for cube in (self.hsi, self.msi, self.reference) if cube is not None]
-        return " ".join(f"{zlib.crc32(np.ascontiguousarray(cube.values).tobytes()):08x}" for cube in cubes)
+        return " ".join(_checksum(cube.values) for cube in cubes)
 
-    def scales(self, wanted: Sequence[float]) -> list[float]:
-        """Those asked for, or the one that the pair has."""
+    def scales(self, requested: Sequence[float]) -> list[float]:
+        """The requested ones, or the only one that a pair with an hsi has."""
         if self.hsi is None:
-            return list(wanted)
+            return list(requested)
         return [float(np.mean(align_pair(self.hsi, self.msi).scale))]
 
     def case(self, scale: float) -> CasePair:
         if self.hsi is not None:
             return CasePair(self.hsi, self.msi, self.reference, None, None, scale)
-        one_band = np.eye(1, self.reference.sizes["band"])
+        one_band = np.eye(1, self.reference.sizes["band"])  # the msi simulated beside the hsi is not used
         with warnings.catch_warnings():
-            # The msi that is made beside the hsi is of no use here.
             warnings.simplefilter("ignore")
-            made = simulate_pair(self.reference, scale, one_band)
-        rows, columns = made.reference.sizes["y"], made.reference.sizes["x"]
-        return CasePair(
-            made.hsi, self.msi.isel(y=slice(0, rows), x=slice(0, columns)), made.reference, None, None, scale
-        )
+            made = simulate(self.reference, scale, one_band)
+        msi = self.msi.isel(y=slice(0, made.reference.sizes["y"]), x=slice(0, made.reference.sizes["x"]))
+        return CasePair(made.hsi, msi, made.reference, None, None, scale)
 
 
 def read_pairs(texts: Sequence[str]) -> list[RecordedPair]:
-    """Called by the file of the first image, and where several are called the same, by its folder, too."""
+    """Read recorded pairs, named by the file of their first image; by its folder, too, where names are equal."""
     pairs = [read_pair(text) for text in texts]
     names = [pair.name for pair in pairs]
     folders = [Path(text.split(",")[0].strip()).absolute().parent.name for text in texts]
@@ -149,37 +128,30 @@ def read_pairs(texts: Sequence[str]) -> list[RecordedPair]:
         replace(pair, name=f"{folder}/{pair.name}") if names.count(pair.name) > 1 else pair
         for pair, folder in zip(pairs, folders, strict=True)
     ]
-    doubles = [pair.name for place, pair in enumerate(named) if pair.name in [other.name for other in named[:place]]]
-    if doubles:
-        raise OptionError(
-            f"two pairs called {doubles[0]}", "names that differ", "rename a file, or leave out one of the two --pair"
-        )
+    require_unique("pairs", [pair.name for pair in named], "rename a file, or leave out one of the two --pair")
     return named
 
 
 def read_pair(text: str) -> RecordedPair:
-    """`HSI,MSI,REFERENCE`, or `REFERENCE,MSI` where the hsi is to be made of the reference."""
+    """`HSI,MSI,REFERENCE`, or `REFERENCE,MSI` where the hsi is to be simulated.
+
+    Reference and hsi are divided by the 99.95th percentile of the reference, the msi by its own.
+    """
     paths = [Path(part.strip()) for part in text.split(",")]
     if len(paths) not in (2, 3) or not all(path.name for path in paths):
-        raise OptionError(f"pair {text!r}", "HSI,MSI,REFERENCE, or REFERENCE,MSI to make the HSI of the reference")
+        raise OptionError(f"pair {text!r}", "HSI,MSI,REFERENCE, or REFERENCE,MSI to simulate the HSI")
     cubes = [open_cube(path) for path in paths]
-    if len(cubes) == 2:
-        reference, msi = cubes
-        if reference.shape[1:] != msi.shape[1:]:
-            raise GridError(
-                f"{paths[0].name} of {reference.shape[1]}x{reference.shape[2]} pixels and {paths[1].name} of "
-                f"{msi.shape[1]}x{msi.shape[2]}",
-                "a reference and an MSI of the same pixels",
-                "cut both to one grid, or give HSI,MSI,REFERENCE",
-            )
-        return RecordedPair(paths[0].stem, None, _in_unit(msi, _unit(msi)), _in_unit(reference, _unit(reference)))
-    hsi, msi, reference = cubes
-    unit = _unit(reference)
-    return RecordedPair(paths[0].stem, _in_unit(hsi, unit), _in_unit(msi, _unit(msi)), _in_unit(reference, unit))
-
-
-def _unit(cube: xr.DataArray) -> float:
-    return scene_unit(physical_values(cube), np.nan)
+    hsi, msi, reference = (None, cubes[1], cubes[0]) if len(cubes) == 2 else cubes
+    if hsi is None and reference.shape[1:] != msi.shape[1:]:
+        raise GridError(
+            f"{paths[0].name} of {reference.shape[1]}x{reference.shape[2]} pixels and {paths[1].name} of "
+            f"{msi.shape[1]}x{msi.shape[2]}",
+            "a reference and an MSI of the same pixels",
+            "cut both to one grid, or give HSI,MSI,REFERENCE",
+        )
+    unit, msi_unit = (scene_unit(physical_values(cube), np.nan) for cube in (reference, msi))
+    scaled_hsi = None if hsi is None else _in_unit(hsi, unit)
+    return RecordedPair(paths[0].stem, scaled_hsi, _in_unit(msi, msi_unit), _in_unit(reference, unit))
 
 
 def _in_unit(cube: xr.DataArray, unit: float) -> xr.DataArray:
@@ -195,12 +167,9 @@ def _in_unit(cube: xr.DataArray, unit: float) -> xr.DataArray:
     )
 
 
-SOURCE_FORM = "[NAME=]SOURCE[@RESPONSE,RESPONSE], such as CAVE@nikon_d700.csv or valley=scenes/*.tif"
-
-
 @dataclass(frozen=True, eq=False)
 class ScoredScene:
-    """A scene, or a block of one, that the benchmark degrades and wants back."""
+    """A scene, or a block of one, that the benchmark degrades and fuses."""
 
     dataset: str
     name: str
@@ -212,58 +181,60 @@ class ScoredScene:
     """Whether networks trained by the same split have seen these pixels."""
 
     @property
-    def values(self) -> NDArray[np.float32]:
-        """(C, H, W) in 0 to 1: clipped at 0, divided by the 99.95th percentile of the scene, clipped at 1."""
-        return self.scene.patch(self.rows, self.columns).numpy()
-
-    @property
     def valid(self) -> NDArray[np.bool_] | None:
         missing = self.scene.missing_pixels
         return None if missing is None else ~missing[self.rows, self.columns]
 
     @property
     def digest(self) -> str:
-        """Tells whether a run that is continued still has the pixels that it began with."""
-        block = np.ascontiguousarray(self.scene.stored[:, self.rows, self.columns])
-        return f"{zlib.crc32(block.tobytes()):08x}"
+        """Identifies the pixels, so that a resumed run notices changes."""
+        return _checksum(self.scene.stored[:, self.rows, self.columns])
+
+    def reference(self) -> xr.DataArray:
+        """Clipped at 0, divided by the scene's 99.95th percentile, clipped at 1; with wavelengths."""
+        scene = self.scene
+        centres = np.linspace(*ASSUMED_NM, scene.bands) if scene.wavelength_nm is None else scene.wavelength_nm
+        return make_cube(scene.patch(self.rows, self.columns).numpy(), wavelength_nm=centres, fwhm_nm=scene.fwhm_nm)
 
 
 def choose_scenes(
-    wanted: Sequence[str], srfs: Sequence[str], split: SplitKind = "disjoint", folder: Path | None = None
+    sources: Sequence[str], srfs: Sequence[str], split: SplitKind = "disjoint", folder: Path | None = None
 ) -> list[ScoredScene]:
-    """Every scene of every source, in the order asked for; `responses` are for sources that name none of their own."""
+    """Load every scene of every source `[NAME=]SOURCE[@SRF,SRF]`; `srfs` are for sources that name none.
+
+    A source is a file, a folder, a pattern of files, or a data set of the catalogue. Of files all pixels are scored, of
+    a data set the blocks that its split keeps for testing. Without NAME, a data set goes by its own name, files by
+    their folder's.
+    """
     chosen: list[ScoredScene] = []
-    for text in wanted:
-        name, source, own = _parts(text)
+    for text in sources:
+        name, source, own = _parse_source(text)
         scenes = load_scenes(source, folder)
         parts = split_scenes(scenes, split) if dataset_named(source) else keep_for_testing(scenes)
-        wanted_srfs = tuple(dict.fromkeys(own or srfs))
-        _require_different_names(wanted_srfs)
-        chosen += _scored(scenes, parts, name or _name_of(source), wanted_srfs)
-    _require_different(chosen)
+        chosen_srfs = tuple(dict.fromkeys(own or srfs))
+        require_unique("SRFs", map(srf_name, chosen_srfs), "rename one of the two files")
+        chosen += _scored_blocks(scenes, parts, name or _name_of(source), chosen_srfs)
+    names = [f"{scene.dataset}/{scene.name}" for scene in chosen]
+    require_unique("scenes", names, "leave out one of the two --scenes, or give it a NAME")
     return chosen
 
 
-def _scored(scenes: Sequence[Scene], parts: Split, dataset: str, srfs: tuple[str, ...]) -> list[ScoredScene]:
+def _scored_blocks(scenes: Sequence[Scene], parts: Split, dataset: str, srfs: tuple[str, ...]) -> list[ScoredScene]:
     if not srfs:
-        raise OptionError(f"no response for the scenes of {dataset}", "--responses, or @RESPONSE behind the source")
+        raise OptionError(f"no SRF for the scenes of {dataset}", "--srfs, or @SRF behind the source")
     blocks = [block.scene for block in parts.test]
     scored = []
     for block in parts.test:
         scene = scenes[block.scene]
-        alone = blocks.count(block.scene) == 1
-        name = scene.name if alone else f"{scene.name}[{block.top},{block.left}]"
+        name = scene.name if blocks.count(block.scene) == 1 else f"{scene.name}[{block.top},{block.left}]"
         scored.append(ScoredScene(dataset, name, scene, block.rows, block.columns, srfs, parts.overlapping))
     return scored
 
 
-def _parts(text: str) -> tuple[str, str, list[str]]:
+def _parse_source(text: str) -> tuple[str, str, list[str]]:
     source, _, listed = text.partition("@")
     name, equals, rest = source.partition("=")
-    if equals and not Path(source).exists():
-        source = rest
-    else:
-        name = ""
+    name, source = (name, rest) if equals and not Path(source).exists() else ("", source)
     if not source.strip():
         raise OptionError(f"scenes {text!r}", SOURCE_FORM)
     return name.strip(), source.strip(), listed_srfs(listed)
@@ -278,14 +249,14 @@ def _name_of(source: str) -> str:
 
 
 def listed_srfs(text: str) -> list[str]:
-    """Parted at commas, but not within a choice of bands: `Sentinel-2A:B2,B3,rgb` are two responses."""
-    found: list[str] = []
+    """Split at commas, but not within a choice of bands: `Sentinel-2A:B2,B3,rgb` are two SRFs."""
+    srfs: list[str] = []
     for part in (each.strip() for each in text.split(",") if each.strip()):
-        if found and ":" in found[-1] and not _is_srf(part):
-            found[-1] += f",{part}"
+        if srfs and ":" in srfs[-1] and not _is_srf(part):
+            srfs[-1] += f",{part}"
         else:
-            found.append(part)
-    return found
+            srfs.append(part)
+    return srfs
 
 
 def _is_srf(text: str) -> bool:
@@ -299,40 +270,19 @@ def _is_srf(text: str) -> bool:
 
 
 def srf_name(srf: str) -> str:
-    """What a response is called in results: files without folder and ending."""
+    """How an SRF is called in results: files without folder and suffix."""
     return Path(srf).stem
 
 
-def _require_different_names(srfs: Sequence[str]) -> None:
-    names = [srf_name(srf) for srf in srfs]
-    if doubles := [name for name in names if names.count(name) > 1]:
-        raise OptionError(f"two responses called {doubles[0]}", "files whose names differ", "rename one of the two")
-
-
-def _require_different(chosen: Sequence[ScoredScene]) -> None:
-    seen: set[tuple[str, str]] = set()
-    for scene in chosen:
-        if (scene.dataset, scene.name) in seen:
-            raise OptionError(
-                f"scene {scene.name} of {scene.dataset} twice", "every scene once", "leave out one of the two --scenes"
-            )
-        seen.add((scene.dataset, scene.name))
-
-
-# Where a scene's wavelengths are unknown.
-ASSUMED_NM = (400.0, 2500.0)
-SMALLEST_COARSE_SIDE = 2
-
-
-def reference_cube(scored: ScoredScene) -> xr.DataArray:
-    """The scored part of a scene in 0 to 1, with wavelengths, assumed ones where it has none."""
-    scene = scored.scene
-    centres = np.linspace(*ASSUMED_NM, scene.bands) if scene.wavelength_nm is None else scene.wavelength_nm
-    return make_cube(scored.values, wavelength_nm=centres, fwhm_nm=scene.fwhm_nm)
+def require_unique(kind: str, names: Iterable[str], remedy: str) -> None:
+    """Refuse a name that occurs twice: results are found by name."""
+    listed = list(names)
+    if doubles := [name for name in listed if listed.count(name) > 1]:
+        raise OptionError(f"two {kind} called {doubles[0]}", "names that differ", remedy)
 
 
 def covers(reference: xr.DataArray, srf: str) -> bool:
-    """Whether the scene has the bands that the response needs; a response that does not exist at all is an error."""
+    """Whether the scene has the bands that the SRF needs; an unknown SRF is an error."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -351,30 +301,26 @@ def has_room(size: tuple[int, int], scale: float) -> bool:
 
 
 def simulated_case(scored: ScoredScene, srf: str, scale: float, condition: Condition, seed: int = 0) -> CasePair:
-    reference = reference_cube(scored)
     hsi_db, msi_db = condition.noise_db or (None, None)
+    config = SimulateConfig(shift=condition.shift, snr_hsi_db=hsi_db, snr_msi_db=msi_db, seed=seed)
     with warnings.catch_warnings():
-        # The protocol itself says that scenes are cropped, and that of a camera's curve the covered part counts.
+        # The protocol crops scenes, and counts the covered part of a camera's SRF.
         warnings.simplefilter("ignore")
-        made = simulate_pair(
-            reference, scale, srf, shift=condition.shift, snr_hsi_db=hsi_db, snr_msi_db=msi_db, seed=seed
-        )
+        made = simulate(scored.reference(), scale, srf, config=config)
     known = scored.scene.wavelength_nm is not None
     hsi, msi, fine = (cube if known else make_cube(cube.values) for cube in (made.hsi, made.msi, made.reference))
-    return CasePair(hsi, msi, fine, _cropped(scored.valid, fine), _truth(made), made.record.scale)
-
-
-def _truth(made: Simulation) -> Observation:
+    valid = None if scored.valid is None else scored.valid[: fine.sizes["y"], : fine.sizes["x"]]
     record = made.record
-    return known_observation(
-        torch.from_numpy(record.find_srf().weights),
+    truth = known_observation(
+        torch.from_numpy(record.srf.as_srf().weights),
         record.scale,
         sigma=record.psf_sigma,
         shift=record.shift,
         hsi_noise=torch.tensor(record.noise_sigma_hsi or 0.0),
         msi_noise=torch.tensor(record.noise_sigma_msi or 0.0),
     )
+    return CasePair(hsi, msi, fine, valid, truth, record.scale)
 
 
-def _cropped(valid: NDArray[np.bool_] | None, reference: xr.DataArray) -> NDArray[np.bool_] | None:
-    return None if valid is None else valid[: reference.sizes["y"], : reference.sizes["x"]]
+def _checksum(values: NDArray[np.generic]) -> str:
+    return f"{zlib.crc32(np.ascontiguousarray(values).tobytes()):08x}"

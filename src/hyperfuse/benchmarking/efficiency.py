@@ -1,274 +1,67 @@
-"""What is measured: presets of ours and of the rivals with fresh weights, trained networks from their folders, closed
-forms.
+"""Time, memory and growth of networks and methods on this machine.
 
-Shapes: C bands, M msi bands, h w coarse, H W fine.
-
-Time, memory and growth of everything that fuses, on this machine.
-
-The paper measures the mean of 50 runs after 20 that do not count. So do we where a run is short; where it is long, on a
-processor, as many as fit into the seconds that are given, and the table says how many.
+Presets of ours and of baselines with fresh weights, trained networks from their folders, methods. The paper measures
+the mean of 50 runs after 20 of warm-up; so does this where runs are short. Where they are long, there are as many as
+fit into the given seconds, and the table says how many. Shapes: C bands, M msi bands, h w coarse, H W fine.
 """
 
 from __future__ import annotations
 
+import itertools
+import json
 import math
+import shlex
+import sys
 import time
 import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator
 from torch import Tensor
 
+from hyperfuse.benchmarking.paper import PrintedEfficiency, printed_efficiency
+from hyperfuse.benchmarking.plan import named_folder
+from hyperfuse.benchmarking.results import current_session
 from hyperfuse.benchmarking.run import measured
-from hyperfuse.errors import BandError, OptionError
+from hyperfuse.errors import BandError, CubeWriteError, OptionError
+from hyperfuse.fusion.fusers import fuse_with_network, load_network
 from hyperfuse.fusion.memory import GIGABYTE, default_ram_gb
-from hyperfuse.fusion.network import fuse_with_network, load_network, require_fitting_bands
+from hyperfuse.io.atomic import check_writable, published
 from hyperfuse.methods.catalogue import DEFAULT, METHODS
 from hyperfuse.methods.run import fuse_arrays
 from hyperfuse.methods.universal import shipped_network
 from hyperfuse.models.analysis import count_parameters, multiply_adds, performed_multiply_adds
 from hyperfuse.models.baselines.base import BaselineNetwork
-from hyperfuse.models.baselines.catalogue import BASELINE_PRESETS, AnyNetwork, AnyBaselineConfig, build_baseline
-from hyperfuse.models.config import PRESETS, NetworkConfig
-from hyperfuse.models.ssa import FusionNetwork
+from hyperfuse.models.catalogue import BASELINE_PRESETS, AnyBaselineConfig, AnyNetwork, build_network
+from hyperfuse.models.ssa import PRESETS, SSAConfig
 from hyperfuse.physics.observation import Observation, known_observation
 from hyperfuse.progress import progress
+from hyperfuse.reporting.style import COLOURS, MARKERS, MEDIUM, SMALL, clean_axes, new_figure
+from hyperfuse.reporting.tables import markdown_table
 
 MATMUL_SIDE = 1024
 FEWEST_REPEATS = 3
-# What growth is fitted to: shares of the pair's side, and numbers of bands on a smaller pair.
+# Growth is fitted to these shares of the pair's side, and to these numbers of bands on a smaller pair.
 SIDES = (0.25, 0.375, 0.5, 1.0, 1.5, 2.0)
 BAND_COUNTS = (16, 31, 62, 124, 186)
 SIDE_FOR_BANDS = 0.25
 FEWEST_POINTS = 3
-
-
-@dataclass(frozen=True)
-class Effort:
-    """How long to measure: at most so many runs, and about so many seconds for each subject and size."""
-
-    warm_up: int = 20
-    repeats: int = 50
-    seconds: float = 5.0
-
-
-@dataclass(frozen=True)
-class Timing:
-    seconds: float
-    """Mean of the runs."""
-    deviation: float
-    fastest: float
-    processor_seconds: float | None
-    """Least of the runs, all threads together: what a busy machine does not stretch. None on a CUDA device."""
-    warm_up: int
-    repeats: int
-    peak_bytes: int | None
-    """Beyond what was held before; of the device where it is a CUDA one; None where it cannot be measured."""
-
-    @property
-    def steady(self) -> float:
-        """What growth and comparisons are made of: seconds that depend least on what else the machine does."""
-        return self.fastest if self.processor_seconds is None else self.processor_seconds
-
-
-@dataclass(frozen=True)
-class Point:
-    """One size on the way to how a subject grows."""
-
-    size: PairSize
-    timing: Timing
-    multiply_adds: int
-
-
-@dataclass(frozen=True)
-class Growth:
-    """Exponents p of cost ~ size^p, fitted to the points; None where too few could be measured."""
-
-    points: tuple[Point, ...]
-    of_time: float | None
-    of_memory: float | None
-    of_multiply_adds: float | None
-
-
-@dataclass(frozen=True)
-class SubjectCost:
-    subject: Subject
-    parameters: int
-    multiply_adds: int
-    timing: Timing
-    megapixels_per_second: float
-    in_matmuls: float
-    """In units of this machine's product of two 1024 x 1024 matrices, timed right before it, in steady seconds."""
-    share_of_matmul: float | None
-    """Multiply-adds per second, of those that this machine's matrix product reaches; None where none were counted."""
-    with_pixels: Growth | None = None
-    with_bands: Growth | None = None
-
-
-@dataclass(frozen=True)
-class EfficiencyResult:
-    size: PairSize
-    device: str
-    matmul_seconds: float
-    costs: list[SubjectCost]
-    left_out: list[str] = field(default_factory=list)
-    """Names of subjects that do not take a pair of these bands."""
-
-
-def measure_efficiency(
-    subjects: Sequence[Subject], size: PairSize, effort: Effort, device: str, *, with_growth: bool = True
-) -> EfficiencyResult:
-    fitting = [subject for subject in subjects if subject.fits(size)]
-    costs: list[SubjectCost] = []
-    with progress("Measuring", total=len(fitting) * (3 if with_growth else 1)) as advance, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # methods warn of what random pairs look like
-        matmuls: list[float] = []
-        for subject in fitting:
-            matmuls.append(matmul_seconds(device))
-            cost = _cost(subject, size, effort, device, matmuls[-1])
-            advance(1)
-            if with_growth:
-                quick = replace(effort, warm_up=1, seconds=effort.seconds / 4)
-                by_side, by_bands = growth_sizes(size)
-                known = {size: Point(size, cost.timing, cost.multiply_adds)}
-                pixels = _growth(subject, by_side, quick, device, lambda each: each.pixels, known)
-                advance(1)
-                bands = _growth(subject, by_bands, quick, device, lambda each: each.bands, known)
-                advance(1)
-                cost = replace(cost, with_pixels=pixels, with_bands=bands)
-            costs.append(cost)
-    left_out = [subject.name for subject in subjects if subject not in fitting]
-    return EfficiencyResult(size, device, min(matmuls, default=math.nan), costs, left_out)
-
-
-def growth_sizes(size: PairSize) -> tuple[list[PairSize], list[PairSize]]:
-    """Pairs of other sides, and of other numbers of bands, that fit into memory."""
-    smallest = math.ceil(8 * size.scale)
-    sides = sorted({min(LARGEST_SIDE, max(smallest, round(share * size.side))) for share in SIDES})
-    small = replace(size, side=max(smallest, round(SIDE_FOR_BANDS * size.side)))
-    counts = sorted({max(each, size.msi_bands) for each in BAND_COUNTS})
-    room = default_ram_gb() * GIGABYTE
-    by_side, by_bands = [replace(size, side=side) for side in sides], [replace(small, bands=count) for count in counts]
-    return [each for each in by_side if each.bytes_in_use <= room], [
-        each for each in by_bands if each.bytes_in_use <= room
-    ]
-
-
-def timed(run: Run, effort: Effort, device: str) -> Timing:
-    """Warm-up and repeats as far as the seconds go: never less than one and three."""
-    wait: Callable[[], None] = torch.cuda.synchronize if device == "cuda" else _nothing
-    warm_up, spent = 0, 0.0
-    while warm_up == 0 or (warm_up < effort.warm_up and spent < effort.seconds / 4):
-        spent += _seconds_of(run, wait)
-        warm_up += 1
-    seconds: list[float] = []
-    processor_seconds: list[float] = []
-    while len(seconds) < FEWEST_REPEATS or (len(seconds) < effort.repeats and sum(seconds) < effort.seconds):
-        before = time.process_time()
-        seconds.append(_seconds_of(run, wait))
-        processor_seconds.append(time.process_time() - before)
-    return Timing(
-        seconds=float(np.mean(seconds)),
-        deviation=float(np.std(seconds)),
-        fastest=min(seconds),
-        processor_seconds=None if device == "cuda" else min(processor_seconds),
-        warm_up=warm_up,
-        repeats=len(seconds),
-        peak_bytes=_peak_bytes(run, device),
-    )
-
-
-def matmul_seconds(device: str) -> float:
-    """Steady seconds of a product of two 1024 x 1024 matrices of float32: what a machine's arithmetic can do at best."""
-    generator = torch.Generator().manual_seed(0)
-    first, second = (torch.rand(MATMUL_SIDE, MATMUL_SIDE, generator=generator).to(device) for _ in range(2))
-    return timed(lambda: first @ second, Effort(warm_up=3, repeats=20, seconds=0.5), device).steady
-
-
-def fitted_exponent(sizes: Sequence[float], costs: Sequence[float]) -> float | None:
-    """The slope of log cost over log size, by least squares."""
-    usable = [(size, cost) for size, cost in zip(sizes, costs, strict=True) if cost > 0]
-    if len(usable) < FEWEST_POINTS or len({size for size, _ in usable}) < FEWEST_POINTS:
-        return None
-    logarithms = np.log(np.array(usable))
-    return float(np.polyfit(logarithms[:, 0], logarithms[:, 1], 1)[0])
-
-
-def _cost(subject: Subject, size: PairSize, effort: Effort, device: str, matmul: float) -> SubjectCost:
-    timing = timed(subject.prepared(size, device), effort, device)
-    counted = subject.multiply_adds(size)
-    return SubjectCost(
-        subject=subject,
-        parameters=subject.parameters(size),
-        multiply_adds=counted,
-        timing=timing,
-        megapixels_per_second=size.pixels / 1e6 / timing.seconds,
-        in_matmuls=timing.steady / matmul,
-        share_of_matmul=(counted / timing.steady) / (MATMUL_SIDE**3 / matmul) if counted else None,
-    )
-
-
-def _growth(
-    subject: Subject,
-    sizes: Sequence[PairSize],
-    effort: Effort,
-    device: str,
-    extent: Callable[[PairSize], int],
-    known: dict[PairSize, Point],
-) -> Growth:
-    """From the smallest up; a size that would take longer than its seconds, by what came before it, is left out."""
-    points: list[Point] = []
-    for size in sizes:
-        if not subject.fits(size):
-            continue
-        if size not in known:
-            if points and points[-1].timing.steady * extent(size) / extent(points[-1].size) > effort.seconds:
-                continue
-            known[size] = Point(
-                size, timed(subject.prepared(size, device), effort, device), subject.multiply_adds(size)
-            )
-        points.append(known[size])
-    extents = [float(extent(point.size)) for point in points]
-    memory = [float(point.timing.peak_bytes or 0) for point in points]
-    return Growth(
-        tuple(points),
-        fitted_exponent(extents, [point.timing.steady for point in points]),
-        fitted_exponent(extents, memory),
-        fitted_exponent(extents, [float(point.multiply_adds) for point in points]),
-    )
-
-
-def _peak_bytes(run: Run, device: str) -> int | None:
-    if device == "cuda":
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
-        run()
-        torch.cuda.synchronize()
-        return torch.cuda.max_memory_allocated() - before
-    return measured(run)[1].peak_bytes
-
-
-def _seconds_of(run: Run, wait: Callable[[], None]) -> float:
-    wait()
-    start = time.perf_counter()
-    run()
-    wait()
-    return time.perf_counter() - start
-
-
-def _nothing() -> None:
-    """A processor's work is done when the call returns."""
-
-
-NETWORK, BASELINE, METHOD = "network", "rival", "method"
-# Folders of weights are often called so; then the run that they belong to says more.
-NAMELESS = ("weights", "best")
-Run = Callable[[], Tensor]
 MOST_BANDS, LARGEST_SIDE = 4096, 16384
 IMAGES_AT_ONCE = 8
+AUTO, CPU, CUDA = "auto", "cpu", "cuda"
+JSON_NAME, MARKDOWN_NAME, FIGURE_NAME = "efficiency.json", "efficiency.md", "efficiency.png"
+NETWORK, BASELINE, METHOD = "network", "baseline", "method"
+LINE_STYLES = {NETWORK: "-", BASELINE: "--", METHOD: ":"}
+# The paper's names of the presets that have its sizes.
+PRINTED_NAMES = {"dspnet": "DSPNet", "mimo-sst": "MIMO-SST", "dcinn": "DCINN", "pstun": "PSTUN", "ssa-6-6": "SSA"}
+
+Run = Callable[[], Tensor]
 
 
 @dataclass(frozen=True)
@@ -317,43 +110,44 @@ class PairSize:
         srf = srf / srf.sum(dim=1, keepdim=True).clamp_min(1.0)
         return known_observation(srf, self.side / self.coarse_side)
 
+    def as_dict(self) -> dict[str, Any]:
+        sides = {"fine_side": self.side, "coarse_side": self.coarse_side}
+        return {"bands": self.bands, "msi_bands": self.msi_bands, **sides, "scale": self.scale}
+
 
 @dataclass(frozen=True, eq=False)
 class Subject:
-    """Something that fuses. `config` makes a network of fresh weights, `trained` is one from its folder; a method has
-    neither.
-    """
+    """A network with fresh weights by its `config`, a `trained` one, or a method, which has neither."""
 
     name: str
     kind: str
-    config: NetworkConfig | AnyBaselineConfig | None = None
+    config: SSAConfig | AnyBaselineConfig | None = None
     trained: AnyNetwork | None = None
 
     def fits(self, size: PairSize) -> bool:
         network = self._network(size, "meta")
         try:
             if network is not None:
-                require_fitting_bands(network, size.bands, size.msi_bands)
+                network.check_bands(size.bands, size.msi_bands)
         except BandError:
             return False
         return True
 
     def parameters(self, size: PairSize) -> int:
-        if self.kind == METHOD:
-            return count_parameters(shipped_network()) if self.name == DEFAULT else 0
         network = self._network(size, "meta")
-        assert network is not None
+        if network is None:
+            return count_parameters(shipped_network()) if self.name == DEFAULT else 0
         return count_parameters(network)
 
     def multiply_adds(self, size: PairSize) -> int:
-        """Of a method, or a network that leans on one: its matrix products; decompositions are not counted."""
+        """Of methods, and networks that build on one, matrix products only; decompositions are not counted."""
         if self.config is None:
-            return multiply_adds(self.prepared(size, "cpu"))
+            return multiply_adds(self.prepared(size, CPU))
         fine, coarse = (size.side, size.side), (size.coarse_side, size.coarse_side)
         return performed_multiply_adds(_for_bands(self.config, size), size.bands, size.msi_bands, fine, coarse)
 
     def prepared(self, size: PairSize, device: str) -> Run:
-        """Everything that happens once is done; what is left is the fusion of one pair, told how it was observed."""
+        """The fusion of one pair whose observation is known; everything that happens once is done before."""
         hsi, msi = size.random_pair()
         observation = size.observation()
         network = self._network(size, device)
@@ -375,49 +169,470 @@ class Subject:
     def _network(self, size: PairSize, device: str) -> AnyNetwork | None:
         if self.trained is not None or self.config is None:
             return self.trained
-        config = _for_bands(self.config, size)
         with torch.device(device):
-            return FusionNetwork(config) if isinstance(config, NetworkConfig) else build_baseline(config)
+            return build_network(_for_bands(self.config, size))
 
 
-def _for_bands(config: NetworkConfig | AnyBaselineConfig, size: PairSize) -> NetworkConfig | AnyBaselineConfig:
-    return config if isinstance(config, NetworkConfig) else config.with_bands(size.bands, size.msi_bands)
+def _for_bands(config: SSAConfig | AnyBaselineConfig, size: PairSize) -> SSAConfig | AnyBaselineConfig:
+    return config if isinstance(config, SSAConfig) else config.with_bands(size.bands, size.msi_bands)
 
 
 def find_subjects(
     networks: Sequence[str] | None, methods: Sequence[str] | None, weights: Sequence[str]
 ) -> list[Subject]:
     """All presets and all methods where none are named; an empty list names none."""
-    known: dict[str, Subject] = {name: Subject(name, NETWORK, config) for name, config in PRESETS.items()}
-    known |= {name: Subject(name, BASELINE, config) for name, config in BASELINE_PRESETS.items()}
-    chosen = [_named(known, name, "network") for name in (known if networks is None else networks)]
+    presets = {name: Subject(name, NETWORK, config) for name, config in PRESETS.items()}
+    presets |= {name: Subject(name, BASELINE, config) for name, config in BASELINE_PRESETS.items()}
     listed = {name: Subject(name, METHOD) for name in METHODS}
-    chosen += [_named(listed, name, "method") for name in (listed if methods is None else methods)]
-    chosen += [_from_folder(folder) for folder in weights]
+    chosen = []
+    for kind, known, names in ((NETWORK, presets, networks), (METHOD, listed, methods)):
+        for name in known if names is None else names:
+            if name not in known:
+                raise OptionError(f"no {kind} is called {name!r}", f"one of {', '.join(known)}")
+            chosen.append(known[name])
+    for folder in weights:
+        network = load_network(folder)
+        kind = BASELINE if isinstance(network, BaselineNetwork) else NETWORK
+        chosen.append(Subject(named_folder(folder)[0], kind, trained=network))
     if not chosen:
         raise OptionError("nothing to measure", "at least one network, method or folder of weights")
-    return _distinct(chosen)
+    counts: dict[str, int] = {}
+    for place, subject in enumerate(chosen):
+        counts[subject.name] = counts.get(subject.name, 0) + 1
+        if counts[subject.name] > 1:
+            chosen[place] = replace(subject, name=f"{subject.name} {counts[subject.name]}")
+    return chosen
 
 
-def _named(known: dict[str, Subject], name: str, what: str) -> Subject:
-    if name not in known:
-        raise OptionError(f"no {what} is called {name!r}", f"one of {', '.join(known)}")
-    return known[name]
+@dataclass(frozen=True)
+class Effort:
+    """How long to measure: at most so many runs, and about so many seconds for each subject and size."""
+
+    warm_up: int = 20
+    repeats: int = 50
+    seconds: float = 5.0
 
 
-def _from_folder(folder: str) -> Subject:
-    network = load_network(folder)
-    path = Path(folder)
-    name = path.parent.name if path.name in NAMELESS else path.name
-    return Subject(name, BASELINE if isinstance(network, BaselineNetwork) else NETWORK, trained=network)
+@dataclass(frozen=True)
+class Timing:
+    seconds: float
+    """Mean of the runs."""
+    standard_deviation: float
+    fastest_seconds: float
+    processor_seconds: float | None
+    """Least of the runs, all threads together: independent of other work on the machine. None on a CUDA device."""
+    warm_up: int
+    repeats: int
+    peak_bytes: int | None
+    """Growth of memory at its peak, on CUDA that of the device; None where it cannot be measured."""
+
+    @property
+    def steady_seconds(self) -> float:
+        """For growth and comparisons: the seconds that depend least on other work on the machine."""
+        return self.fastest_seconds if self.processor_seconds is None else self.processor_seconds
 
 
-def _distinct(subjects: list[Subject]) -> list[Subject]:
-    seen: dict[str, int] = {}
-    found = []
-    for subject in subjects:
-        seen[subject.name] = seen.get(subject.name, 0) + 1
-        found.append(
-            subject if seen[subject.name] == 1 else replace(subject, name=f"{subject.name} {seen[subject.name]}")
+@dataclass(frozen=True)
+class Point:
+    """What a subject costs at one size."""
+
+    size: PairSize
+    timing: Timing
+    multiply_adds: int
+
+    def as_dict(self) -> dict[str, Any]:
+        costs = {"steady_seconds": self.timing.steady_seconds, "peak_bytes": self.timing.peak_bytes}
+        return self.size.as_dict() | costs | {"multiply_adds": self.multiply_adds}
+
+
+@dataclass(frozen=True)
+class Growth:
+    """Exponents p of cost ~ size^p, fitted to the points; None where too few could be measured."""
+
+    exponent_of_time: float | None
+    exponent_of_memory: float | None
+    exponent_of_multiply_adds: float | None
+    points: tuple[Point, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        return vars(self) | {"points": [point.as_dict() for point in self.points]}
+
+
+@dataclass(frozen=True)
+class SubjectCost:
+    subject: Subject
+    parameters: int
+    point: Point
+    matmul_seconds: float
+    """Steady seconds of this machine's product of two 1024 x 1024 matrices, right before."""
+    growth_with_pixels: Growth | None = None
+    growth_with_bands: Growth | None = None
+
+    @property
+    def megapixels_per_second(self) -> float:
+        return self.point.size.pixels / 1e6 / self.point.timing.seconds
+
+    @property
+    def in_matmuls(self) -> float:
+        return self.point.timing.steady_seconds / self.matmul_seconds
+
+    @property
+    def share_of_matmul(self) -> float | None:
+        """Multiply-adds per second relative to those of the matrix product; None where none were counted."""
+        return self.point.multiply_adds / self.in_matmuls / MATMUL_SIDE**3 if self.point.multiply_adds else None
+
+    def as_dict(self) -> dict[str, Any]:
+        growth = {"growth_with_pixels": self.growth_with_pixels, "growth_with_bands": self.growth_with_bands}
+        return {
+            "name": self.subject.name,
+            "kind": self.subject.kind,
+            "parameters": self.parameters,
+            "multiply_adds": self.point.multiply_adds,
+            **asdict(self.point.timing),
+            "megapixels_per_second": self.megapixels_per_second,
+            "in_matmuls": self.in_matmuls,
+            "share_of_matmul": self.share_of_matmul,
+            **{name: None if found is None else found.as_dict() for name, found in growth.items()},
+        }
+
+
+@dataclass(frozen=True)
+class EfficiencyResult:
+    size: PairSize
+    device: str
+    costs: list[SubjectCost]
+    left_out: list[str] = field(default_factory=list)
+    """Names of subjects that do not take a pair of these bands."""
+
+    @property
+    def matmul_seconds(self) -> float:
+        return min((cost.matmul_seconds for cost in self.costs), default=math.nan)
+
+    @property
+    def has_growth(self) -> bool:
+        return any(cost.growth_with_pixels is not None for cost in self.costs)
+
+
+def measure_efficiency(
+    subjects: Sequence[Subject], size: PairSize, effort: Effort, device: str, *, with_growth: bool = True
+) -> EfficiencyResult:
+    """Measure every subject that fits the pair's bands."""
+    fitting = [subject for subject in subjects if subject.fits(size)]
+    quick = replace(effort, warm_up=1, seconds=effort.seconds / 4)
+    by_side, by_bands = growth_sizes(size)
+    costs: list[SubjectCost] = []
+    with progress("Measuring", total=len(fitting) * (3 if with_growth else 1)) as advance, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # methods warn of random pairs
+        for subject in fitting:
+            matmul = matmul_seconds(device)
+            point = _measure(subject, size, effort, device)
+            cost = SubjectCost(subject, subject.parameters(size), point, matmul)
+            advance(1)
+            if with_growth:
+                known = {size: point}
+                pixels = _measure_growth(subject, by_side, quick, device, lambda each: each.pixels, known)
+                advance(1)
+                bands = _measure_growth(subject, by_bands, quick, device, lambda each: each.bands, known)
+                advance(1)
+                cost = replace(cost, growth_with_pixels=pixels, growth_with_bands=bands)
+            costs.append(cost)
+    return EfficiencyResult(size, device, costs, [subject.name for subject in subjects if subject not in fitting])
+
+
+def growth_sizes(size: PairSize) -> tuple[list[PairSize], list[PairSize]]:
+    """Pairs of other sides, and of other numbers of bands, that fit into memory."""
+    smallest = math.ceil(8 * size.scale)
+    sides = sorted({min(LARGEST_SIDE, max(smallest, round(share * size.side))) for share in SIDES})
+    small = replace(size, side=max(smallest, round(SIDE_FOR_BANDS * size.side)))
+    counts = sorted({max(count, size.msi_bands) for count in BAND_COUNTS})
+    room = default_ram_gb() * GIGABYTE
+    by_side, by_bands = [replace(size, side=side) for side in sides], [replace(small, bands=count) for count in counts]
+    return [each for each in by_side if each.bytes_in_use <= room], [
+        each for each in by_bands if each.bytes_in_use <= room
+    ]
+
+
+def timed(run: Run, effort: Effort, device: str) -> Timing:
+    """Warm up and repeat as far as the seconds go: at least once and three times."""
+    warm_up, spent = 0, 0.0
+    while warm_up == 0 or (warm_up < effort.warm_up and spent < effort.seconds / 4):
+        spent += _seconds_of(run, device)
+        warm_up += 1
+    seconds: list[float] = []
+    processor_seconds: list[float] = []
+    while len(seconds) < FEWEST_REPEATS or (len(seconds) < effort.repeats and sum(seconds) < effort.seconds):
+        before = time.process_time()
+        seconds.append(_seconds_of(run, device))
+        processor_seconds.append(time.process_time() - before)
+    return Timing(
+        seconds=float(np.mean(seconds)),
+        standard_deviation=float(np.std(seconds)),
+        fastest_seconds=min(seconds),
+        processor_seconds=None if device == CUDA else min(processor_seconds),
+        warm_up=warm_up,
+        repeats=len(seconds),
+        peak_bytes=_peak_bytes(run, device),
+    )
+
+
+def _seconds_of(run: Run, device: str) -> float:
+    if device == CUDA:
+        torch.cuda.synchronize()
+    start = time.perf_counter()
+    run()
+    if device == CUDA:
+        torch.cuda.synchronize()
+    return time.perf_counter() - start
+
+
+def _peak_bytes(run: Run, device: str) -> int | None:
+    if device != CUDA:
+        return measured(run)[1].peak_bytes
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    run()
+    torch.cuda.synchronize()
+    return torch.cuda.max_memory_allocated() - before
+
+
+def matmul_seconds(device: str) -> float:
+    """Steady seconds of a product of two 1024 x 1024 matrices of float32: the best that a machine's arithmetic does."""
+    generator = torch.Generator().manual_seed(0)
+    first, second = (torch.rand(MATMUL_SIDE, MATMUL_SIDE, generator=generator).to(device) for _ in range(2))
+    return timed(lambda: first @ second, Effort(warm_up=3, repeats=20, seconds=0.5), device).steady_seconds
+
+
+def fitted_exponent(sizes: Sequence[float], costs: Sequence[float]) -> float | None:
+    """The slope of log cost over log size, by least squares."""
+    usable = [(size, cost) for size, cost in zip(sizes, costs, strict=True) if cost > 0]
+    if len({size for size, _ in usable}) < FEWEST_POINTS:
+        return None
+    logarithms = np.log(np.array(usable))
+    return float(np.polyfit(logarithms[:, 0], logarithms[:, 1], 1)[0])
+
+
+def _measure(subject: Subject, size: PairSize, effort: Effort, device: str) -> Point:
+    return Point(size, timed(subject.prepared(size, device), effort, device), subject.multiply_adds(size))
+
+
+def _measure_growth(
+    subject: Subject,
+    sizes: Sequence[PairSize],
+    effort: Effort,
+    device: str,
+    extent: Callable[[PairSize], int],
+    known: dict[PairSize, Point],
+) -> Growth:
+    """From the smallest up; a size that would take longer than its seconds, by the one before it, is left out."""
+    points: list[Point] = []
+    for size in filter(subject.fits, sizes):
+        if size not in known:
+            if points and points[-1].timing.steady_seconds * extent(size) / extent(points[-1].size) > effort.seconds:
+                continue
+            known[size] = _measure(subject, size, effort, device)
+        points.append(known[size])
+    extents = [float(extent(point.size)) for point in points]
+    return Growth(
+        fitted_exponent(extents, [point.timing.steady_seconds for point in points]),
+        fitted_exponent(extents, [float(point.timing.peak_bytes or 0) for point in points]),
+        fitted_exponent(extents, [float(point.multiply_adds) for point in points]),
+        tuple(points),
+    )
+
+
+def run_efficiency(
+    size: PairSize,
+    folder: Path,
+    *,
+    networks: Sequence[str] | None = None,
+    methods: Sequence[str] | None = None,
+    weights: Sequence[str] = (),
+    effort: Effort | None = None,
+    device: str = AUTO,
+    threads: int | None = None,
+    growth: bool = True,
+    overwrite: bool = False,
+) -> list[Path]:
+    """Measure and write JSON, Markdown and, with growth, a figure; the files that were written.
+
+    `networks` and `methods`: None for all. `threads` of the processor: None for as many as torch takes.
+    """
+    device = _choose_device(device)
+    _require_memory(size)
+    subjects = find_subjects(networks, methods, weights)
+    _make_folder(folder, overwrite=overwrite)
+    before = torch.get_num_threads()
+    try:
+        if threads is not None:
+            torch.set_num_threads(threads)
+        result = measure_efficiency(subjects, size, effort or Effort(), device, with_growth=growth)
+        if not result.costs:
+            raise OptionError(f"nothing for {size.bands} and {size.msi_bands} bands", remedy="choose other --bands")
+        return _write_files(result, folder, overwrite=overwrite)
+    finally:
+        torch.set_num_threads(before)
+
+
+def _choose_device(name: str) -> str:
+    if name not in (AUTO, CPU, CUDA):
+        raise OptionError(f"device {name!r}", f"{AUTO}, {CPU} or {CUDA}")
+    if name == CUDA and not torch.cuda.is_available():
+        raise OptionError("device cuda, but no CUDA device here", "cpu", "leave out --device")
+    return (CUDA if torch.cuda.is_available() else CPU) if name == AUTO else name
+
+
+def _require_memory(size: PairSize) -> None:
+    needed, room = size.bytes_in_use / GIGABYTE, default_ram_gb()
+    if needed > room:
+        raise OptionError(
+            f"a pair of {size.side}x{size.side} pixels and {size.bands} bands needs about {needed:.1f} GB",
+            f"at most {room:.1f} GB, half of this machine's memory",
+            "choose a smaller --size or fewer --bands",
         )
-    return found
+
+
+def _make_folder(folder: Path, *, overwrite: bool) -> None:
+    """Raise before minutes of work, not after them."""
+    if folder.exists() and not folder.is_dir():
+        raise CubeWriteError(f"{folder} is a file", "a folder", "choose another -o")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        reason = f"cannot make the folder {folder}: {error.strerror}"
+        raise CubeWriteError(reason, remedy="choose another -o") from error
+    for name in (JSON_NAME, MARKDOWN_NAME, FIGURE_NAME):
+        check_writable(folder / name, overwrite=overwrite)
+
+
+def _write_files(result: EfficiencyResult, folder: Path, *, overwrite: bool) -> list[Path]:
+    """All of them or none; a figure of an earlier measurement goes."""
+    session = current_session(shlex.join(["hyperfuse", *sys.argv[1:]]))
+    figure = folder / FIGURE_NAME
+    paths = [folder / JSON_NAME, folder / MARKDOWN_NAME, *([figure] if result.has_growth else [])]
+    stale = [] if result.has_growth else [figure]
+    found = {
+        "session": session,
+        "device": result.device,
+        "pair": result.size.as_dict(),
+        "matmul_seconds": result.matmul_seconds,
+        "subjects": [cost.as_dict() for cost in result.costs],
+        "left_out": result.left_out,
+        "as_printed": [asdict(each) for each in printed_efficiency()],
+    }
+    with published(paths[0], overwrite=overwrite, beside=paths[1:], stale=stale) as target:
+        target.write_text(json.dumps(found, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+        target.with_name(MARKDOWN_NAME).write_text("\n".join(_markdown_lines(result, session)) + "\n", encoding="utf-8")
+        if result.has_growth:
+            _growth_figure(result).savefig(target.with_name(FIGURE_NAME), format="png")
+    return paths
+
+
+def _markdown_lines(result: EfficiencyResult, session: dict[str, Any]) -> Iterator[str]:
+    size, costs = result.size, result.costs
+    versions = f"commit {session['commit'] or 'unknown'}, {session['date']}, torch {session['torch']}"
+    yield f"`{session['command']}`, {versions}, {session['machine']}.\n"
+    sides = f"{size.side} x {size.side} fine pixels, {size.coarse_side} x {size.coarse_side} coarse ones"
+    yield (
+        f"One pair: {sides}, {size.bands} and {size.msi_bands} bands, float32, {result.device}. Time: mean and standard "
+        "deviation over the runs after the warm-up. Processor: the least CPU time of a run, all threads together, "
+        "independent of other work on the machine. Memory: growth at its peak. The last two columns compare processor "
+        "times with that of a product of two 1024 x 1024 matrices right before "
+        f"({1e3 * result.matmul_seconds:.1f} ms at best). Methods are given the observation of the pair; of their "
+        "multiply-adds only matrix products are counted.\n"
+    )
+    yield from _table(COST_COLUMNS, [(cost,) for cost in costs])
+    if result.left_out:
+        yield f"\nNot for {size.bands} and {size.msi_bands} bands: {', '.join(result.left_out)}."
+    if result.has_growth:
+        yield (
+            "\nGrowth: exponents p of cost ~ size^p, fitted to processor times (on CUDA: to the fastest runs); pixels "
+            f"at {size.bands} bands, bands at a quarter of the side. 1 is proportional; blank: too few sizes, or memory "
+            "too small to be measured.\n"
+        )
+        names = ["time", "memory", "multiply-adds", "up to"]
+        growths = [(each.subject.name, each.growth_with_pixels, each.growth_with_bands) for each in costs]
+        rows = [[name, *_growth_cells(pixels, "²"), *_growth_cells(bands)] for name, pixels, bands in growths]
+        yield from markdown_table(["", "pixels: time", *names[1:], "bands: time", *names[1:]], rows)
+    printed = {each.method: each for each in printed_efficiency()}
+    named = [(cost, printed.get(PRINTED_NAMES.get(cost.subject.name, ""))) for cost in costs]
+    if shown := [pair for pair in named if pair[1] is not None]:
+        yield (
+            "\nThe paper's own, as printed: an RTX 4090, 512 x 512 pixels, half precision where supported; its caption "
+            "says 191 bands, but parameters and operations are those of 31 (32 for DSPNet), at 128 x 128 pixels.\n"
+        )
+        yield from _table(PRINTED_COLUMNS, shown)
+
+
+def _table(columns: Mapping[str, Callable[..., str]], rows: Iterable[tuple[Any, ...]]) -> Iterator[str]:
+    yield from markdown_table([*columns], [[cell(*row) for cell in columns.values()] for row in rows])
+
+
+def _milliseconds(timing: Timing) -> str:
+    return f"{1e3 * timing.seconds:.1f} ± {1e3 * timing.standard_deviation:.1f} ms"
+
+
+def _optional(form: str, value: float | None, unit: float = 1.0) -> str:
+    return "" if value is None else form.format(value / unit)
+
+
+COST_COLUMNS: dict[str, Callable[[SubjectCost], str]] = {
+    "": lambda cost: cost.subject.name,
+    "parameters": lambda cost: f"{cost.parameters:,}" if cost.parameters else "",
+    "multiply-adds": lambda cost: f"{cost.point.multiply_adds / 1e9:.3g} G",
+    "time": lambda cost: _milliseconds(cost.point.timing),
+    "processor": lambda cost: _optional("{:.1f} ms", cost.point.timing.processor_seconds, 1e-3),
+    "runs": lambda cost: f"{cost.point.timing.warm_up} + {cost.point.timing.repeats}",
+    "peak memory": lambda cost: _optional("{:.0f} MB", cost.point.timing.peak_bytes, 1e6),
+    "MPix/s": lambda cost: f"{cost.megapixels_per_second:.3g}",
+    "in matmuls": lambda cost: f"{cost.in_matmuls:.3g}",
+    "of matmul's speed": lambda cost: _optional("{:.0f} %", cost.share_of_matmul, 1e-2),
+}
+PRINTED_COLUMNS: dict[str, Callable[[SubjectCost, PrintedEfficiency], str]] = {
+    "": lambda cost, paper: paper.method,
+    "parameters, printed": lambda cost, paper: f"{paper.parameters_millions:.3f} M",
+    "parameters, here": lambda cost, paper: f"{cost.parameters / 1e6:.3f} M",
+    "operations, printed": lambda cost, paper: f"{paper.flops_g:.3f} G",
+    "operations, here": lambda cost, paper: f"{cost.point.multiply_adds / 1e9:.3f} G",
+    "time, printed": lambda cost, paper: f"{paper.milliseconds:g} ms",
+    "peak memory, printed": lambda cost, paper: f"{paper.peak_memory_gb:g} GB",
+    "MPix/s, printed": lambda cost, paper: f"{paper.megapixels_per_second:g}",
+}
+
+
+def _growth_cells(growth: Growth | None, side_unit: str = "") -> list[str]:
+    if growth is None:
+        return [""] * 4
+    exponents = growth.exponent_of_time, growth.exponent_of_memory, growth.exponent_of_multiply_adds
+    largest = growth.points[-1].size if growth.points else None
+    reached = "" if largest is None else f"{largest.side}{side_unit}" if side_unit else str(largest.bands)
+    return [*(_optional("{:z.2f}", each) for each in exponents), reached]
+
+
+def _growth_figure(result: EfficiencyResult) -> Figure:
+    """Time against pixels and against bands, both axes logarithmic: a slope of 1 is proportional."""
+    figure = new_figure(11.5, 5.6, 110, layout="constrained")
+    looks = list(itertools.product(MARKERS, COLOURS))
+    measured_time = "time" if result.device == CUDA else "processor time"
+    panels: Any = figure.subplots(1, 2)
+    for axes, name, growth_of, extent, label in (
+        (panels[0], "fine pixels", "growth_with_pixels", "pixels", lambda pixels: f"{round(pixels**0.5)}²"),
+        (panels[1], "bands", "growth_with_bands", "bands", str),
+    ):
+        for place, cost in enumerate(result.costs):
+            growth = getattr(cost, growth_of)
+            if growth is not None and growth.points:
+                # Neighbours differ in both colour and marker.
+                marker, colour = looks[(place * (len(COLOURS) + 1)) % len(looks)]
+                line = {"linestyle": LINE_STYLES[cost.subject.kind], "markersize": 4, "linewidth": 1.2}
+                x = [getattr(point.size, extent) for point in growth.points]
+                y = [1e3 * point.timing.steady_seconds for point in growth.points]
+                axes.plot(x, y, label=cost.subject.name, color=colour, marker=marker, **line)
+        axes.set(xscale="log", yscale="log", xlabel=name, ylabel=f"{measured_time} of one pair, ms")
+        ticks = sorted({x for line in axes.get_lines() for x in line.get_xdata()})
+        axes.set_xticks(ticks, [label(x) for x in ticks])
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.set_title(f"Time against {name}", loc="left", fontsize=MEDIUM)
+        clean_axes(axes, alpha=0.3)
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside right upper", fontsize=SMALL, frameon=False)
+    return figure

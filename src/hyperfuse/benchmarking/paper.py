@@ -1,10 +1,9 @@
-"""What the paper prints, number by number, and what has to be said wherever its numbers stand beside others.
+"""The numbers printed in the paper, and the warnings that belong to them wherever they stand beside others.
 
-scores.csv       seven data sets at x4, x8, x16 and x32 (mean and standard deviation over the test images), the two
-                 sensors that
-                 were not trained on, and the two fractional scales
-ablations.csv    fixed against Matryoshka kernels, and the depth of the encoders
-efficiency.csv   parameters, operations, time and memory
+scores.csv      seven data sets at x4, x8, x16 and x32 (mean and standard deviation over the test images), two unseen
+                sensors, and two fractional scales
+ablations.csv   fixed against Matryoshka kernels, and the depth of the encoders
+efficiency.csv  parameters, operations, time and memory
 """
 
 from __future__ import annotations
@@ -14,10 +13,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.resources import files
 
-MAIN, UNSEEN, FRACTIONAL = "main", "unseen", "fractional"
+UNSEEN, FRACTIONAL = "unseen", "fractional"
 TRAINED_SCALE = 4.0
-# Data sets whose test blocks lie in the scene that the paper's patches cover.
+# Data sets whose test blocks lie in the scene that the paper's training patches cover.
 OVERLAPPING = ("PaviaC", "PaviaU", "Chikusei", "Botswana", "WDC")
+# Methods without fractional scales.
+RESIZED = ("DCFormer", "PSTUN", "LRTN")
 METRICS = ("psnr_db", "spectral_angle_degrees", "ergas", "ssim")
 
 
@@ -35,7 +36,7 @@ class PrintedFigure:
 
 @dataclass(frozen=True)
 class PrintedScores:
-    """One method on one data set at one scale. The paper's own method is SSA."""
+    """One method, or one variant of an ablation, on one data set at one scale. The paper's own method is SSA."""
 
     table: str
     dataset: str
@@ -43,23 +44,35 @@ class PrintedScores:
     method: str
     figures: dict[str, PrintedFigure]
     """By the names of METRICS."""
+    parameters_millions: float | None = None
+    flops_g: float | None = None
 
     @property
-    def warnings(self) -> tuple[str, ...]:
-        return tuple(_warnings(self))
+    def ergas_as_defined(self) -> float:
+        """ERGAS with the factor 100/scale of its definition; above x4 the paper's table has 100/4 at every scale."""
+        return float(self.figures["ergas"].mean) * min(1.0, TRAINED_SCALE / self.scale)
 
-
-@dataclass(frozen=True)
-class PrintedAblation:
-    """`table` is kernels or depth."""
-
-    table: str
-    dataset: str
-    scale: float
-    variant: str
-    parameters_millions: float | None
-    flops_g: float | None
-    figures: dict[str, PrintedFigure]
+    @property
+    def warnings(self) -> list[str]:
+        found = [
+            'Numbers "as printed" are the paper\'s. It does not say how the HSI was blurred, and scaling and test '
+            "images may differ: read them as orders of magnitude, not as a ranking."
+        ]
+        if self.dataset in OVERLAPPING:
+            whole = f"The paper's patches cover the whole scene of {self.dataset}"
+            found.append(f"{whole}: it was tested on pixels that it was trained on.")
+        if self.scale > TRAINED_SCALE:
+            found.append(
+                "Above x4 the paper's ERGAS has the factor 100/4 at every scale, not 100/scale as it is defined; the "
+                "value by definition is in brackets."
+            )
+        if self.table == UNSEEN:
+            unseen = f"On {self.dataset}, which it had not seen"
+            found.append(f"{unseen}, the paper's network was fine-tuned for 500 iterations first.")
+        if self.table == FRACTIONAL and self.method in RESIZED:
+            resized = f"At fractional scales {', '.join(RESIZED[:-1])} and {RESIZED[-1]}"
+            found.append(f"{resized} are resized by bicubic interpolation from their x4 output.")
+        return found
 
 
 @dataclass(frozen=True)
@@ -75,32 +88,18 @@ class PrintedEfficiency:
 
 
 def printed_scores(dataset: str | None = None, scale: float | None = None) -> list[PrintedScores]:
-    """All, or those of a data set (in any case) or a scale, in the paper's order."""
-    found = [
-        PrintedScores(row["table"], row["dataset"], float(row["scale"]), row["method"], _figures(row))
-        for row in _rows("scores.csv")
-    ]
+    """All scores, or those of a data set (in any case) or a scale, in the paper's order."""
     return [
         each
-        for each in found
+        for each in _scores("scores.csv", "method")
         if (dataset is None or each.dataset.casefold() == dataset.casefold())
         and (scale is None or abs(each.scale - scale) < 1e-6)
     ]
 
 
-def printed_ablations() -> list[PrintedAblation]:
-    return [
-        PrintedAblation(
-            row["table"],
-            row["dataset"],
-            float(row["scale"]),
-            row["variant"],
-            _number(row["parameters_millions"]),
-            _number(row["flops_g"]),
-            _figures(row),
-        )
-        for row in _rows("ablations.csv")
-    ]
+def printed_ablations() -> list[PrintedScores]:
+    """Tables `kernels` and `depth`; `method` is the variant."""
+    return _scores("ablations.csv", "variant")
 
 
 def printed_efficiency() -> list[PrintedEfficiency]:
@@ -110,42 +109,23 @@ def printed_efficiency() -> list[PrintedEfficiency]:
     ]
 
 
-def ergas_as_defined(printed: PrintedScores) -> float:
-    """The printed ERGAS with the factor 100/scale of its definition; beyond x4 the paper's table has 100/4 at every
-    scale.
-    """
-    return float(printed.figures["ergas"].mean) * min(1.0, TRAINED_SCALE / printed.scale)
-
-
 def warnings_of(shown: Iterable[PrintedScores]) -> list[str]:
     """Each warning once."""
-    return list(dict.fromkeys(words for printed in shown for words in printed.warnings))
+    return list(dict.fromkeys(warning for printed in shown for warning in printed.warnings))
 
 
-def _warnings(printed: PrintedScores) -> Iterable[str]:
-    yield (
-        'Numbers "as printed" are the paper\'s. It does not say how the HSI was blurred, and scaling and test images may differ: '
-        "read them as orders of magnitude, not as a race."
-    )
-    if printed.dataset in OVERLAPPING:
-        yield f"The paper's patches cover the whole scene of {printed.dataset}: it was tested on pixels that it was trained on."
-    if printed.scale > TRAINED_SCALE:
-        yield (
-            "Beyond x4 the paper's ERGAS has the factor 100/4 at every scale, not 100/scale as it is defined; in brackets "
-            "it stands with the factor of its definition."
+def _scores(name: str, method: str) -> list[PrintedScores]:
+    return [
+        PrintedScores(
+            row["table"],
+            row["dataset"],
+            float(row["scale"]),
+            row[method],
+            {metric: PrintedFigure(row[metric], row[f"{metric}_std"]) for metric in METRICS},
+            *(float(row[count]) if row.get(count) else None for count in ("parameters_millions", "flops_g")),
         )
-    if printed.table == UNSEEN:
-        yield f"On {printed.dataset}, which it had not seen, the paper's network was fine-tuned for 500 iterations first."
-    if printed.table == FRACTIONAL and printed.method in ("DCFormer", "PSTUN", "LRTN"):
-        yield "At fractional scales DCFormer, PSTUN and LRTN are resized by bicubic interpolation from their x4 output."
-
-
-def _figures(row: dict[str, str]) -> dict[str, PrintedFigure]:
-    return {metric: PrintedFigure(row[metric], row[f"{metric}_std"]) for metric in METRICS}
-
-
-def _number(text: str) -> float | None:
-    return float(text) if text else None
+        for row in _rows(name)
+    ]
 
 
 def _rows(name: str) -> list[dict[str, str]]:

@@ -1,37 +1,133 @@
-"""All that is to be run, before anything is: the cases, and who is to be scored on them with which knowledge."""
+"""Models of a benchmark, its cases, and what each model is given.
+
+Blind is what `hyperfuse.fuse(hsi, msi)` does, estimation included. An oracle is the same method or network given the
+true PSF, shift, SRF and noise.
+"""
 
 from __future__ import annotations
 
+import warnings
+import zlib
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from importlib import resources
 from pathlib import Path
-from typing import Any, get_args
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
 
 from hyperfuse.benchmarking.cases import (
     AS_RECORDED,
-    DATASET,
+    RECORDED,
     CaseName,
     CasePair,
     Condition,
     RecordedPair,
     ScoredScene,
-    choose_scenes,
     covers,
     has_room,
-    read_pairs,
-    reference_cube,
-    srf_name,
+    require_unique,
     simulated_case,
+    srf_name,
 )
-from hyperfuse.benchmarking.models import BLIND, ORACLE, Competitor, find_competitors
-from hyperfuse.benchmarking.results import Key
-from hyperfuse.data.splits import SplitKind
-from hyperfuse.errors import OptionError
-from hyperfuse.physics.psf import exact_scale, largest_crop
-from hyperfuse.physics.simulate import require_seed, require_shift
+from hyperfuse.benchmarking.results import BLIND, ORACLE
+from hyperfuse.config import FuseConfig
+from hyperfuse.errors import BandError, HyperfuseError, OptionError
+from hyperfuse.fusion.fusers import load_network
+from hyperfuse.fusion.run import run_fusion
+from hyperfuse.io.cube import make_cube, physical_values
+from hyperfuse.methods.catalogue import AUTO, METHODS, find_method
+from hyperfuse.models.catalogue import AnyNetwork
+from hyperfuse.models.weights import CONFIG_NAME
+from hyperfuse.physics.observation import known_observation
+from hyperfuse.physics.resample import exact_scale, largest_crop
+from hyperfuse.physics.simulate import require_shift
 
-PROTOCOL = 1
-"""Results of one protocol may be compared; whoever changes it counts on."""
+ALL = "all"
+# Common names of weights folders; the name of the run above says more.
+GENERIC_FOLDERS = ("weights", "network")
+
+
+@dataclass(frozen=True, eq=False)
+class BenchmarkModel:
+    """A method by its name, or a trained network."""
+
+    name: str
+    method: str | None = None
+    network: AnyNetwork | None = None
+    warmed: set[tuple[int, int]] = field(default_factory=set)
+
+    @property
+    def digest(self) -> str | None:
+        """Of the weights that it uses, its own or those shipped with a method."""
+        if self.network is not None:
+            return self.network.weights_digest
+        shipped = resources.files("hyperfuse") / "weights" / str(self.method) / CONFIG_NAME
+        return f"{self.method} {zlib.crc32(shipped.read_bytes()):08x}" if shipped.is_file() else None
+
+    def fits(self, pair: CasePair) -> bool:
+        """Whether the network was made for these bands."""
+        try:
+            if self.network is not None:
+                self.network.check_bands(pair.hsi.sizes["band"], pair.msi.sizes["band"])
+        except BandError:
+            return False
+        return True
+
+    def fuse(self, pair: CasePair, knowledge: str) -> NDArray[np.float32]:
+        """(C, H, W)"""
+        config = FuseConfig(method=self.method or AUTO) if self.network is None else FuseConfig(weights=self.network)
+        run = run_fusion(pair.hsi, pair.msi, None, config, observation=None if knowledge == BLIND else pair.truth)
+        assert run.cube is not None  # without an output file
+        return physical_values(run.cube)
+
+    def warm_up(self, pair: CasePair) -> None:
+        """Fuse a few pixels once per combination of band counts, so that loading libraries is not timed."""
+        bands = pair.hsi.sizes["band"], pair.msi.sizes["band"]
+        if bands not in self.warmed:
+            self.warmed.add(bands)
+            with warnings.catch_warnings(), suppress(HyperfuseError):
+                warnings.simplefilter("ignore")
+                self.fuse(_small_pair(*bands), ORACLE)
+
+
+def find_models(methods: Sequence[str], weights: Sequence[str]) -> list[BenchmarkModel]:
+    """`methods` are names, or `all`; `weights` are folders, optionally `NAME=FOLDER`."""
+    names = [name for given in methods for name in (METHODS if given == ALL else [given])]
+    for name in names:
+        if name != AUTO:
+            find_method(name)
+    models = [BenchmarkModel(name, method=name) for name in dict.fromkeys(names)]
+    for text in weights:
+        name, folder = named_folder(text)
+        models.append(BenchmarkModel(name, network=load_network(str(folder))))
+    if not models:
+        raise OptionError("no model to score", "methods or weights", "name them with --methods and --weights")
+    require_unique("models", [model.name for model in models], "give weights another name: --weights NAME=FOLDER")
+    return models
+
+
+def named_folder(text: str) -> tuple[str, Path]:
+    name, equals, folder = text.partition("=")
+    if equals and name.strip() and not Path(text).exists():
+        return name.strip(), Path(folder)
+    path = Path(text)
+    return (path.absolute().parent.name if path.name in GENERIC_FOLDERS else path.name), path
+
+
+def _small_pair(bands: int, msi_bands: int) -> CasePair:
+    """A slope with a little texture; every msi band is an hsi band."""
+    side, scale = 32, 4
+    generator = np.random.default_rng(0)
+    shape = np.indices((side, side)).sum(axis=0) / (2 * side) + 0.1 * generator.random((side, side))
+    fine = (np.linspace(0.5, 1.0, bands)[:, None, None] * shape).astype(np.float32)
+    seen = np.linspace(0, bands - 1, msi_bands).astype(int)
+    coarse = fine.reshape(bands, side // scale, scale, side // scale, scale).mean(axis=(2, 4))
+    truth = known_observation(torch.from_numpy(np.eye(bands)[seen]), float(scale))
+    return CasePair(make_cube(coarse), make_cube(fine[seen]), make_cube(fine), None, truth, scale)
 
 
 @dataclass(frozen=True)
@@ -41,98 +137,33 @@ class PlannedCase:
     make: Callable[[], CasePair]
 
 
-@dataclass(frozen=True, eq=False)
-class Plan:
-    cases: list[PlannedCase]
-    competitors: list[Competitor]
-    described: dict[str, Any]
-    """Everything that the results depend on; a run that is continued must find it unchanged."""
-
-    @property
-    def pictured(self) -> set[CaseName]:
-        """The first scene of each data set under the first condition: at every scale, with every response."""
-        first: dict[str, tuple[str, str]] = {}
-        for case in self.cases:
-            first.setdefault(case.name.dataset, (case.name.scene, case.name.condition))
-        return {case.name for case in self.cases if (case.name.scene, case.name.condition) == first[case.name.dataset]}
-
-    @property
-    def keys(self) -> list[Key]:
-        return [
-            (case.name, competitor.name, knowledge)
-            for case in self.cases
-            for competitor in self.competitors
-            for knowledge in case.knowledge
-        ]
-
-
-def make_plan(
-    *,
-    scenes: Sequence[str],
-    pairs: Sequence[str],
-    methods: Sequence[str],
-    weights: Sequence[str],
+def plan_cases(
+    scenes: Sequence[ScoredScene],
+    pairs: Sequence[RecordedPair],
     scales: Sequence[float],
-    srfs: Sequence[str],
-    noise: Sequence[tuple[float, float]],
-    shift: Sequence[tuple[float, float]],
-    clean: bool,
-    knowledge: Sequence[str],
-    split: SplitKind,
-    scenes_folder: Path | None,
+    conditions: Sequence[Condition],
+    knowledge: tuple[str, ...],
     seed: int,
-) -> Plan:
-    """Reads scenes and weights, so that whatever is wrong with them is said before the first case is run."""
-    _require_choices(scenes, pairs, scales, knowledge, split)
-    require_seed(seed)
-    conditions = _conditions(noise, shift, clean)
-    if scenes and not conditions:
-        raise OptionError(
-            "no condition to simulate", "clean pairs, noise or a shift", "leave out --no-clean, or add --noise, --shift"
-        )
-    competitors = find_competitors(methods, weights)
-    recorded = read_pairs(pairs)
-    scales = list(dict.fromkeys(map(float, scales)))
-    chosen = choose_scenes(scenes, srfs, split, scenes_folder) if scenes else []
+) -> tuple[list[PlannedCase], list[str]]:
+    """All combinations that are possible, and what had to be left out."""
     left_out: list[str] = []
-    cases = list(_simulated(chosen, scales, conditions, tuple(knowledge), seed, left_out))
-    cases += _recorded(recorded, scales, left_out)
+    cases = [*_simulated(scenes, scales, conditions, knowledge, seed, left_out), *_recorded(pairs, scales, left_out)]
     if not cases:
-        raise OptionError(
-            "no case to score", "a scene that covers a response and has room for a scale", "; ".join(left_out)
-        )
-    described = {
-        "protocol": PROTOCOL,
-        "scenes": {f"{scene.dataset}/{scene.name}": [scene.digest, list(scene.srfs)] for scene in chosen},
-        "pairs": {pair.name: pair.digest for pair in recorded},
-        "competitors": {each.name: each.digest or each.method for each in competitors},
-        "scales": scales,
-        "conditions": [condition.name for condition in conditions],
-        "knowledge": list(knowledge),
-        "seed": seed,
-        "left_out": left_out,
-        "overlapping": sorted({scene.dataset for scene in chosen if scene.overlapping}),
-    }
-    return Plan(cases, competitors, described)
-
-
-def _conditions(
-    noise: Sequence[tuple[float, float]], shift: Sequence[tuple[float, float]], clean: bool
-) -> list[Condition]:
-    noisy, shifted = [Condition(noise_db=each) for each in noise], [Condition(shift=each) for each in shift]
-    return list(dict.fromkeys([*([Condition()] if clean else []), *noisy, *shifted]))
+        expected = "a scene that covers an SRF and has room for a scale"
+        raise OptionError("no case to score", expected, "; ".join(left_out))
+    return cases, left_out
 
 
 def _simulated(
-    chosen: Sequence[ScoredScene],
+    scenes: Sequence[ScoredScene],
     scales: Sequence[float],
     conditions: Sequence[Condition],
     knowledge: tuple[str, ...],
     seed: int,
     left_out: list[str],
 ) -> Iterable[PlannedCase]:
-    for scored in chosen:
-        reference = reference_cube(scored)
+    for scored in scenes:
+        reference = scored.reference()
         size = (reference.sizes["y"], reference.sizes["x"])
         fitting = [scale for scale in scales if has_room(size, scale)]
         left_out += [f"{scored.name} has no room for x{scale:g}" for scale in scales if scale not in fitting]
@@ -144,11 +175,7 @@ def _simulated(
                 for condition in conditions:
                     require_shift(condition.shift, largest_crop(size, exact_scale(scale)).fine_size)
                     name = CaseName(scored.dataset, scored.name, srf_name(srf), float(scale), condition.name)
-                    yield PlannedCase(name, knowledge, _maker(scored, srf, scale, condition, seed))
-
-
-def _maker(scored: ScoredScene, srf: str, scale: float, condition: Condition, seed: int) -> Callable[[], CasePair]:
-    return lambda: simulated_case(scored, srf, scale, condition, seed)
+                    yield PlannedCase(name, knowledge, partial(simulated_case, scored, srf, scale, condition, seed))
 
 
 def _recorded(pairs: Sequence[RecordedPair], scales: Sequence[float], left_out: list[str]) -> Iterable[PlannedCase]:
@@ -157,25 +184,5 @@ def _recorded(pairs: Sequence[RecordedPair], scales: Sequence[float], left_out: 
             if pair.hsi is None and not has_room((pair.reference.sizes["y"], pair.reference.sizes["x"]), scale):
                 left_out.append(f"{pair.name} has no room for x{scale:g}")
                 continue
-            name = CaseName(DATASET, pair.name, AS_RECORDED, float(scale), AS_RECORDED)
-            yield PlannedCase(name, (BLIND,), _pair_maker(pair, scale))
-
-
-def _pair_maker(pair: RecordedPair, scale: float) -> Callable[[], CasePair]:
-    return lambda: pair.case(scale)
-
-
-def _require_choices(
-    scenes: Sequence[str], pairs: Sequence[str], scales: Sequence[float], knowledge: Sequence[str], split: str
-) -> None:
-    if not scenes and not pairs:
-        raise OptionError("nothing to benchmark on", "scenes or recorded pairs", "name them with --scenes or --pair")
-    if not scales:
-        raise OptionError("no scale", "at least one, such as 4", "name them with --scales")
-    for scale in scales:
-        if exact_scale(scale) <= 1:
-            raise OptionError(f"scale {scale:g}", "more than 1")
-    if split not in get_args(SplitKind):
-        raise OptionError(f"split {split!r}", " or ".join(get_args(SplitKind)))
-    if not knowledge or not set(knowledge) <= {BLIND, ORACLE}:
-        raise OptionError(f"knowledge {', '.join(knowledge) or 'none'}", f"{BLIND}, {ORACLE} or both")
+            name = CaseName(RECORDED, pair.name, AS_RECORDED, float(scale), AS_RECORDED)
+            yield PlannedCase(name, (BLIND,), partial(pair.case, scale))

@@ -1,6 +1,7 @@
-"""What a folder of results belongs to: the request, and when, where and with which code it was run.
+"""Results of a benchmark on disk: what was requested, when and where it ran, and one line of JSON per result.
 
-Results on disk: one line of JSON for each case and competitor, whole lines only, so that a run killed anywhere goes on.
+Lines are appended whole, so that a run killed at any moment can be resumed. Files keep the keys of earlier versions:
+`competitor` for the model and `response` for the SRF.
 """
 
 from __future__ import annotations
@@ -10,32 +11,35 @@ import os
 import platform
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from hyperfuse.benchmarking.cases import CaseName
 from hyperfuse.errors import CubeFileError, OptionError
 from hyperfuse.io.atomic import published
 
-RESULTS = "results.jsonl"
+RESULTS, RECORD = "results.jsonl", "benchmark.json"
+BLIND, ORACLE = "blind", "oracle"
 SCORED, UNFIT, FAILED = "scored", "does not fit", "failed"
+FILE_KEYS = {"srf": "response", "model": "competitor", "models": "competitors"}
+"""Names in files, where they differ from ours."""
 
 Key = tuple[CaseName, str, str]
 
 
 @dataclass(frozen=True)
 class Result:
-    """What one competitor made of one case. A network that is not made for the case's bands does not fit, which is no
-    failure.
-    """
+    """What one model made of one case. A network that is not made for the case's bands does not fit: no failure."""
 
     case: CaseName
-    competitor: str
+    model: str
     knowledge: str
     state: str
     psnr_db: float | None = None
@@ -46,43 +50,79 @@ class Result:
     cpu_seconds: float | None = None
     peak_bytes: int | None = None
     message: str = ""
-    """Why it failed or does not fit, or what was warned of."""
+    """Why it failed or does not fit, or its warnings."""
     is_bug: bool = False
 
     @property
     def key(self) -> Key:
-        return self.case, self.competitor, self.knowledge
+        return self.case, self.model, self.knowledge
 
     def line(self) -> str:
-        return json.dumps(asdict(self), allow_nan=False) + "\n"
+        entry = _to_file(asdict(self))
+        return json.dumps(entry | {"case": _to_file(entry["case"])}, allow_nan=False) + "\n"
+
+
+def _to_file(entry: Mapping[str, Any]) -> dict[str, Any]:
+    return {FILE_KEYS.get(key, key): value for key, value in entry.items()}
+
+
+def _from_file(entry: Mapping[str, Any]) -> dict[str, Any]:
+    names = {written: name for name, written in FILE_KEYS.items()}
+    return {names.get(key, key): value for key, value in entry.items()}
+
+
+class Column(NamedTuple):
+    """A model and what it is given: one column of a table."""
+
+    model: str
+    knowledge: str
+
+    @property
+    def label(self) -> str:
+        return self.model if self.knowledge == BLIND else f"{self.model} ({self.knowledge})"
+
+
+def columns_of(results: Iterable[Result]) -> list[Column]:
+    """In the order of their first results, blind ones before oracles."""
+    found = dict.fromkeys(Column(result.model, result.knowledge) for result in results)
+    return sorted(found, key=lambda column: column.knowledge != BLIND)
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Mean and standard deviation over the `count` results that have the score."""
+
+    mean: float
+    deviation: float
+    count: int
+
+
+def mean_score(results: Iterable[Result], name: str) -> Spread | None:
+    values = [value for value in (getattr(result, name) for result in results) if value is not None]
+    return Spread(float(np.mean(values)), float(np.std(values)), len(values)) if values else None
 
 
 class ResultsFile:
-    """Results as they come in. What was written before is read first; half a line at its end is cut off."""
+    """Results as they come in. Existing ones are read first; an incomplete line at the end is cut off."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._by_key: dict[Key, Result] = {}
         if path.exists():
-            _cut_off_half_a_line(path)
+            complete = path.read_bytes().rfind(b"\n") + 1
+            os.truncate(path, complete)
             self._by_key = {result.key: result for result in read_results(path)}
 
-    def __len__(self) -> int:
-        return len(self._by_key)
-
     def is_done(self, key: Key) -> bool:
-        """What failed is tried again."""
+        """Failures are tried again."""
         return key in self._by_key and self._by_key[key].state != FAILED
 
     def add(self, result: Result) -> None:
-        """On the disk before this returns. One write, so that a line is there or not."""
+        """Append one line in one write, and return when it is on the disk."""
         self._by_key[result.key] = result
-        handle = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-        try:
-            os.write(handle, result.line().encode())
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        with self.path.open("ab", buffering=0) as file:
+            file.write(result.line().encode())
+            os.fsync(file.fileno())
 
     def all(self) -> list[Result]:
         return list(self._by_key.values())
@@ -91,75 +131,55 @@ class ResultsFile:
 def read_results(path: Path) -> Iterable[Result]:
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
         try:
-            entry: dict[str, Any] = json.loads(line)
-            yield Result(**(entry | {"case": CaseName(**entry["case"])}))
-        except (ValueError, TypeError, KeyError) as error:
+            entry = _from_file(json.loads(line))
+            yield Result(**(entry | {"case": CaseName(**_from_file(entry["case"]))}))
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise CubeFileError(
-                f"{path}, line {number}: {error}",
-                "a result as `hyperfuse benchmark` writes it",
-                "choose another folder",
+                f"{path}, line {number}: {error}", "a result of `hyperfuse benchmark`", "choose another folder"
             ) from error
 
 
-def _cut_off_half_a_line(path: Path) -> None:
-    with path.open("r+b") as file:
-        contents = file.read()
-        whole = contents.rfind(b"\n") + 1
-        if whole != len(contents):
-            file.truncate(whole)
+def results_in(folder: Path) -> list[Result]:
+    """All results of a folder, which must have some."""
+    results = ResultsFile(folder / RESULTS).all()
+    if not results:
+        raise OptionError(f"no results in {folder}", "a folder of `hyperfuse benchmark`", "name scenes to benchmark on")
+    return results
 
 
-RECORD = "benchmark.json"
-
-
-def open_folder(folder: Path, described: Mapping[str, Any], command: str) -> None:
-    """Begin or go on: a folder with results of another request is refused, one with other things too."""
+def open_folder(folder: Path, request: Mapping[str, Any], command: str) -> None:
+    """Start or resume: a folder with results of another request, or with other files, is refused."""
     path = folder / RECORD
     sessions: list[dict[str, Any]] = []
     if path.is_file():
         before = read_record(folder)
-        _refuse_another(folder, before["request"], json.loads(json.dumps(described)))
+        _refuse_another(folder, before["request"], json.loads(json.dumps(request)))
         sessions = before["sessions"]
     elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise OptionError(
-            f"{folder} holds other things",
+            f"{folder} holds other files",
             "a new folder, or one of an earlier `hyperfuse benchmark`",
             "choose another -o",
         )
     folder.mkdir(parents=True, exist_ok=True)
     session = current_session(command)
-    if not sessions or {**sessions[-1], "date": ""} != {**session, "date": ""}:
+    if not sessions or sessions[-1] | {"date": ""} != session | {"date": ""}:
         sessions = [*sessions, session]
+    record = {"request": _to_file(request), "sessions": sessions}
     with published(path, overwrite=True) as target:
-        target.write_text(json.dumps({"request": described, "sessions": sessions}, indent=1) + "\n", encoding="utf-8")
+        target.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 
 def read_record(folder: Path) -> dict[str, Any]:
+    """The `request` of a folder of results, and the `sessions` that ran it."""
     path = folder / RECORD
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
-        return {"request": dict(record["request"]), "sessions": list(record["sessions"])}
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        return {"request": _from_file(record["request"]), "sessions": list(record["sessions"])}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise OptionError(
             f"{path} cannot be read ({error})", "a folder of `hyperfuse benchmark`", "choose another folder"
         ) from error
-
-
-def current_session(command: str) -> dict[str, Any]:
-    return {
-        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        "command": command,
-        "hyperfuse": version("hyperfuse"),
-        "commit": _commit(),
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "machine": machine(),
-    }
-
-
-def machine() -> str:
-    threads = torch.get_num_threads()
-    return f"{_processor()}, {os.cpu_count()} cores, {threads} thread{'s' * (threads > 1)}, {_gigabytes():.0f} GB"
 
 
 def _refuse_another(folder: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
@@ -167,8 +187,8 @@ def _refuse_another(folder: Path, before: Mapping[str, Any], now: Mapping[str, A
         if before.get(name) != now[name]:
             raise OptionError(
                 f"{folder} holds results of another request: {name} {_difference(before.get(name), now[name])}",
-                "the same request as before, to go on with it",
-                "choose another -o, or ask for the same again",
+                "the same request as before, to resume it",
+                "choose another -o, or repeat the request",
             )
 
 
@@ -185,32 +205,43 @@ def _listed(value: Any) -> str:
     return str(value)
 
 
+def current_session(command: str) -> dict[str, Any]:
+    """When, with which code and on which machine."""
+    threads = torch.get_num_threads()
+    machine = f"{_processor()}, {os.cpu_count()} cores, {threads} thread{'s' * (threads > 1)}, {_gigabytes():.0f} GB"
+    return {
+        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "command": command,
+        "hyperfuse": version("hyperfuse"),
+        "commit": _commit(),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "machine": machine,
+    }
+
+
 def _commit() -> str | None:
     """Of the work tree that the package lies in; None where it is installed elsewhere."""
     here = Path(__file__).parent
+
+    def git(*arguments: str) -> str:
+        run = subprocess.run(["git", *arguments], cwd=here, capture_output=True, text=True, check=True)
+        return run.stdout.strip()
+
     try:
-        found = subprocess.run(
-            ["git", "rev-parse", "--short=9", "HEAD"], cwd=here, capture_output=True, text=True, check=True
-        )
-        changed = subprocess.run(
-            ["git", "status", "--porcelain", "--untracked-files=no", "--", str(here.parent)],
-            cwd=here,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
+        commit = git("rev-parse", "--short=9", "HEAD")
+        changed = git("status", "--porcelain", "--untracked-files=no", "--", str(here.parent))
     except (OSError, subprocess.CalledProcessError):
         return None
-    return found.stdout.strip() + (" with changes" if changed.stdout.strip() else "")
+    return commit + (" with changes" if changed else "")
 
 
 def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
 
 
 def _gigabytes() -> float:

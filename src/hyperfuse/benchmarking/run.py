@@ -1,16 +1,8 @@
-"""`benchmark`: everybody on the same pairs, in one run that goes on where it was stopped.
+"""`benchmark`: all models on the same pairs, in one run that can be resumed.
 
-Seconds and peak memory of a piece of work, and the processor seconds, which a busy machine does not stretch.
-
-Memory is what the process's resident memory grows by at its peak, which the Linux kernel keeps and which is set back
-before the work. What earlier work has freed but the allocator has kept is given back first, so that nobody works in
-another's memory. Where there is no such kernel, memory is not measured.
-
-The scores of a fused image: one protocol for all tables.
-
-The fused image is clipped to 0..1, the range of the reference. PSNR is pooled over all bands and pixels with peak 1,
-the spectral angle is the mean over pixels in degrees, ERGAS has the factor 100/scale, SSIM is the mean over bands. See
-docs/metrics.md.
+The protocol of all tables: the fused image is clipped to 0..1, the range of the reference; PSNR is pooled over all
+bands and pixels with peak 1, the spectral angle is the mean over pixels in degrees, ERGAS has the factor 100/scale,
+SSIM is the mean over bands. See docs/metrics.md.
 """
 
 from __future__ import annotations
@@ -21,28 +13,42 @@ import math
 import re
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hyperfuse.benchmarking.cases import CaseName, CasePair
+from hyperfuse.benchmarking.cases import CaseName, CasePair, Condition, choose_scenes, read_pairs
 from hyperfuse.benchmarking.figures import case_folder, keep_views
-from hyperfuse.benchmarking.models import BLIND, Competitor
-from hyperfuse.benchmarking.plan import Plan, PlannedCase, make_plan
-from hyperfuse.benchmarking.results import FAILED, RESULTS, SCORED, UNFIT, Result, ResultsFile, open_folder
+from hyperfuse.benchmarking.plan import BenchmarkModel, PlannedCase, find_models, plan_cases
+from hyperfuse.benchmarking.results import (
+    BLIND,
+    FAILED,
+    ORACLE,
+    RESULTS,
+    SCORED,
+    UNFIT,
+    Result,
+    ResultsFile,
+    open_folder,
+)
 from hyperfuse.data.splits import SplitKind
-from hyperfuse.errors import Cancelled, GridError, HyperfuseError, ValueRangeError
+from hyperfuse.errors import Cancelled, GridError, HyperfuseError, OptionError, ValueRangeError
 from hyperfuse.io.atomic import target_lock
 from hyperfuse.metrics.metrics import ergas, psnr_db, spectral_angle_degrees, ssim
+from hyperfuse.physics.resample import exact_scale
+from hyperfuse.physics.simulate import require_seed
 from hyperfuse.progress import listening, progress
 
+PROTOCOL = 1
+"""Results of one protocol may be compared; increase it with every change."""
 PROCESS = Path("/proc/self")
-SET_PEAK_BACK = "5"
+PEAK = 1.0
 
 Made = TypeVar("Made")
 
@@ -51,12 +57,13 @@ Made = TypeVar("Made")
 class Cost:
     seconds: float
     cpu_seconds: float
-    """Of all threads together."""
+    """Of all threads together; other work on the machine does not increase it."""
     peak_bytes: int | None
-    """Beyond what was held before; None where it cannot be measured."""
+    """By which resident memory grew at its peak; None where the kernel does not tell."""
 
 
 def measured(work: Callable[[], Made]) -> tuple[Made, Cost]:
+    """Run `work` and measure its time and peak memory."""
     before = _resident_after_clearing()
     start, cpu_start = time.perf_counter(), time.process_time()
     made = work()
@@ -65,11 +72,12 @@ def measured(work: Callable[[], Made]) -> tuple[Made, Cost]:
 
 
 def _resident_after_clearing() -> int | None:
+    """Return freed memory to the system, so that work does not hide in what was allocated before; reset the peak."""
     gc.collect()
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
     try:
-        (PROCESS / "clear_refs").write_text(SET_PEAK_BACK)
+        (PROCESS / "clear_refs").write_text("5")  # resets VmHWM
         return _memory("VmRSS")
     except OSError:
         return None
@@ -77,24 +85,11 @@ def _resident_after_clearing() -> int | None:
 
 def _memory(line: str) -> int:
     found = re.search(rf"{line}:\s+(\d+) kB", (PROCESS / "status").read_text())
-    assert found is not None
-    return 1024 * int(found[1])
+    return 1024 * int(found[1]) if found else 0
 
 
-PEAK = 1.0
-
-
-@dataclass(frozen=True)
-class Scores:
-    """None is not defined: a PSNR of equal images, an SSIM of images without room for a window."""
-
-    psnr_db: float | None
-    spectral_angle_degrees: float | None
-    ergas: float | None
-    ssim: float | None
-
-
-def scores(fused: NDArray[np.float32], pair: CasePair) -> Scores:
+def score(fused: NDArray[np.float32], pair: CasePair) -> dict[str, float | None]:
+    """Scores by name; None where undefined: a PSNR of equal images, an SSIM of images smaller than its window."""
     reference = pair.reference.values
     if fused.shape != reference.shape:
         raise GridError(
@@ -103,32 +98,37 @@ def scores(fused: NDArray[np.float32], pair: CasePair) -> Scores:
             "cut the reference to what both images show",
         )
     valid = np.isfinite(reference).all(axis=0) if pair.valid is None else pair.valid
-    holes = int(np.count_nonzero(~np.isfinite(fused).all(axis=0) & valid))
-    if holes and pair.truth is not None:
-        raise ValueRangeError(
-            f"{holes} fused pixels without a value", "a value for every pixel of a pair without holes"
-        )
+    missing = int(np.count_nonzero(~np.isfinite(fused).all(axis=0) & valid))
+    if missing and pair.truth is not None:
+        raise ValueRangeError(f"{missing} fused pixels without a value", "a value for every pixel of a complete pair")
     shown = np.clip(fused, 0.0, PEAK)
-    return Scores(
-        _defined(psnr_db(shown, reference, PEAK, valid)),
-        _defined(spectral_angle_degrees(shown, reference, valid)),
-        _defined(ergas(shown, reference, pair.scale, valid)),
-        _defined(ssim(shown, reference, PEAK, valid)),
-    )
+    scores = {
+        "psnr_db": psnr_db(shown, reference, PEAK, valid),
+        "spectral_angle_degrees": spectral_angle_degrees(shown, reference, valid),
+        "ergas": ergas(shown, reference, pair.scale, valid),
+        "ssim": ssim(shown, reference, PEAK, valid),
+    }
+    return {name: value if math.isfinite(value) else None for name, value in scores.items()}
 
 
-def _defined(value: float) -> float | None:
-    return value if math.isfinite(value) else None
-
-
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Benchmark:
+    """Results of a benchmark, in the order of its cases, and the folder that holds them."""
+
     folder: Path
     results: list[Result]
 
     @property
     def failed(self) -> list[Result]:
         return [result for result in self.results if result.state == FAILED]
+
+    def __repr__(self) -> str:
+        states = ", ".join(f"{count} {state}" for state, count in Counter(each.state for each in self.results).items())
+        lines = [f"Benchmark in {self.folder}: {states}"]
+        for each in self.results:
+            psnr = each.state if each.psnr_db is None else f"{each.psnr_db:.2f} dB"
+            lines.append(f"  {each.case}: {each.model} ({each.knowledge}) {psnr}")
+        return "\n".join(lines)
 
 
 def benchmark(
@@ -152,97 +152,166 @@ def benchmark(
 ) -> Benchmark:
     """Score methods and networks on the same simulated and recorded pairs, and keep every result in `folder`.
 
-    scenes      `[NAME=]SOURCE[@RESPONSE,...]` each: files, a folder, a pattern, or a data set of the catalogue
-    pairs       `HSI,MSI,REFERENCE` each, or `REFERENCE,MSI` where the hsi is made of the reference; fused blind
-    methods     names of `hyperfuse methods`, or "all"; `weights` are folders of networks, ours and rivals, or
-                `NAME=FOLDER`
-    responses   names or files, for scenes that name none of their own; those that a scene does not cover are left out
-    noise       (hsi, msi) signal-to-noise ratios in dB; `shift` (down, right) in fine pixels: each a condition of its
-                own beside
-                the clean pairs
-    knowledge   "blind": nothing is given but the pair; "oracle": the true point spread, shift, response and noise are
+    Called again with the same folder and arguments it resumes; failed cases are tried again.
 
-    pictures    keep of the first scene of each data set what `report.write_report` draws pictures from
+    Parameters
+    ----------
+    folder
+        Where results are kept; a new one, or one of the same request.
+    scenes
+        Scenes to degrade, each `[NAME=]SOURCE[@SRF,...]`: a file, a folder, a pattern, or a data set of the catalogue.
+    pairs
+        Recorded pairs, each `HSI,MSI,REFERENCE`, or `REFERENCE,MSI` to simulate the HSI; always fused blind.
+    methods, weights
+        Names of `hyperfuse methods`, or "all"; folders of trained networks, optionally `NAME=FOLDER`.
+    scales
+        Fine over coarse, also fractions.
+    srfs
+        SRFs of the MSI for scenes that name none; those that a scene does not cover are left out.
+    noise, shift
+        Signal-to-noise ratios (hsi, msi) in dB; shifts (down, right) in fine pixels. Each is a condition of its own.
+    clean
+        Also simulate pairs without noise and shift.
+    knowledge
+        "blind": only the pair is given; "oracle": also the true PSF, shift, SRF and noise.
+    split
+        Which blocks of a data set are tested.
+    scenes_folder
+        Where data sets lie.
+    seed
+        Of the noise.
+    pictures
+        Keep composites, error maps and spectra of the first scene of each data set for figures.
+    command
+        Recorded with the results.
 
-    Called again on the same folder with the same arguments it goes on; failures are tried again. What failed is in
-    `failed`.
+    Returns
+    -------
+    Benchmark
+        All results; models that failed are in `failed`. `hyperfuse.benchmarking.tables.write_report` makes tables.
+
+    Raises
+    ------
+    OptionError
+        An argument is wrong, or the folder belongs to another request. Nothing has been run then.
+
+    Examples
+    --------
+    >>> import hyperfuse
+    >>> hyperfuse.benchmark("scores", scenes=["CAVE"], methods=["gsa", "universal"], scales=[4, 8])  # doctest: +SKIP
+    Benchmark in scores: 44 scored
+    ...
     """
-    plan = make_plan(
-        scenes=scenes,
-        pairs=pairs,
-        methods=methods,
-        weights=weights,
-        scales=scales,
-        srfs=srfs,
-        noise=noise,
-        shift=shift,
-        clean=clean,
-        knowledge=knowledge,
-        split=split,
-        scenes_folder=scenes_folder,
-        seed=seed,
-    )
+    _check_choices(scenes, pairs, scales, knowledge, split)
+    require_seed(seed)
+    degradations = [Condition(noise_db=each) for each in noise] + [Condition(shift=each) for each in shift]
+    conditions = list(dict.fromkeys([*([Condition()] if clean else []), *degradations]))
+    if scenes and not conditions:
+        expected, remedy = "clean pairs, noise or a shift", "leave out --no-clean, or add --noise, --shift"
+        raise OptionError("no condition to simulate", expected, remedy)
+    models = find_models(methods, weights)
+    recorded = read_pairs(pairs)
+    scales = list(dict.fromkeys(map(float, scales)))
+    chosen = choose_scenes(scenes, srfs, split, scenes_folder) if scenes else []
+    cases, left_out = plan_cases(chosen, recorded, scales, conditions, tuple(knowledge), seed)
+    request = {
+        "protocol": PROTOCOL,
+        "scenes": {f"{scene.dataset}/{scene.name}": [scene.digest, list(scene.srfs)] for scene in chosen},
+        "pairs": {pair.name: pair.digest for pair in recorded},
+        "models": {model.name: model.digest or model.method for model in models},
+        "scales": scales,
+        "conditions": [condition.name for condition in conditions],
+        "knowledge": list(knowledge),
+        "seed": seed,
+        "left_out": left_out,
+        "overlapping": sorted({scene.dataset for scene in chosen if scene.overlapping}),
+    }
     folder = Path(folder)
     folder.absolute().parent.mkdir(parents=True, exist_ok=True)
     with target_lock(folder):
-        open_folder(folder, plan.described, command)
+        open_folder(folder, request, command)
         results = ResultsFile(folder / RESULTS)
-        _run(plan, results, folder, plan.pictured if pictures else set())
+        _run(cases, models, results, folder, pictures=pictures)
     return Benchmark(folder, results.all())
 
 
-def _run(plan: Plan, results: ResultsFile, folder: Path, pictured: set[CaseName]) -> None:
-    keys = plan.keys
-    with progress("Benchmark", len(keys), "runs", done=sum(results.is_done(key) for key in keys)) as advance:
-        for case in plan.cases:
-            todo = [
-                (competitor, knowledge)
-                for competitor in plan.competitors
-                for knowledge in case.knowledge
-                if not results.is_done((case.name, competitor.name, knowledge))
-            ]
-            for result in _run_case(case, todo, case_folder(folder, case.name) if case.name in pictured else None):
+def _check_choices(
+    scenes: Sequence[str], pairs: Sequence[str], scales: Sequence[float], knowledge: Sequence[str], split: str
+) -> None:
+    if not scenes and not pairs:
+        raise OptionError("nothing to benchmark on", "scenes or recorded pairs", "name them with --scenes or --pair")
+    if not scales:
+        raise OptionError("no scale", "at least one, such as 4", "name them with --scales")
+    for scale in scales:
+        if exact_scale(scale) <= 1:
+            raise OptionError(f"scale {scale:g}", "more than 1")
+    if split not in get_args(SplitKind):
+        raise OptionError(f"split {split!r}", " or ".join(get_args(SplitKind)))
+    if not knowledge or not set(knowledge) <= {BLIND, ORACLE}:
+        raise OptionError(f"knowledge {', '.join(knowledge) or 'none'}", f"{BLIND}, {ORACLE} or both")
+
+
+def _run(
+    cases: Sequence[PlannedCase],
+    models: Sequence[BenchmarkModel],
+    results: ResultsFile,
+    folder: Path,
+    *,
+    pictures: bool,
+) -> None:
+    runs = [(case, model, knowledge) for case in cases for model in models for knowledge in case.knowledge]
+    todo: dict[PlannedCase, list[tuple[BenchmarkModel, str]]] = {}
+    for case, model, knowledge in runs:
+        if not results.is_done((case.name, model.name, knowledge)):
+            todo.setdefault(case, []).append((model, knowledge))
+    # Pictures are of the first scene of each data set under its first condition: at every scale, with every SRF.
+    first: dict[str, tuple[str, str]] = {}
+    for case in cases:
+        first.setdefault(case.name.dataset, (case.name.scene, case.name.condition))
+    done = len(runs) - sum(map(len, todo.values()))
+    with progress("Benchmark", len(runs), "runs", done=done) as advance:
+        for case, rest in todo.items():
+            pictured = pictures and (case.name.scene, case.name.condition) == first[case.name.dataset]
+            for result in _run_case(case, rest, case_folder(folder, case.name) if pictured else None):
                 results.add(result)
                 advance(1)
 
 
-def _run_case(case: PlannedCase, todo: Sequence[tuple[Competitor, str]], views: Path | None) -> Iterator[Result]:
-    if not todo:
-        return
+def _run_case(case: PlannedCase, todo: Sequence[tuple[BenchmarkModel, str]], views: Path | None) -> Iterator[Result]:
     try:
-        with listening(lambda report: None):  # bars of single steps would cover the one that counts
+        with listening(lambda report: None):  # bars of single steps would hide the one of the benchmark
             pair = case.make()
     except Cancelled:
         raise
     except Exception as error:
-        yield from (_failure(Result(case.name, each.name, knowledge, FAILED), error) for each, knowledge in todo)
+        yield from (_failure(Result(case.name, model.name, knowledge, FAILED), error) for model, knowledge in todo)
         return
-    for competitor, knowledge in todo:
-        # An oracle's picture differs from the blind one by what no eye sees.
+    for model, knowledge in todo:
+        # Oracle and blind look alike: one picture is enough.
         kept = views if knowledge == case.knowledge[0] else None
         with listening(lambda report: None):
-            result = run_competitor(competitor, knowledge, case.name, pair, kept)
+            result = run_model(model, knowledge, case.name, pair, kept)
         yield result
 
 
-def run_competitor(
-    competitor: Competitor, knowledge: str, case: CaseName, pair: CasePair, views: Path | None = None
+def run_model(
+    model: BenchmarkModel, knowledge: str, case: CaseName, pair: CasePair, views: Path | None = None
 ) -> Result:
-    """One result, whatever happens; with a folder for views, what pictures need is kept there first."""
-    failed = Result(case, competitor.name, knowledge, FAILED)
-    if not competitor.fits(pair):
+    """One result, whatever happens; `views` is the folder to keep what pictures need."""
+    failed = Result(case, model.name, knowledge, FAILED)
+    if not model.fits(pair):
         bands = f"{pair.hsi.sizes['band']} and {pair.msi.sizes['band']}"
         return replace(failed, state=UNFIT, message=f"not made for {bands} bands")
     try:
-        competitor.warm_up(pair)
-        with warnings.catch_warnings(record=True) as heard:
+        model.warm_up(pair)
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", UserWarning)
-            fused, cost = measured(lambda: competitor.fused(pair, knowledge))
-        warned = "; ".join(dict.fromkeys(str(each.message) for each in heard if each.category is UserWarning))
-        figures = {**asdict(scores(fused, pair)), **asdict(cost)}
+            fused, cost = measured(lambda: model.fuse(pair, knowledge))
+        warned = "; ".join(dict.fromkeys(str(each.message) for each in caught if each.category is UserWarning))
+        found: dict[str, Any] = {**score(fused, pair), **asdict(cost)}
         if views is not None:
-            keep_views(views, pair, competitor.name, fused)
-        return replace(failed, state=SCORED, message=warned, **figures)
+            keep_views(views, pair, model.name, fused)
+        return replace(failed, state=SCORED, message=warned, **found)
     except Cancelled:
         raise
     except Exception as error:

@@ -128,9 +128,8 @@ def benchmark(
     [dim]hyperfuse benchmark -o scores[/dim]         makes tables and figures of what is there again
     """
     from hyperfuse.benchmarking.cases import listed_srfs
-    from hyperfuse.benchmarking.report import around_the_place, results_in, write_into, write_report
-    from hyperfuse.benchmarking.results import FAILED
-    from hyperfuse.benchmarking.summary import failures_in_words
+    from hyperfuse.benchmarking.results import FAILED, results_in
+    from hyperfuse.benchmarking.tables import around_the_place, describe_failures, write_into, write_report
 
     scenes = [*(scenes or []), *(more_scenes or [])]
     if into is not None:
@@ -158,7 +157,7 @@ def benchmark(
     if into is not None:
         typer.echo(str(write_into(into, output, beside_paper)))
     failed = [result for result in results_in(output) if result.state == FAILED]
-    for words in failures_in_words(failed):
+    for words in describe_failures(failed):
         typer.echo(f"hyperfuse: {words}", err=True)
     if failed:
         raise typer.Exit(1 if any(result.is_bug for result in failed) else 2)
@@ -254,20 +253,20 @@ def efficiency(
     [dim]hyperfuse efficiency -o efficiency[/dim] [dim]hyperfuse efficiency -o efficiency --networks ssa-small,mimo-sst
     --methods none --weights runs/joint/weights[/dim]
     """
-    from hyperfuse.benchmarking.efficiency import Effort, PairSize
-    from hyperfuse.benchmarking.efficiency_report import EfficiencyRequest, run_efficiency
+    from hyperfuse.benchmarking.efficiency import Effort, PairSize, run_efficiency
 
-    request = EfficiencyRequest(
-        size=PairSize(bands, msi_bands, size, scale),
+    paths = run_efficiency(
+        PairSize(bands, msi_bands, size, scale),
+        output,
         networks=_names(networks),
         methods=_names(methods),
-        weights=tuple(weights or ()),
+        weights=weights or (),
         effort=Effort(warm_up, repeats, seconds),
         device=device,
         threads=threads,
         growth=growth,
+        overwrite=overwrite,
     )
-    paths = run_efficiency(request, output, overwrite=overwrite)
     typer.echo(paths[0 if as_json else 1].read_text(encoding="utf-8"), nl=False)
     if not as_json:
         typer.echo("\n" + "\n".join(map(str, paths)))

@@ -14,7 +14,7 @@ import xarray as xr
 from affine import Affine
 from rich.table import Table
 
-from hyperfuse.config import FuseConfig
+from hyperfuse.config import FuseConfig, SimulateConfig
 from hyperfuse.errors import CubeFileError, CubeWriteError
 from hyperfuse.fusion.run import estimate, run_fusion
 from hyperfuse.io.cube import make_cube
@@ -77,7 +77,7 @@ def run_demo(folder: Path) -> DemoResult:
         # 145 pixels are no multiple of the scale: the loss of one row and column needs no warning here.
         warnings.filterwarnings("ignore", message="reference cropped")
         # Some Sentinel-2 bands lie in the water vapour absorption, which the corrected scene leaves out.
-        pair = simulate(indian_pines(), SCALE, SRF, skip_uncovered=True)
+        pair = simulate(indian_pines(), SCALE, SRF, config=SimulateConfig(skip_uncovered=True))
     fused, seconds = _fuse_by_method(pair)
     scores = {name: evaluate(cube, pair.reference, scale=SCALE) for name, cube in fused.items()}
     best = max(scores, key=lambda name: scores[name].psnr_db)

@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,6 @@ from hyperfuse.io.files import open_cube
 from hyperfuse.io.output import time_of_writing
 from hyperfuse.metrics.pairing import Floats, per_band_mean
 from hyperfuse.physics.operators import sigma_from_fwhm
-from hyperfuse.physics.simulate import current_version
 from hyperfuse.physics.srf import SRFSpec
 from hyperfuse.reporting.colour import colour_composite, distinct_pixels, stretch_limits
 from hyperfuse.reporting.examine import QualityReport, assess, examine, read_record
@@ -189,7 +189,7 @@ def render_page(found: QualityReport, record: Mapping[str, str], names: Mapping[
             band_charts=_band_charts(found, truth),
             facts=_facts(found, record, names),
             notes=[*part.notes, *observation.notes, *([] if compared is None else compared.scores.notes)],
-            version=current_version(),
+            version=version("hyperfuse"),
             time=time_of_writing(),
         )
     )

@@ -6,7 +6,7 @@ Plain ASCII throughout, so that a table survives any terminal, pipe and log.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from rich.table import Table
@@ -69,9 +69,17 @@ def score_markdown(scores: Mapping[str, Evaluation], seconds: Mapping[str, float
     """The same table as Markdown, ending with a newline."""
     grid = _score_grid(scores, seconds)
     marks = {BEST: "**{}**", SECOND: "<u>{}</u>", "": "{}"}
-    lines = [grid.headings, ["---", *["---:"] * (len(grid.headings) - 1)]]
-    lines += [[marks[cell.style].format(cell.text.replace("|", "\\|")) for cell in row] for row in grid.rows]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    rows = [[marks[cell.style].format(cell.text) for cell in row] for row in grid.rows]
+    return "".join(f"{line}\n" for line in markdown_table(grid.headings, rows))
+
+
+def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[str]], left: Iterable[int] = (0,)) -> Iterator[str]:
+    """Lines of a Markdown table; columns are aligned to the right except for those at `left`."""
+    aligned = set(left)
+    marks = ["---" if place in aligned else "---:" for place in range(len(headings))]
+    for line in (headings, marks, *rows):
+        cells = [cell.replace("|", "\\|") for cell in line]
+        yield f"| {' | '.join(cells)} |"
 
 
 def evaluation_table(evaluation: Evaluation, title: str | None = None) -> Table:
