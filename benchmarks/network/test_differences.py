@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tests.models.decoder_oracle import fuse_plainly
 
-from hyperfuse.models.analysis import fuse_plainly
 from hyperfuse.models.catalogue import build_network
 from hyperfuse.models.export import export_onnx
 

@@ -1,6 +1,4 @@
-"""The implicit decoder of section 3.3, one query and one neighbour at a time, in float64 and with exact fractions for
-positions.
-"""
+"""The implicit decoder of section 3.3 in two other forms: by loops in exact positions, and by tensors as printed."""
 
 from __future__ import annotations
 
@@ -9,8 +7,12 @@ from fractions import Fraction
 
 import numpy as np
 import torch
+import torch.nn.functional as F
+from torch import Tensor
 
-from hyperfuse.models.decoder import ImplicitDecoder
+from hyperfuse.models.decoder import ImplicitDecoder, neighbours_of_queries
+from hyperfuse.models.ssa import SSA
+from hyperfuse.physics.resample import Placement, shared_edges, upsample_bicubic
 
 
 def decode_slowly(decoder: ImplicitDecoder, spectral_code: torch.Tensor, spatial_code: torch.Tensor) -> np.ndarray:
@@ -63,3 +65,44 @@ def perceptron(layers: list[tuple[np.ndarray, np.ndarray]], question: np.ndarray
         hidden = np.maximum(weight @ hidden + bias, 0.0)
     weight, bias = layers[-1]
     return weight @ hidden + bias
+
+
+def decode_plainly(
+    decoder: ImplicitDecoder, spectral_code: Tensor, spatial_code: Tensor, placement: Placement
+) -> Tensor:
+    """`ImplicitDecoder.forward` directly from eq. (7) and (9)."""
+    candidates, weights = decode_candidates(decoder, spectral_code, spatial_code, placement)
+    return (torch.softmax(weights, dim=0) * candidates).sum(dim=0)
+
+
+def decode_candidates(
+    decoder: ImplicitDecoder, spectral_code: Tensor, spatial_code: Tensor, placement: Placement
+) -> tuple[Tensor, Tensor]:
+    """Eq. (7): the four candidates (4, B, F, H, W) and their weights before the softmax (4, B, 1, H, W)."""
+    rows, columns = neighbours_of_queries(spectral_code, spatial_code, placement)
+    batch, _, height, width = spatial_code.shape
+    cell = torch.tensor([placement.rows.step, placement.columns.step], device=spatial_code.device)
+    outputs = []
+    for row in range(2):
+        for column in range(2):
+            spectral = spectral_code[:, :, rows.indices[row][:, None], columns.indices[column][None, :]]
+            offset = torch.stack(torch.meshgrid(rows.offsets[row], columns.offsets[column], indexing="ij"))
+            offset_and_cell = torch.cat([offset, cell[:, None, None].expand(2, height, width)])
+            inputs = torch.cat([spectral, spatial_code, offset_and_cell.expand(batch, 4, height, width)], dim=1)
+            hidden = inputs.permute(0, 2, 3, 1)
+            for layer in (decoder.first, *decoder.middle):
+                hidden = F.relu(layer(hidden))
+            outputs.append(decoder.last(hidden).permute(0, 3, 1, 2))
+    output = torch.stack(outputs)
+    return output[:, :, :-1], output[:, :, -1:]
+
+
+def fuse_plainly(network: SSA, hsi: Tensor, msi: Tensor) -> Tensor:
+    """`SSA.forward` for channels that are bands, with the decoder directly from its equations."""
+    fine_size, coarse_size = (msi.shape[2], msi.shape[3]), (hsi.shape[2], hsi.shape[3])
+    placement = shared_edges(fine_size, coarse_size)
+    hsi_upsampled = upsample_bicubic(hsi, fine_size, placement)
+    spectral_code = network.spectral_encoder(network.hsi_kernel(hsi))
+    spatial_code = network.spatial_encoder(network.pair_kernel(torch.cat([hsi_upsampled, msi], dim=1)))
+    features = decode_plainly(network.implicit_decoder, spectral_code, spatial_code, placement)
+    return hsi_upsampled + network.output_kernel(features, hsi.shape[1])

@@ -1,6 +1,4 @@
-"""The baselines: parameters and multiply-adds as the paper prints them, any size and scale, weights, their parts against
-oracles.
-"""
+"""The baselines: parameters and multiply-adds as printed, any size and scale, weights, their parts against oracles."""
 
 from __future__ import annotations
 
@@ -263,7 +261,7 @@ def test_a_config_that_cannot_be_is_refused(changes, message):
 
 def test_presets_are_found_by_name():
     assert any_preset("pstun").with_bands(48, 4) == PSTUNConfig(bands=48, msi_bands=4)
-    with pytest.raises(OptionError, match='no network is called "lrtn"; expected one of ssa-1-1, .*dspnet, '):
+    with pytest.raises(OptionError, match=r'no network is called "lrtn"; expected one of ssa-1-1, .*dspnet, '):
         any_preset("lrtn")
 
 

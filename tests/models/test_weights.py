@@ -12,7 +12,9 @@ from tests.models.network_fixtures import TINY, random_pair, tiny_network
 
 from hyperfuse.errors import OptionError, WeightsError
 from hyperfuse.models import weights as weights_folder
-from hyperfuse.models.catalogue import build_network
+from hyperfuse.models.analysis import count_parameters
+from hyperfuse.models.catalogue import build_network, load_model
+from hyperfuse.models.prior import PriorNetwork
 from hyperfuse.models.ssa import SSA
 
 
@@ -52,6 +54,26 @@ def test_the_config_says_what_a_user_needs(tmp_path, folder):
     assert config["preset"] is None
     build_network("ssa-small").save_pretrained(tmp_path / "small")
     assert json.loads((tmp_path / "small" / "config.json").read_text())["preset"] == "ssa-small"
+
+
+def test_shipped_weights_are_loaded_by_name_unless_a_folder_has_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shipped = load_model("universal")
+    assert isinstance(shipped, PriorNetwork)
+    assert not shipped.training and not any(parameter.requires_grad for parameter in shipped.parameters())
+    with pytest.raises(WeightsError, match="config.json does not exist"):
+        load_model("./weights/universal")
+    tiny_network().save_pretrained("universal")
+    assert isinstance(load_model("universal"), SSA)
+
+
+def test_the_representation_is_one_line_with_sizes_and_weights(folder):
+    loaded = load_model(folder)
+    assert repr(loaded).startswith(
+        f"SSA({count_parameters(loaded):,} parameters, weights {loaded.weights_digest[:12]}, "
+    )
+    assert "width=8" in repr(loaded)
+    assert "untrained" in repr(tiny_network()) and "\n" not in repr(tiny_network())
 
 
 def test_the_config_file_itself_may_be_named(folder):

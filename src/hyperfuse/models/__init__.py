@@ -1,5 +1,4 @@
-"""Tensors in, tensor out, torch only: Matryoshka kernels, encoders, the implicit decoder, the fusion network and its
-weights.
+"""Networks in torch: SSA (`ssa.py`), the prior of the method `universal`, and published baselines.
 
-Nothing here imports the rest of hyperfuse. Start at `fusion_network.py`.
+Start at `catalogue.load_model` and `ssa.SSA`.
 """

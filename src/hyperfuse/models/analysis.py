@@ -8,6 +8,7 @@ Shapes: C channels, N weights of one channel.
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,10 +22,10 @@ from torch.utils.flop_counter import FlopCounterMode, flop_registry
 from hyperfuse.errors import OptionError
 from hyperfuse.models.catalogue import AnyBaselineConfig, build_network
 from hyperfuse.models.channels import Components, WavelengthBands
-from hyperfuse.models.decoder import NEIGHBOURS, decode_plainly
+from hyperfuse.models.decoder import NEIGHBOURS
 from hyperfuse.models.ssa import SSA, SSAConfig
 from hyperfuse.models.weights import BICUBIC
-from hyperfuse.physics.resample import shared_edges, upsample_bicubic
+from hyperfuse.physics.resample import shared_edges
 
 _UMAP_NEIGHBOURS = 15
 _FEWEST_CHANNELS = 4  # UMAP cannot place fewer
@@ -156,15 +157,15 @@ def count_multiply_adds(
     with torch.device("meta"):
         network = SSA(config)
         hsi, msi = torch.empty(1, bands, *coarse_size), torch.empty(1, msi_bands, *fine_size)
+        spectral_code, spatial_code = (torch.empty(1, config.width, *size) for size in (coarse_size, fine_size))
         features = torch.empty(1, config.feature_width, *fine_size)
+    decoder, placement = network.implicit_decoder, shared_edges(fine_size, coarse_size)
     performed = multiply_adds(lambda: network(hsi, msi))
-    equation = multiply_adds(lambda: fuse_plainly(network, hsi, msi))
+    performed_by_decoder = multiply_adds(lambda: decoder(spectral_code, spatial_code, placement))
     output_kernel = multiply_adds(lambda: network.output_kernel(features, bands))
-    return MultiplyAdds(
-        equation=equation,
-        per_candidate=equation + (NEIGHBOURS - 1) * output_kernel,
-        performed=performed,
-    )
+    # By eq. (7) the whole MLP, weights and biases, runs for each of the four neighbours of every fine pixel.
+    equation = performed - performed_by_decoder + NEIGHBOURS * math.prod(fine_size) * count_parameters(decoder)
+    return MultiplyAdds(equation, equation + (NEIGHBOURS - 1) * output_kernel, performed)
 
 
 def performed_multiply_adds(
@@ -185,18 +186,6 @@ def performed_multiply_adds(
     base = None if network.config.base == BICUBIC else hsi.new_zeros(1, bands, *fine_size)
     centres_nm = [torch.linspace(450.0, 900.0, count) for count in (bands, msi_bands)]
     return multiply_adds(lambda: network(hsi, msi, None, base, network.find_channels(hsi, msi, *centres_nm)))
-
-
-def fuse_plainly(network: SSA, hsi: Tensor, msi: Tensor) -> Tensor:
-    """`SSA.forward` for channels that are bands, with the decoder directly from its equations."""
-    fine_size, coarse_size = (msi.shape[2], msi.shape[3]), (hsi.shape[2], hsi.shape[3])
-    placement = shared_edges(fine_size, coarse_size)
-    hsi_upsampled = upsample_bicubic(hsi, fine_size, placement)
-    spectral_code = network.spectral_encoder(network.hsi_kernel(hsi))
-    spatial_code = network.spatial_encoder(network.pair_kernel(torch.cat([hsi_upsampled, msi], dim=1)))
-    features = decode_plainly(network.implicit_decoder, spectral_code, spatial_code, placement)
-    fused: Tensor = hsi_upsampled + network.output_kernel(features, hsi.shape[1])
-    return fused
 
 
 def multiply_adds(run: Callable[[], Tensor]) -> int:

@@ -28,7 +28,7 @@ class ImplicitDecoder(nn.Module):
         candidate_q, weight_q = MLP(spectral_code(q), spatial_code(p), p - q, cell)
         features(p) = sum_q softmax(weight)_q candidate_q
 
-    This is computed exactly, with about two thirds of the multiplications of the direct form (`decode_plainly`):
+    This is computed exactly, with about two thirds of the multiplications of the direct form:
 
     - the first layer is linear before its ReLU, so it is split: its spectral part runs once per coarse pixel, its
       spatial part once per fine pixel instead of four times, its offset part once per row and once per column;
@@ -168,34 +168,3 @@ def _four(candidates: Tensor) -> list[Tensor]:
 def _outer(offsets: Tensor, weight: Tensor, *, like: Tensor) -> Tensor:
     """(..., ) offsets times (N,) weight -> (..., N)."""
     return (offsets[..., None] * weight).to(like.dtype)
-
-
-def decode_plainly(
-    decoder: ImplicitDecoder, spectral_code: Tensor, spatial_code: Tensor, placement: Placement
-) -> Tensor:
-    """`ImplicitDecoder.forward` directly from eq. (7) and (9), for counting, comparing and timing."""
-    candidates, weights = decode_candidates(decoder, spectral_code, spatial_code, placement)
-    return (torch.softmax(weights, dim=0) * candidates).sum(dim=0)
-
-
-def decode_candidates(
-    decoder: ImplicitDecoder, spectral_code: Tensor, spatial_code: Tensor, placement: Placement
-) -> tuple[Tensor, Tensor]:
-    """Eq. (7): the four candidates (4, B, F, H, W) and their weights before the softmax (4, B, 1, H, W)."""
-    rows, columns = neighbours_of_queries(spectral_code, spatial_code, placement)
-    batch, _, height, width = spatial_code.shape
-    cell = torch.tensor([placement.rows.step, placement.columns.step], device=spatial_code.device)
-    outputs = []
-    for row in range(2):
-        for column in range(2):
-            spectral = spectral_code[:, :, rows.indices[row][:, None], columns.indices[column][None, :]]
-            offset = torch.stack(torch.meshgrid(rows.offsets[row], columns.offsets[column], indexing="ij"))
-            offset_and_cell = torch.cat([offset, cell[:, None, None].expand(2, height, width)])
-            inputs = torch.cat([spectral, spatial_code, offset_and_cell.expand(batch, 4, height, width)], dim=1)
-            # Rows of one matrix: torch counts the bias of a two-dimensional product only.
-            hidden = inputs.permute(0, 2, 3, 1).reshape(-1, inputs.shape[1])
-            for layer in (decoder.first, *decoder.middle):
-                hidden = F.relu(layer(hidden))
-            outputs.append(decoder.last(hidden).view(batch, height, width, -1).permute(0, 3, 1, 2))
-    output = torch.stack(outputs)
-    return output[:, :, :-1], output[:, :, -1:]

@@ -1,7 +1,7 @@
-"""One ONNX file for every band count, every msi and every scale.
+"""Export of SSA to ONNX: one file for every band count, every msi and every scale.
 
-`torch.onnx.export` traces the network once with its sizes left open; `forward` depends on a size only through slices,
-`arange` and products, so the file serves any pair that the network takes.
+`torch.onnx.export` traces the network once with dynamic sizes; `forward` depends on a size only through slices,
+`arange` and products, so the file takes any pair that the network takes.
 """
 
 from __future__ import annotations
@@ -23,31 +23,51 @@ from hyperfuse.models.channels import FixedBands, MatryoshkaBands
 from hyperfuse.models.ssa import SSA, SSAConfig
 from hyperfuse.models.weights import BICUBIC
 
-# Sizes of the example pair. All differ and none is 0 or 1, so that no two dimensions are taken for one and the same.
+# Sizes of the example pair. All differ and none is 0 or 1, so that no two dimensions are taken for the same one.
 _BATCH, _BANDS, _MSI_BANDS, _COARSE, _FINE = 2, 7, 3, (5, 6), (16, 31)
 _NOISY_LOGGERS = ("torch.onnx", "onnxscript", "onnx_ir")
 
 
 def export_onnx(network: SSA, path: str | Path) -> None:
-    """Write the network, weights included, as one file with inputs `hsi` and `msi` and output `fused`, of any size."""
+    """Write SSA, weights included, as one ONNX file for any batch, bands, size and scale.
+
+    The file has inputs `hsi` (B, C, h, w) and `msi` (B, M, H, W), which cover the same ground, and the output `fused`
+    (B, C, H, W).
+
+    Parameters
+    ----------
+    network
+        The network; its channels must be bands, and its base bicubic.
+    path
+        The file, conventionally `*.onnx`. An existing file is replaced when the new one is complete.
+
+    Raises
+    ------
+    OptionError
+        If the network has other channels or another base, or if the packages of the extra `onnx` are not installed.
+
+    Examples
+    --------
+    >>> import hyperfuse, onnxruntime  # doctest: +SKIP
+    >>> export_onnx(hyperfuse.load_model("weights/mine"), "network.onnx")  # doctest: +SKIP
+    >>> session = onnxruntime.InferenceSession("network.onnx")  # doctest: +SKIP
+    >>> (fused,) = session.run(None, {"hsi": hsi, "msi": msi})  # doctest: +SKIP
+    """
     _require_packages()
     _require_plain_channels(network.config)
-    path = Path(path)
-    channels = network.config.channels
-    fixed = isinstance(channels, FixedBands)
-    bands, msi_bands = (
-        (channels.bands, channels.msi_bands) if isinstance(channels, FixedBands) else (_BANDS, _MSI_BANDS)
-    )
-    example = (torch.zeros(_BATCH, bands, *_COARSE), torch.zeros(_BATCH, msi_bands, *_FINE))
     batch = Dim("batch")
     hsi_sizes = {0: batch, 2: Dim("coarse_rows"), 3: Dim("coarse_columns")}
     msi_sizes = {0: batch, 2: Dim("fine_rows"), 3: Dim("fine_columns")}
-    if not fixed:
+    channels = network.config.channels
+    if isinstance(channels, FixedBands):
+        bands, msi_bands = channels.bands, channels.msi_bands
+    else:
+        bands, msi_bands = _BANDS, _MSI_BANDS
         hsi_sizes[1], msi_sizes[1] = Dim("bands"), Dim("msi_bands")
+    example = (torch.zeros(_BATCH, bands, *_COARSE), torch.zeros(_BATCH, msi_bands, *_FINE))
     exported = copy.deepcopy(network).cpu().float().eval()
-    exported.implicit_decoder.queries_per_chunk = (
-        None  # a number of chunks would tie the file to the size of the example
-    )
+    # A number of chunks would tie the file to the size of the example.
+    exported.implicit_decoder.queries_per_chunk = None
     with _quiet():
         program = torch.onnx.export(
             exported,
@@ -59,7 +79,7 @@ def export_onnx(network: SSA, path: str | Path) -> None:
             verbose=False,
         )
     assert program is not None
-    with atomic_write(path) as temporary:
+    with atomic_write(Path(path)) as temporary:
         program.save(temporary, external_data=False)
 
 
@@ -72,9 +92,7 @@ def _require_packages() -> None:
 
 
 def _require_plain_channels(config: SSAConfig) -> None:
-    """Components and closed forms are computed around the network, from a whole scene; a file of the network alone has
-    neither.
-    """
+    """Components and other bases are computed outside of the network, from a whole scene."""
     if not isinstance(config.channels, MatryoshkaBands | FixedBands) or config.base != BICUBIC:
         raise OptionError(
             f'channels of kind "{config.channels.kind}" on the base {config.base}',
@@ -85,7 +103,7 @@ def _require_plain_channels(config: SSAConfig) -> None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """The exporter warns about its own deprecations and about packages that we do not use; none of it is for our users."""
+    """Silence the exporter's warnings about its own deprecations and about packages that are not used here."""
     levels = {name: logging.getLogger(name).level for name in _NOISY_LOGGERS}
     try:
         for name in _NOISY_LOGGERS:

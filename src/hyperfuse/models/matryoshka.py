@@ -1,8 +1,8 @@
 """Matryoshka kernels: one nested weight for every channel count up to C_max (paper section 3.2, algorithms 1 and 2).
 
 A cube of C channels uses the first C slices of the weight and nothing else, so the kernel learned on few channels is
-the prefix of the kernel used on many. `WavelengthInputKernel` and `WavelengthOutputKernel` are the variant without an upper
-limit: the weight is a function of wavelength, interpolated at the centres of the bands.
+the prefix of the kernel used on many. `WavelengthInputKernel` and `WavelengthOutputKernel` are a variant without an
+upper limit: the weight is a function of wavelength, interpolated at the centres of the bands.
 
 Shapes: B batch, C channels, D features, K knots, k kernel size, H W rows and columns.
 """
@@ -23,15 +23,8 @@ _WIDEST_SHARE = 3.0
 class MatryoshkaInputKernel(nn.Conv2d):
     """Convolution from any number of channels to a fixed number of features (algorithm 1).
 
-    Parameters
-    ----------
-    max_channels
-        C_max, the largest number of channels.
-    features
-        D, the number of output features.
-    kernel_size, stride, padding, dilation, bias
-        As in `torch.nn.Conv2d`. The nested weight (D, C_max, k, k) and the bias are initialised like those of a
-        convolution of the full width.
+    Parameters are those of `torch.nn.Conv2d`, with C_max, the largest number of channels, as `in_channels`. The nested
+    weight (D, C_max, k, k) and the bias are initialised like those of a convolution of the full width.
 
     References
     ----------
@@ -41,72 +34,41 @@ class MatryoshkaInputKernel(nn.Conv2d):
 
     Examples
     --------
-    >>> kernel = MatryoshkaInputKernel(max_channels=194, features=8)
+    >>> kernel = MatryoshkaInputKernel(194, 8, kernel_size=3, padding=1)
     >>> [tuple(kernel(torch.rand(1, bands, 5, 5)).shape) for bands in (3, 31, 194)]
     [(1, 8, 5, 5), (1, 8, 5, 5), (1, 8, 5, 5)]
     """
-
-    def __init__(
-        self,
-        max_channels: int,
-        features: int,
-        kernel_size: int = 3,
-        *,
-        stride: int = 1,
-        padding: int = 1,
-        dilation: int = 1,
-        bias: bool = True,
-    ) -> None:
-        super().__init__(max_channels, features, kernel_size, stride, padding, dilation, bias=bias)
 
     def forward(self, image: Tensor) -> Tensor:
         """(B, C, H, W) -> (B, D, H', W')."""
         channels = image.shape[1]
         _check_channels(channels, self.in_channels)
         # Eq. (2) and (3): W_valid = W_nested[:, :C]
-        weight = self.weight[:, :channels]
-        return F.conv2d(image, weight, self.bias, self.stride, self.padding, self.dilation)
+        features: Tensor = self._conv_forward(image, self.weight[:, :channels], self.bias)
+        return features
 
 
 class MatryoshkaOutputKernel(nn.Conv2d):
     """Convolution from features to any requested number of channels (algorithm 2).
 
-    Parameters
-    ----------
-    features
-        D, the number of input features.
-    max_channels
-        C_max, the largest number of channels.
-    kernel_size, stride, padding, dilation, bias
-        As in `torch.nn.Conv2d`; the nested weight is (C_max, D, k, k), the nested bias (C_max,).
+    Parameters are those of `torch.nn.Conv2d`, with C_max as `out_channels`. The nested weight is (C_max, D, k, k), the
+    nested bias (C_max,).
 
     Examples
     --------
-    >>> kernel = MatryoshkaOutputKernel(features=8, max_channels=194)
+    >>> kernel = MatryoshkaOutputKernel(8, 194, kernel_size=3, padding=1)
     >>> features = torch.rand(1, 8, 5, 5)
     >>> torch.allclose(kernel(features, 31), kernel(features, 194)[:, :31], atol=1e-6)
     True
     """
-
-    def __init__(
-        self,
-        features: int,
-        max_channels: int,
-        kernel_size: int = 3,
-        *,
-        stride: int = 1,
-        padding: int = 1,
-        dilation: int = 1,
-        bias: bool = True,
-    ) -> None:
-        super().__init__(features, max_channels, kernel_size, stride, padding, dilation, bias=bias)
 
     def forward(self, features: Tensor, channels: int) -> Tensor:  # type: ignore[override]
         """(B, D, H, W) -> (B, channels, H', W')."""
         _check_channels(channels, self.out_channels)
         # Eq. (4) and (5): W_valid = W_nested[:C], b_valid = b_nested[:C]
         bias = None if self.bias is None else self.bias[:channels]
-        return F.conv2d(features, self.weight[:channels], bias, self.stride, self.padding, self.dilation)
+        image: Tensor = self._conv_forward(features, self.weight[:channels], bias)
+        return image
 
 
 def _check_channels(channels: int, max_channels: int) -> None:

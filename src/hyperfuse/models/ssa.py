@@ -188,11 +188,11 @@ class SSA(PretrainedNetwork):
             if isinstance(channels, FixedBands):  # a Matryoshka kernel of full width is a plain convolution
                 pair_slots = slots + channels.msi_bands if joined else slots
                 msi_slots = channels.msi_bands
-            self.hsi_kernel = MatryoshkaInputKernel(slots, width)
-            self.pair_kernel = MatryoshkaInputKernel(pair_slots, width)
-            self.output_kernel = MatryoshkaOutputKernel(config.feature_width, slots)
+            self.hsi_kernel = MatryoshkaInputKernel(slots, width, kernel_size=3, padding=1)
+            self.pair_kernel = MatryoshkaInputKernel(pair_slots, width, kernel_size=3, padding=1)
+            self.output_kernel = MatryoshkaOutputKernel(config.feature_width, slots, kernel_size=3, padding=1)
             if not joined:
-                self.msi_kernel = MatryoshkaInputKernel(msi_slots, width)
+                self.msi_kernel = MatryoshkaInputKernel(msi_slots, width, kernel_size=3, padding=1)
         self.spectral_encoder = Encoder(width, config.spectral_blocks)
         self.spatial_encoder = Encoder(width, config.spatial_blocks)
         self.implicit_decoder = ImplicitDecoder(width, config.decoder_hidden, config.feature_width)

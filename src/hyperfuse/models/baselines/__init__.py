@@ -1,5 +1,5 @@
-"""Four published networks for the same task, to be trained and measured beside ours: DSPNet, MIMO-SST, DCINN, PSTUN.
+"""Published networks for the same task, to be trained and measured beside SSA: DSPNet, MIMO-SST, DCINN, PSTUN.
 
-Start at `catalogue.py`. Where each comes from, how its number of parameters was found and what we had to guess:
-docs/rivals.md.
+docs/baselines.md says how the number of parameters of each was reproduced and what had to be guessed. Each takes the
+bands of one pair of sensors; `models/catalogue.py` lists them all.
 """

@@ -1,7 +1,10 @@
-"""DSPNet (Sun et al., TGRS 2023): a U-Net over both images that is told, at each of its levels, of the hsi in groups of
-bands (the spectral pyramid) and of the msi at several scales (the spatial pyramid).
+"""DSPNet: a U-Net over both images with a spectral and a spatial pyramid beside it.
 
-B batch, C bands, M msi bands, D features, H W fine.
+Sun et al., "Dual spatial-spectral pyramid network with transformer for hyperspectral image fusion", TGRS 2023. Every
+level of the U-Net also receives the hsi in groups of bands (spectral pyramid) and the msi at several scales (spatial
+pyramid).
+
+Shapes: B batch, C bands, M msi bands, D features, H W fine.
 """
 
 from __future__ import annotations
@@ -33,7 +36,7 @@ _SLOPE = 0.2
 
 class DSPNetConfig(BaselineConfig):
     """width       features of the finest level; the two below have twice and four times as many
-    head_width  features that share one map of attention
+    head_width  features of one attention head
     """
 
     kind: Literal["dspnet"] = "dspnet"
@@ -56,7 +59,7 @@ class DSPNet(BaselineNetwork):
         width, heads = config.width, config.width // config.head_width
         half, twice, four = width // 2, width * 2, width * 4
         self.spectral_pyramid = nn.ModuleList(
-            SpectralLevel(*widths) for widths in ((_whole_groups(config.bands), width), (width, twice), (twice, four))
+            SpectralLevel(*widths) for widths in ((_padded_bands(config.bands), width), (width, twice), (twice, four))
         )
         self.spatial_pyramid = nn.ModuleList(
             SpatialLevel(*widths) for widths in ((config.msi_bands, half), (half, width), (width, twice))
@@ -77,17 +80,17 @@ class DSPNet(BaselineNetwork):
         base = upsample_bicubic(hsi, (msi.shape[2], msi.shape[3]), placement)
         spatial = self._spatial_features(msi)
         codes: list[Tensor] = []
-        entering, streams = torch.cat([base, msi], dim=1), [self._in_whole_groups(base)] * len(BAND_GROUPS)
+        entering, streams = torch.cat([base, msi], dim=1), [self._pad_bands(base)] * len(BAND_GROUPS)
         for level, (spectral_level, encode, fuser) in enumerate(
             zip(self.spectral_pyramid, self.encoder, self.fusers, strict=True)
         ):
             streams = spectral_level(streams)
             codes.append(fuser(encode(entering), streams))
-            entering = _resized(torch.cat([codes[-1], spatial[level]], dim=1), _half_size(entering))
-            streams = [_resized(stream, _half_size(stream)) for stream in streams]
+            entering = _resize(torch.cat([codes[-1], spatial[level]], dim=1), _half_size(entering))
+            streams = [_resize(stream, _half_size(stream)) for stream in streams]
         fine, middle, coarse = codes
-        decoded = self.middle_decoder(_resized(torch.cat([coarse, spatial[2]], dim=1), middle.shape[2:]))
-        decoded = self.fine_decoder(_resized(torch.cat([decoded, middle, spatial[1]], dim=1), fine.shape[2:]))
+        decoded = self.middle_decoder(_resize(torch.cat([coarse, spatial[2]], dim=1), middle.shape[2:]))
+        decoded = self.fine_decoder(_resize(torch.cat([decoded, middle, spatial[1]], dim=1), fine.shape[2:]))
         change: Tensor = self.output(torch.cat([decoded, fine, spatial[0]], dim=1))
         return base + change
 
@@ -95,12 +98,12 @@ class DSPNet(BaselineNetwork):
         first, second, third = self.spatial_pyramid
         features = [first(msi)]
         for level in (second, third):
-            features.append(level(_resized(features[-1], _half_size(features[-1]))))
+            features.append(level(_resize(features[-1], _half_size(features[-1]))))
         return features
 
-    def _in_whole_groups(self, image: Tensor) -> Tensor:
-        """Repeat the last band until the bands can be shared out among the groups."""
-        missing = _whole_groups(image.shape[1]) - image.shape[1]
+    def _pad_bands(self, image: Tensor) -> Tensor:
+        """Repeat the last band until all groups have the same number of bands."""
+        missing = _padded_bands(image.shape[1]) - image.shape[1]
         return torch.cat([image, image[:, -1:].expand(-1, missing, -1, -1)], dim=1) if missing else image
 
 
@@ -127,7 +130,7 @@ class SpectralLevel(nn.Module):
 
 
 class SpatialLevel(nn.Module):
-    """The msi's features seen at full, half and quarter scale, weighed against each other and joined."""
+    """The msi's features at full, half and quarter scale, joined with channel attention."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
@@ -139,23 +142,21 @@ class SpatialLevel(nn.Module):
         self.join = nn.Sequential(conv3(joined, outputs), nn.LeakyReLU(_SLOPE))
 
     def forward(self, features: Tensor) -> Tensor:
-        rows, columns = features.shape[2:]
-        seen = [
-            _resized(
-                convolve(_resized(features, (max(1, rows // shrink), max(1, columns // shrink)))), features.shape[2:]
-            )
-            for convolve, shrink in zip(self.scales, (1, 2, 4), strict=True)
-        ]
-        joined = torch.cat(seen, dim=1)
+        size = features.shape[2:]
+        at_scales = []
+        for convolve, shrink in zip(self.scales, (1, 2, 4), strict=True):
+            small = _resize(features, (max(1, size[0] // shrink), max(1, size[1] // shrink)))
+            at_scales.append(_resize(convolve(small), size))
+        joined = torch.cat(at_scales, dim=1)
         weights = torch.sigmoid(
             self.weigh(joined.mean(dim=(2, 3), keepdim=True)) + self.weigh(joined.amax(dim=(2, 3), keepdim=True))
         )
-        answer: Tensor = self.join(joined * weights)
-        return answer
+        output: Tensor = self.join(joined * weights)
+        return output
 
 
 class StreamFuser(nn.Module):
-    """Attention over features: the main path asks, itself and the three spectral streams answer."""
+    """Attention over features: queries from the main path, keys and values from it and the three spectral streams."""
 
     def __init__(self, features: int, heads: int) -> None:
         super().__init__()
@@ -171,16 +172,16 @@ class StreamFuser(nn.Module):
     def forward(self, main: Tensor, streams: list[Tensor]) -> Tensor:
         queries, sources = self.queries(main), [main, *streams]
         values = [value(source) for value, source in zip(self.values, sources, strict=True)]
-        answers = [
+        attended = [
             apply_map(attention_map(queries, key(source), temperature), value)
             for key, source, temperature, value in zip(self.keys, sources, self.temperatures, values, strict=True)
         ]
-        main = main + self.projection(torch.stack(answers).sum(dim=0)) + self.position_code(values[0])
+        main = main + self.projection(torch.stack(attended).sum(dim=0)) + self.position_code(values[0])
         fused: Tensor = main + self.feed_forward(main)
         return fused
 
 
-def _whole_groups(bands: int) -> int:
+def _padded_bands(bands: int) -> int:
     return bands + -bands % max(BAND_GROUPS)
 
 
@@ -188,6 +189,6 @@ def _half_size(image: Tensor) -> tuple[int, int]:
     return (image.shape[2] + 1) // 2, (image.shape[3] + 1) // 2
 
 
-def _resized(image: Tensor, size: tuple[int, ...]) -> Tensor:
-    """Bilinear, outer edges together. Of an even size to its half, these are the means of 2x2 pixels."""
+def _resize(image: Tensor, size: tuple[int, ...]) -> Tensor:
+    """Bilinear with shared outer edges; from an even size to its half, the means of 2x2 pixels."""
     return image if image.shape[2:] == size else F.interpolate(image, size=size, mode="bilinear", align_corners=False)

@@ -1,8 +1,10 @@
-"""MIMO-SST (Fang et al., TGRS 2024): both images at full, half and quarter scale go in, one block of cross attention
-shared by the three scales joins them, and the fused image comes out at the three scales, each a residual on the
-upsampled hsi.
+"""MIMO-SST: a U-Net with inputs and outputs at full, half and quarter scale.
 
-B batch, C bands, M msi bands, D features, H W fine.
+Fang et al., "MIMO-SST: multi-input multi-output spatial-spectral transformer for hyperspectral and multispectral image
+fusion", TGRS 2024. One block of cross attention, shared by the three scales, joins hsi and msi; every output is a
+residual on the upsampled hsi.
+
+Shapes: B batch, C bands, M msi bands, D features, H W fine.
 """
 
 from __future__ import annotations
@@ -35,8 +37,8 @@ _SMALLEST_PIECE = 2 ** (_SCALES - 1)
 
 
 class MIMOSSTConfig(BaselineConfig):
-    """width        features at full scale; half and quarter scale have twice and four times as many idle_layers
-    whether to hold the layers that the published count of parameters includes although nothing computes with them
+    """width        features at full scale; half and quarter scale have twice and four times as many
+    idle_layers  whether to hold the layers that the published count of parameters includes but nothing uses
     """
 
     kind: Literal["mimo-sst"] = "mimo-sst"
@@ -45,7 +47,7 @@ class MIMOSSTConfig(BaselineConfig):
 
 
 class ScaleOutputs(NamedTuple):
-    """The fused image at three scales. `half` and `quarter` are of the msi padded to a multiple of four pixels."""
+    """The fused image at three scales; `half` and `quarter` of the msi padded to a multiple of four pixels."""
 
     full: Tensor
     half: Tensor
@@ -54,7 +56,7 @@ class ScaleOutputs(NamedTuple):
 
 def loss_over_scales(outputs: ScaleOutputs, reference: Tensor) -> Tensor:
     """Mean absolute error of the pixels, and of their Fourier coefficients, summed over the three scales."""
-    references = [reference, *_shrunk(pad_to_multiple(reference, _SMALLEST_PIECE))[1:]]
+    references = [reference, *_halvings(pad_to_multiple(reference, _SMALLEST_PIECE))[1:]]
     losses = []
     for output, target in zip(outputs, references, strict=True):
         # Half precision has no Fourier transform, and the error of a frequency is a sum over all pixels.
@@ -64,7 +66,7 @@ def loss_over_scales(outputs: ScaleOutputs, reference: Tensor) -> Tensor:
 
 
 class _Pyramid(NamedTuple):
-    """What the network hands from its encoder to its outputs: the bases and the features of each scale."""
+    """The bases and the encoder's features at each scale."""
 
     bases: list[Tensor]
     full: Tensor
@@ -83,49 +85,45 @@ class MIMOSST(BaselineNetwork):
         self.embed_hsi = conv3(bands, width)
         self.cross_block = CrossBlock(width)
         self.join_inputs = conv3(2 * width + bands + msi_bands, width, bias=False)
-        self.to_half = conv3(
-            width, width // 2, bias=False
-        )  # before a pixel unshuffle, which makes four features of one
+        self.to_half = conv3(width, width // 2, bias=False)  # before a pixel unshuffle: one feature becomes four
         self.join_half = conv3(3 * width, 2 * width)
         self.to_quarter = conv3(2 * width, width, bias=False)
         self.join_quarter = conv3(5 * width, 4 * width)
-        self.from_quarter = conv3(
-            4 * width, 8 * width, bias=False
-        )  # before a pixel shuffle, which makes one feature of four
+        self.from_quarter = conv3(4 * width, 8 * width, bias=False)  # before a pixel shuffle: four features become one
         self.reduce_half = pointwise(4 * width, 2 * width)
         self.from_half = conv3(2 * width, 4 * width, bias=False)
         self.quarter_output = conv3(4 * width, bands)
-        self.output = conv3(2 * width, bands)  # of half and of full scale
+        self.output = conv3(2 * width, bands)  # at half and at full scale
         if config.idle_layers:
             self.idle_layers = _idle_layers(width)
 
     def fuse(self, hsi: Tensor, msi: Tensor, placement: Placement) -> Tensor:
         pyramid = self._pyramid(hsi, msi, placement)
-        return crop_to(self._full_output(pyramid, self._decoded_half(pyramid)), (msi.shape[2], msi.shape[3]))
+        return crop_to(self._full_output(pyramid, self._decode_half(pyramid)), (msi.shape[2], msi.shape[3]))
 
     def forward_scales(self, hsi: Tensor, msi: Tensor, placement: Placement | None = None) -> ScaleOutputs:
-        """All three outputs, for `loss_over_scales`."""
+        """Fuse at all three scales, for `loss_over_scales`."""
         pyramid = self._pyramid(hsi, msi, self.checked_placement(hsi, msi, placement))
-        half_code = self._decoded_half(pyramid)
+        half_code = self._decode_half(pyramid)
         full = crop_to(self._full_output(pyramid, half_code), (msi.shape[2], msi.shape[3]))
         half = pyramid.bases[1] + self.output(half_code)
         return ScaleOutputs(full, half, pyramid.bases[2] + self.quarter_output(pyramid.quarter))
 
     def _pyramid(self, hsi: Tensor, msi: Tensor, placement: Placement) -> _Pyramid:
         base = upsample_bicubic(hsi, (msi.shape[2], msi.shape[3]), placement)
-        bases, msis = (_shrunk(pad_to_multiple(image, _SMALLEST_PIECE)) for image in (base, msi))
-        joined = [self._joined_inputs(*images) for images in zip(bases, msis, strict=True)]
+        bases, msis = (_halvings(pad_to_multiple(image, _SMALLEST_PIECE)) for image in (base, msi))
+        joined = [self._join_inputs(*images) for images in zip(bases, msis, strict=True)]
         full = joined[0]
         half = self.join_half(torch.cat([F.pixel_unshuffle(self.to_half(full), 2), joined[1]], dim=1))
         quarter = self.join_quarter(torch.cat([F.pixel_unshuffle(self.to_quarter(half), 2), joined[2]], dim=1))
         return _Pyramid(bases, full, half, quarter)
 
-    def _joined_inputs(self, base: Tensor, msi: Tensor) -> Tensor:
+    def _join_inputs(self, base: Tensor, msi: Tensor) -> Tensor:
         msi_code, hsi_code = self.cross_block(self.embed_msi(msi), self.embed_hsi(base))
         joined: Tensor = self.join_inputs(torch.cat([msi_code, hsi_code, msi, base], dim=1))
         return joined
 
-    def _decoded_half(self, pyramid: _Pyramid) -> Tensor:
+    def _decode_half(self, pyramid: _Pyramid) -> Tensor:
         raised = F.pixel_shuffle(self.from_quarter(pyramid.quarter), 2)
         decoded: Tensor = self.reduce_half(torch.cat([raised, pyramid.half], dim=1))
         return decoded
@@ -136,7 +134,7 @@ class MIMOSST(BaselineNetwork):
 
 
 class CrossBlock(nn.Module):
-    """Each image asks the other: the msi by attention over channels, the hsi by attention over feature maps."""
+    """Cross attention: the msi queries the hsi over channels, the hsi queries the msi over feature maps."""
 
     def __init__(self, features: int) -> None:
         super().__init__()
@@ -149,23 +147,23 @@ class CrossBlock(nn.Module):
         self.feed_forward = nn.Sequential(conv3(features, features), nn.GELU())
 
     def forward(self, msi_code: Tensor, hsi_code: Tensor) -> tuple[Tensor, Tensor]:
-        msi_queries, msi_keys, msi_values = self._projected(msi_code)
-        hsi_queries, hsi_keys, hsi_values = self._projected(hsi_code)
+        msi_queries, msi_keys, msi_values = self._project(msi_code)
+        hsi_queries, hsi_keys, hsi_values = self._project(hsi_code)
         over_channels = attention_map(msi_queries, hsi_keys, self.channel_temperature)
         over_maps = attention_map(hsi_queries, msi_keys, 1 / self.map_temperature)
         msi_code = msi_code + self.channel_projection(apply_map(over_channels, hsi_values))
         hsi_code = hsi_code + apply_map(over_maps, msi_values)
-        return self._fed_forward(msi_code), self._fed_forward(hsi_code)
+        return self._feed_forward(msi_code), self._feed_forward(hsi_code)
 
-    def _projected(self, code: Tensor) -> tuple[Tensor, ...]:
+    def _project(self, code: Tensor) -> tuple[Tensor, ...]:
         return tuple(self.project(self.norm_before_attention(code)).chunk(3, dim=1))
 
-    def _fed_forward(self, code: Tensor) -> Tensor:
+    def _feed_forward(self, code: Tensor) -> Tensor:
         changed: Tensor = code + self.feed_forward(self.norm_before_feed_forward(code))
         return changed
 
 
-def _shrunk(image: Tensor) -> list[Tensor]:
+def _halvings(image: Tensor) -> list[Tensor]:
     """The image at full, half and quarter scale."""
     images = [image]
     for _ in range(_SCALES - 1):
@@ -174,11 +172,9 @@ def _shrunk(image: Tensor) -> list[Tensor]:
 
 
 def _idle_layers(width: int) -> nn.ModuleList:
-    """What the published count adds to the network that runs: a fourth level, and three more attentions in the cross
-    block.
+    """Unused layers of the published count: a fourth level, and three more attentions in the cross block.
 
-    They are there to be counted; without gradients, so that neither optimiser nor processes that exchange gradients
-    wait for them.
+    Without gradients, so that neither the optimiser nor distributed training waits for them.
     """
     fourth_level = [
         conv3(4 * width, 2 * width, bias=False),

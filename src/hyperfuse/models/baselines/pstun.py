@@ -1,11 +1,10 @@
-"""PSTUN (Wang et al., 2025): an unfolded optimisation of the fused image's features. Each of its steps asks a small
-U-shaped transformer for a better image, and takes back what, degraded, would not give the two inputs.
+"""PSTUN: an unfolded optimisation of the fused image's features.
 
-B batch, C bands, M msi bands, D features, h w coarse, H W fine.
+Wang et al., "Perceptive spectral transformer unfolding network with multiscale mixed training for arbitrary-scale
+hyperspectral and multispectral image fusion", Information Fusion 2025. Every step moves towards the output of a small
+U-shaped transformer and against the gradient of learned spectral and spatial degradations.
 
-Bilinear resampling between the coarse and the fine grid of a pair, wherever the one lies on the other.
-
-B batch, D features, h w coarse, H W fine.
+Shapes: B batch, C bands, M msi bands, D features, h w coarse, H W fine.
 """
 
 from __future__ import annotations
@@ -32,43 +31,12 @@ from hyperfuse.models.baselines.base import (
 from hyperfuse.models.weights import Positive
 from hyperfuse.physics.resample import AxisPlacement, Placement, fine_positions
 
-
-def to_fine(image: Tensor, fine_size: tuple[int, ...], placement: Placement) -> Tensor:
-    """(B, D, h, w) -> (B, D, H, W)."""
-    return _resampled(image, fine_size, placement)
-
-
-def to_coarse(image: Tensor, coarse_size: tuple[int, ...], placement: Placement) -> Tensor:
-    """(B, D, H, W) -> (B, D, h, w): the value at the centre of every coarse pixel, without averaging over it."""
-    return _resampled(
-        image, coarse_size, Placement(_seen_from_coarse(placement.rows), _seen_from_coarse(placement.columns))
-    )
-
-
-def _seen_from_coarse(axis: AxisPlacement) -> AxisPlacement:
-    """Coarse pixel k lies at fine position (k - origin) / step."""
-    return AxisPlacement(-axis.origin / axis.step, 1 / axis.step)
-
-
-def _resampled(image: Tensor, size: tuple[int, ...], placement: Placement) -> Tensor:
-    rows = _linear_matrix(fine_positions(placement.rows, size[0]), image.shape[2])
-    columns = _linear_matrix(fine_positions(placement.columns, size[1]), image.shape[3])
-    return rows.to(image) @ (image @ columns.to(image).transpose(0, 1))
-
-
-def _linear_matrix(positions: Tensor, size: int) -> Tensor:
-    """(positions, size): hat functions around the pixels; beyond the border the edge pixel is repeated."""
-    inside = positions.clamp(min=0.0).clamp(max=size - 1)
-    pixels = torch.arange(size, dtype=torch.float64)
-    return (1 - (inside[:, None] - pixels[None, :]).abs()).clamp(min=0)
-
-
 _LEVELS = 2
 _SMALLEST_PIECE = 2**_LEVELS
 
 
 class PSTUNConfig(BaselineConfig):
-    """width   features of the fused image; the levels below have twice and four times as many, in heads of this width
+    """width   features of the fused image and of one attention head; the levels below have twice and four times as many
     stages  steps of the unfolded optimisation
     """
 
@@ -102,7 +70,7 @@ class PSTUN(BaselineNetwork):
 
 
 class Stage(nn.Module):
-    """One step: towards the transformer's image, and away from both errors."""
+    """One step: towards the transformer's image, and against both errors."""
 
     def __init__(self, width: int, msi_bands: int) -> None:
         super().__init__()
@@ -118,7 +86,7 @@ class Stage(nn.Module):
 
 
 class SpectralDegradation(nn.Module):
-    """(B, D, H, W) -> (B, M, H, W): what an msi of these features would be, given the brightness of the true one."""
+    """(B, D, H, W) -> (B, M, H, W): the msi of these features, adapted to the brightness of the true one."""
 
     def __init__(self, width: int, msi_bands: int) -> None:
         super().__init__()
@@ -139,9 +107,7 @@ class SpectralDegradation(nn.Module):
 
 
 class SpatialDegradation(nn.Module):
-    """(B, D, H, W) -> (B, D, h, w): what the coarse features of these would be. One blur for all features, weighed by
-    the hsi.
-    """
+    """(B, D, H, W) -> (B, D, h, w): the coarse features of these, by one blur for all, weighted by the hsi."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -151,15 +117,15 @@ class SpatialDegradation(nn.Module):
     def forward(self, code: Tensor, hsi_code: Tensor, placement: Placement) -> Tensor:
         coarse_size = hsi_code.shape[2:]
         weights = self.weigh(hsi_code)
-        weighed = code * to_fine(weights, code.shape[2:], placement)
-        blurred = self.blur(weighed.flatten(0, 1)[:, None]).reshape(code.shape)
+        weighted = code * to_fine(weights, code.shape[2:], placement)
+        blurred = self.blur(weighted.flatten(0, 1)[:, None]).reshape(code.shape)
         smooth = F.avg_pool2d(F.relu(to_coarse(blurred, coarse_size, placement)), kernel_size=3, stride=1, padding=1)
         degraded: Tensor = smooth * weights + to_coarse(code, coarse_size, placement)
         return degraded
 
 
 class PairTransformer(nn.Module):
-    """A U of two levels over the fine features, led by the hsi's features, which go through the same resampling."""
+    """A U-Net of two levels over the fine features, guided by the hsi's features at the same levels."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -188,14 +154,12 @@ class PairTransformer(nn.Module):
         for up, join, block in zip(self.up, self.join, self.decoder, strict=True):
             guide = up(guide)
             code = block(join(torch.cat([up(code), skipped.pop()], dim=1)), guide)
-        answer: Tensor = self.exit(code)
-        return answer
+        output: Tensor = self.exit(code)
+        return output
 
 
 class PairBlock(nn.Module):
-    """Attention over features by the product of two maps, one of the fine features and one of the hsi's; then a
-    feed-forward.
-    """
+    """Attention over features by the product of the hsi's map and that of the fine features; then a feed-forward."""
 
     def __init__(self, features: int, heads: int) -> None:
         super().__init__()
@@ -214,5 +178,35 @@ class PairBlock(nn.Module):
             queries, keys, self.temperature
         )
         code = code + self.projection(apply_map(weights, values)) + self.position_code(values)
-        answer: Tensor = code + self.feed_forward(code)
-        return answer
+        output: Tensor = code + self.feed_forward(code)
+        return output
+
+
+def to_fine(image: Tensor, fine_size: tuple[int, ...], placement: Placement) -> Tensor:
+    """(B, D, h, w) -> (B, D, H, W), bilinear."""
+    return _resample(image, fine_size, placement)
+
+
+def to_coarse(image: Tensor, coarse_size: tuple[int, ...], placement: Placement) -> Tensor:
+    """(B, D, H, W) -> (B, D, h, w): bilinear at the centres of coarse pixels, without averaging over them."""
+    return _resample(
+        image, coarse_size, Placement(_seen_from_coarse(placement.rows), _seen_from_coarse(placement.columns))
+    )
+
+
+def _seen_from_coarse(axis: AxisPlacement) -> AxisPlacement:
+    """Coarse pixel k lies at fine position (k - origin) / step."""
+    return AxisPlacement(-axis.origin / axis.step, 1 / axis.step)
+
+
+def _resample(image: Tensor, size: tuple[int, ...], placement: Placement) -> Tensor:
+    rows = _linear_matrix(fine_positions(placement.rows, size[0]), image.shape[2])
+    columns = _linear_matrix(fine_positions(placement.columns, size[1]), image.shape[3])
+    return rows.to(image) @ (image @ columns.to(image).transpose(0, 1))
+
+
+def _linear_matrix(positions: Tensor, size: int) -> Tensor:
+    """(positions, size): linear interpolation; the edge pixel is repeated outside of the image."""
+    inside = positions.clamp(min=0.0).clamp(max=size - 1)
+    pixels = torch.arange(size, dtype=torch.float64)
+    return (1 - (inside[:, None] - pixels[None, :]).abs()).clamp(min=0)

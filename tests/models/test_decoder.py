@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.models.decoder_oracle import decode_slowly
+from tests.models.decoder_oracle import decode_candidates, decode_plainly, decode_slowly
 
-from hyperfuse.models.decoder import ImplicitDecoder, decode_candidates, decode_plainly
+from hyperfuse.models.decoder import ImplicitDecoder
 from hyperfuse.physics.resample import AxisPlacement, Placement, shared_edges
 
 SIZES = [

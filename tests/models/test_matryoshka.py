@@ -38,7 +38,7 @@ def loop_convolution(image, weight, bias, stride, padding, dilation):
 @pytest.mark.parametrize("channels", [1, 3, MAX_CHANNELS])
 def test_both_layers_are_the_paper_s_sum(channels, bias, stride, padding, dilation):
     torch.manual_seed(1)
-    options = {"stride": stride, "padding": padding, "dilation": dilation, "bias": bias}
+    options = {"kernel_size": 3, "stride": stride, "padding": padding, "dilation": dilation, "bias": bias}
     into = MatryoshkaInputKernel(MAX_CHANNELS, 3, **options)
     image = torch.randn(channels, 7, 6)
     expected = loop_convolution(image, into.weight[:, :channels], into.bias, stride, padding, dilation)
@@ -55,7 +55,7 @@ def test_both_layers_are_the_paper_s_sum(channels, bias, stride, padding, dilati
 @settings(max_examples=20, deadline=None)
 def test_absent_channels_count_as_zero(channels, seed):
     torch.manual_seed(seed)
-    kernel = MatryoshkaInputKernel(MAX_CHANNELS, 4)
+    kernel = MatryoshkaInputKernel(MAX_CHANNELS, 4, 3, padding=1)
     image = torch.randn(2, channels, 5, 4)
     filled_up = torch.cat([image, torch.zeros(2, MAX_CHANNELS - channels, 5, 4)], dim=1)
     torch.testing.assert_close(kernel(image), kernel(filled_up), atol=1e-6, rtol=1e-5)
@@ -65,7 +65,7 @@ def test_absent_channels_count_as_zero(channels, seed):
 @settings(max_examples=20, deadline=None)
 def test_fewer_output_channels_are_the_first_of_all(channels, seed):
     torch.manual_seed(seed)
-    kernel = MatryoshkaOutputKernel(4, MAX_CHANNELS)
+    kernel = MatryoshkaOutputKernel(4, MAX_CHANNELS, 3, padding=1)
     features = torch.randn(2, 4, 5, 4)
     torch.testing.assert_close(
         kernel(features, channels), kernel(features, MAX_CHANNELS)[:, :channels], atol=1e-6, rtol=1e-5
@@ -74,7 +74,10 @@ def test_fewer_output_channels_are_the_first_of_all(channels, seed):
 
 @pytest.mark.parametrize("channels", [1, 4, MAX_CHANNELS])
 def test_gradients_reach_only_the_slice_used(channels):
-    into, out = MatryoshkaInputKernel(MAX_CHANNELS, 4), MatryoshkaOutputKernel(4, MAX_CHANNELS)
+    into, out = (
+        MatryoshkaInputKernel(MAX_CHANNELS, 4, 3, padding=1),
+        MatryoshkaOutputKernel(4, MAX_CHANNELS, 3, padding=1),
+    )
     out(into(torch.randn(1, channels, 6, 6)), channels).square().sum().backward()
     for gradient in (into.weight.grad.transpose(0, 1), out.weight.grad, out.bias.grad):
         assert (gradient[:channels] != 0).any(dim=tuple(range(1, gradient.ndim))).all()
@@ -83,6 +86,6 @@ def test_gradients_reach_only_the_slice_used(channels):
 
 def test_more_channels_than_the_kernel_has_is_an_error_with_the_remedy():
     with pytest.raises(BandError, match=r"^8 channels; expected at most 7.*; .*max_channels=8"):
-        MatryoshkaInputKernel(MAX_CHANNELS, 4)(torch.zeros(1, 8, 3, 3))
+        MatryoshkaInputKernel(MAX_CHANNELS, 4, 3, padding=1)(torch.zeros(1, 8, 3, 3))
     with pytest.raises(BandError, match="9 channels; expected at most 7"):
-        MatryoshkaOutputKernel(4, MAX_CHANNELS)(torch.zeros(1, 4, 3, 3), 9)
+        MatryoshkaOutputKernel(4, MAX_CHANNELS, 3, padding=1)(torch.zeros(1, 4, 3, 3), 9)

@@ -1,4 +1,4 @@
-"""The whole network: the paper's sizes, any bands and scales, what it adds to, how far it looks."""
+"""The whole network: the paper's sizes, any bands and scales, what it adds to, its receptive field; its encoders."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.models.decoder_oracle import fuse_plainly
 from tests.models.network_fixtures import TINY, random_pair, tiny_network
 
 from hyperfuse.errors import BandError, GridError, OptionError
-from hyperfuse.models.analysis import count_parameters, fuse_plainly
+from hyperfuse.models.analysis import count_parameters
 from hyperfuse.models.catalogue import build_network
 from hyperfuse.models.channels import FixedBands
-from hyperfuse.models.ssa import PRESETS, SSA, SSAConfig, preset
+from hyperfuse.models.ssa import PRESETS, SSA, Encoder, SSAConfig, preset
 from hyperfuse.models.weights import ReceptiveField
 from hyperfuse.physics.resample import AxisPlacement, Placement, shared_edges, upsample_bicubic
 
@@ -223,3 +224,37 @@ def test_descent_reduces_the_error():
 def test_a_configuration_refuses_what_it_does_not_know():
     with pytest.raises(ValueError, match="depth"):
         SSAConfig.model_validate({"width": 8, "spectral_blocks": 1, "spatial_blocks": 1, "depth": 3})
+
+
+def convolve(image: torch.Tensor, convolution: torch.nn.Conv2d) -> torch.Tensor:
+    """(D, H, W), zeros beyond the border: each tap of the kernel shifts the image and mixes its features."""
+    height, width = image.shape[1:]
+    padded = torch.zeros(image.shape[0], height + 2, width + 2, dtype=image.dtype)
+    padded[:, 1:-1, 1:-1] = image
+    result = convolution.bias[:, None, None].expand(-1, height, width)
+    for m in range(3):
+        for n in range(3):
+            shifted = padded[:, m : m + height, n : n + width]
+            result = result + torch.einsum("dc,chw->dhw", convolution.weight[:, :, m, n], shifted)
+    return result
+
+
+@pytest.mark.parametrize("blocks", [1, 3])
+def test_is_head_blocks_tail_and_long_skip(blocks):
+    torch.manual_seed(0)
+    encoder = Encoder(4, blocks).double()
+    embedded = torch.randn(4, 6, 5, dtype=torch.float64)
+    with torch.no_grad():
+        start = convolve(embedded, encoder.head)
+        code = start
+        for block in encoder.blocks:
+            code = code + convolve(convolve(code, block.first).clamp(min=0.0), block.second)
+        expected = start + convolve(code, encoder.tail)
+        torch.testing.assert_close(encoder(embedded[None])[0], expected, atol=1e-12, rtol=0.0)
+    assert len(encoder.blocks) == blocks
+
+
+def test_derivatives_survive_the_additions_in_place():
+    torch.manual_seed(0)
+    encoder = Encoder(2, 2).double()
+    assert torch.autograd.gradcheck(encoder, torch.randn(1, 2, 3, 4, dtype=torch.float64, requires_grad=True))
