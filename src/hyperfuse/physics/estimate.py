@@ -1,16 +1,14 @@
-"""From an observed pair to how it was observed: shift, point spread, response and noise, with a confidence.
+"""From an observed pair to how it was observed: shift, PSF, SRF and noise, with a confidence.
 
-Shapes: C bands, M msi bands, h w coarse, H W fine. NaN marks missing pixels in either image.
+Shapes: C bands, M msi bands, n coarse pixels, h w coarse, H W fine. NaN marks missing pixels in either image.
 
-The response that turns hsi bands into msi bands, from the pair: smooth, non-negative least squares.
-
-Shapes: C bands, M msi bands, n coarse pixels.
+Shift and PSF come from `register`; the SRF is then a smooth, non-negative least-squares fit of the blurred msi to the
+hsi, and the noise levels are those of `sampling`, limited by what the fit leaves unexplained.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -21,115 +19,28 @@ from torch import Tensor
 
 from hyperfuse.errors import BandError, ValueRangeError
 from hyperfuse.physics.observation import Observation, as_pair, default_sigma, require_pair
-from hyperfuse.physics.operators import SpatialOperator
 from hyperfuse.physics.register import SIGMA_LIMITS, Block, Registration, register
 from hyperfuse.physics.sampling import PairSamples, Samples, weakest_components
 
+FEWEST_PIXELS = 36  # a scene of 8x8
+LEAST_EXPLAINED = 0.3
+MORE_IN_FEW_PIXELS = 40  # pixels that unrelated images match by chance when the best shift and PSF are picked
+MOST_SHIFT_ERROR = 0.2  # of a coarse pixel
+LEAST_EVIDENCE = 10.0  # log likelihood that a PSF and shift other than the expected ones must gain
+OTHER_UNIT = 10.0  # factor between the msi and the hsi under a known SRF
 SMOOTHNESS_LADDER = (1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7)
-# A smoother response is preferred as long as it explains the msi nearly as well as the roughest.
+# A smoother SRF is preferred as long as it explains the msi nearly as well as the roughest.
 TOLERATED_MISFIT = 1.05
-# A constant offset between the sensors is believed only if it explains this share of the misfit.
+# A constant offset between the sensors is used only if it explains this share of the misfit.
 OFFSET_MUST_EXPLAIN = 0.2
 FOLDS, FEWEST_PER_FOLD = 4, 6
 
 
 @dataclass(frozen=True)
-class SRFFit:
-    srf: Tensor  # (M, C), never negative
-    offset: Tensor  # (M,)
-    misfit: Tensor  # (M,) variance of what is left on the coarse grid
-    largest_misfit: (
-        Tensor  # (M,) what it may truly be, given that the weights were fitted to it; infinite where nothing is known
-    )
-
-
-def fit_srf(hsi: Tensor, msi: Tensor, wavelength_nm: NDArray[np.float64] | None = None) -> SRFFit:
-    """hsi (C, n) and msi (M, n) of the same coarse pixels."""
-    hsi, msi = hsi.double(), msi.double()
-    roughness = torch.from_numpy(roughness_matrix(hsi.shape[0], wavelength_nm))
-    plain, plain_misfit = _smooth_nnls(hsi, msi, roughness)
-    mean, level = hsi.mean(1, keepdim=True), msi.mean(1, keepdim=True)
-    centred, centred_misfit = _smooth_nnls(hsi - mean, msi - level, roughness)
-    rough = plain_misfit > 1e-8 * msi.square().mean(1)
-    shifted = rough & (centred_misfit < (1 - OFFSET_MUST_EXPLAIN) * plain_misfit)
-    offset = (level - centred @ mean)[:, 0]
-    srf, misfit = torch.where(shifted[:, None], centred, plain), torch.where(shifted, centred_misfit, plain_misfit)
-    pixels = hsi.shape[1]
-    freedom = pixels - (srf > 0).sum(1)
-    enough = freedom > pixels / 3
-    largest = misfit * pixels / freedom.clamp_min(1)
-    if not bool(enough.all()):
-        # More weights than pixels can tell apart: what a fit to some of the pixels leaves of the others tells.
-        largest = torch.where(enough, largest, _left_out_misfit(hsi, msi, roughness))
-    return SRFFit(srf, torch.where(shifted, offset, torch.zeros_like(offset)), misfit, largest)
-
-
-def _left_out_misfit(hsi: Tensor, msi: Tensor, roughness: Tensor) -> Tensor:
-    """(M,) Mean squared error of responses on pixels that they were not fitted to; infinite where there are too few."""
-    pixels = hsi.shape[1]
-    if pixels < FEWEST_PER_FOLD * FOLDS:
-        return torch.full((len(msi),), torch.inf, dtype=torch.float64)
-    fold = torch.arange(pixels) % FOLDS
-    total = torch.zeros(len(msi), dtype=torch.float64)
-    for place in range(FOLDS):
-        fitted, left = fold != place, fold == place
-        srf, _ = _smooth_nnls(hsi[:, fitted], msi[:, fitted], roughness)
-        total += (srf @ hsi[:, left] - msi[:, left]).square().sum(1)
-    return total / pixels
-
-
-def _smooth_nnls(hsi: Tensor, msi: Tensor, roughness: Tensor) -> tuple[Tensor, Tensor]:
-    """Per msi band the smoothest rung of the ladder whose misfit is close to the best of all rungs: (M, C) and (M,)."""
-    bands, pixels = hsi.shape
-    gram, crossed = hsi @ hsi.T / pixels, hsi @ msi.T / pixels
-    level = float(gram.trace()) / bands + 1e-300
-    rungs = []
-    for smoothness in SMOOTHNESS_LADDER:
-        root = torch.linalg.cholesky(
-            gram + smoothness * level * roughness + 1e-10 * level * torch.eye(bands, dtype=torch.float64)
-        )
-        targets = torch.linalg.solve_triangular(root, crossed, upper=False)
-        rows = [nnls(root.T.numpy(), target.numpy(), maxiter=30 * bands)[0] for target in targets.T]
-        rungs.append(torch.from_numpy(np.stack(rows)))
-    srfs = torch.stack(rungs)
-    misfits = (srfs @ hsi - msi).square().mean(2)
-    good_enough = misfits <= TOLERATED_MISFIT * misfits.amin(0) + 1e-300
-    chosen = good_enough.to(torch.int8).argmax(0)
-    index = torch.arange(msi.shape[0])
-    return srfs[chosen, index], misfits[chosen, index]
-
-
-def roughness_matrix(bands: int, wavelength_nm: NDArray[np.float64] | None) -> NDArray[np.float64]:
-    """D'D of first differences between bands that are neighbours in wavelength, weaker across gaps; scaled to about 1."""
-    if wavelength_nm is None or len(wavelength_nm) != bands or not np.isfinite(wavelength_nm).all():
-        wavelength_nm = np.arange(bands, dtype=np.float64)
-    order = np.argsort(wavelength_nm, kind="stable")
-    if bands < 2:
-        return np.zeros((bands, bands))
-    steps = np.diff(wavelength_nm[order])
-    typical = float(np.median(steps[steps > 0])) if (steps > 0).any() else 1.0
-    weights = np.minimum(1.0, typical / np.maximum(steps, 1e-9))
-    differences = np.zeros((bands - 1, bands))
-    rows = np.arange(bands - 1)
-    differences[rows, order[:-1]] = -weights
-    differences[rows, order[1:]] = weights
-    return np.asarray(differences.T @ differences, dtype=np.float64)
-
-
-FEWEST_PIXELS = 36  # a scene of 8x8
-LEAST_EXPLAINED = 0.3
-MORE_IN_FEW_PIXELS = 40  # pixels that unrelated images match by chance when the best shift and point spread are picked
-MOST_SHIFT_ERROR = 0.2  # of a coarse pixel
-LEAST_EVIDENCE = 10.0  # log likelihood that a point spread other than the expected one must gain
-OTHER_UNIT = 10.0  # factor between the msi and what a known response makes of the hsi
-
-
-@dataclass(frozen=True)
 class KnownParts:
-    """What the caller knows already and the estimation must not touch; None is unknown. Pairs are (y, x) in fine
-    pixels.
+    """Parameters that are known and kept; None is unknown. Pairs are (y, x) in fine pixels.
 
-    `misregistration` is the shift beyond what the georeference says; (0, 0) states that the two are registered.
+    `misregistration` is the shift beside that of the georeference; (0, 0) states that the two images are registered.
     """
 
     sigma: tuple[float, float] | None = None
@@ -151,31 +62,74 @@ def estimate_observation(
     wavelength_nm: NDArray[np.float64] | None = None,
     known: KnownParts = NOTHING_KNOWN,
 ) -> Observation:
-    """hsi (C, h, w), msi (M, H, W). Without a scale both images are taken to cover the same extent.
+    """Estimate how a pair was observed.
 
-    `grid_shift` is what the georeference says of where the hsi looks, beyond grids that share their top left corner.
+    Parameters
+    ----------
+    hsi, msi
+        (C, h, w) and (M, H, W); NaN marks missing pixels.
+    scale
+        Fine pixels per coarse pixel; by default both images cover the same extent.
+    grid_shift
+        (y, x) in fine pixels: where the georeference places the hsi, counted from grids with a shared top left corner.
+    wavelength_nm
+        (C,) band centres, which say what neighbouring bands are for the smoothness of the SRF.
+    known
+        Parameters that are known and kept.
+
+    Returns
+    -------
+    Observation
+        Where the evidence for another PSF or shift is weak, the default PSF and no misregistration, with a note and a
+        warning.
+
+    Examples
+    --------
+    >>> from hyperfuse.physics.observation import known_observation
+    >>> fine = torch.rand(6, 96, 96, generator=torch.Generator().manual_seed(0)).cumsum(0)
+    >>> truth = known_observation(torch.eye(2, 6), scale=4.0, shift=(1.0, -0.5))
+    >>> hsi = truth.spatial_operator((96, 96), (24, 24)).apply(fine)
+    >>> found = estimate_observation(hsi, fine[:2])
+    >>> [round(length, 1) for length in found.shift]
+    [1.0, -0.5]
     """
     require_pair(hsi, msi)
     pair_scale = (msi.shape[1] / hsi.shape[1], msi.shape[2] / hsi.shape[2]) if scale is None else as_pair(scale)
-    return estimate_from_samples(_samples(hsi, msi, pair_scale, grid_shift), wavelength_nm, known)
+    known_pixels = []
+    for image in (hsi, msi):
+        live = torch.isfinite(image).flatten(1).any(1)
+        if not bool(live.any()):
+            raise ValueRangeError(
+                "a pair in which one image has no valid pixel", "some pixels with data", "check its nodata value"
+            )
+        known_pixels.append(torch.isfinite(image[live]).all(0))
+    hsi, msi = (torch.nan_to_num(image, nan=0.0, posinf=0.0, neginf=0.0) for image in (hsi, msi))
+    samples = PairSamples(hsi, msi, known_pixels[0], known_pixels[1], pair_scale, grid_shift)
+    return estimate_from_samples(samples, wavelength_nm, known)
 
 
 def estimate_from_samples(
     samples: Samples, wavelength_nm: NDArray[np.float64] | None = None, known: KnownParts = NOTHING_KNOWN
 ) -> Observation:
-    """The same from parts of a pair, whose `shift` is what the georeference says."""
-    registration, notes = _registered(samples, known)
+    """Estimate from parts of a pair, whose `shift` is that of the georeference."""
+    registration, note = _register(samples, known)
     blocks = samples.at_shift(registration.shift).blocks(registration.sigma)
-    spectra, seen, noise_gain = _coarse_spectra(blocks, samples.scale, registration.sigma)
-    hsi_noise = _stated_or(known.hsi_noise, samples.hsi_noise, spectra.shape[0])
-    msi_noise = _stated_or(known.msi_noise, samples.msi_noise, seen.shape[0])
-    fit = _srf(spectra, seen, wavelength_nm, known.srf)
+    spectra, blurred, noise_gain = _coarse_spectra(blocks, samples.scale, registration.sigma)
+    fit = _known_srf(known.srf, spectra, blurred) if known.srf is not None else fit_srf(spectra, blurred, wavelength_nm)
     if known.hsi_noise is None:
+        hsi_noise = samples.hsi_noise()
         hsi_noise = hsi_noise * weakest_components(spectra, hsi_noise)
+    else:
+        hsi_noise = torch.as_tensor(known.hsi_noise, dtype=torch.float64).expand(spectra.shape[0])
     if known.msi_noise is None:
-        msi_noise = _believable_msi_noise(msi_noise, hsi_noise, fit, noise_gain)
-    for note in notes:
+        msi_noise = _limited_msi_noise(samples.msi_noise(), hsi_noise, fit, noise_gain)
+    else:
+        msi_noise = torch.as_tensor(known.msi_noise, dtype=torch.float64).expand(blurred.shape[0])
+    if note:
         warnings.warn(note, stacklevel=2)
+    # The share of the msi that the hsi explains, lowered by the error of the shift.
+    error = _relative_shift_error(registration, samples.scale)
+    confidence = max(0.0, min(1.0, registration.explained)) * max(0.0, 1 - error / MOST_SHIFT_ERROR)
     return Observation(
         scale=samples.scale,
         sigma=registration.sigma,
@@ -185,67 +139,51 @@ def estimate_from_samples(
         hsi_noise=hsi_noise,
         msi_noise=msi_noise,
         grid_shift=samples.shift,
-        confidence=_confidence(registration, samples.scale),
-        notes=tuple(notes),
+        confidence=confidence,
+        notes=(note,) if note else (),
     )
 
 
-def _samples(hsi: Tensor, msi: Tensor, scale: tuple[float, float], shift: tuple[float, float]) -> PairSamples:
-    live_hsi, live_msi = (torch.isfinite(image).flatten(1).any(1) for image in (hsi, msi))
-    if not bool(live_hsi.any()) or not bool(live_msi.any()):
-        raise ValueRangeError(
-            "a pair in which one image has no valid pixel", "some pixels with data", "check its nodata value"
-        )
-    hsi_known, msi_known = torch.isfinite(hsi[live_hsi]).all(0), torch.isfinite(msi[live_msi]).all(0)
-    return PairSamples(
-        hsi=torch.nan_to_num(hsi, nan=0.0, posinf=0.0, neginf=0.0),
-        msi=torch.nan_to_num(msi, nan=0.0, posinf=0.0, neginf=0.0),
-        hsi_known=hsi_known,
-        msi_known=msi_known,
-        scale=scale,
-        shift=shift,
-    )
-
-
-def _registered(samples: Samples, known: KnownParts) -> tuple[Registration, list[str]]:
-    """The best point spread and shift, or what is expected of any pair where the evidence for another is weak."""
+def _register(samples: Samples, known: KnownParts) -> tuple[Registration, str]:
+    """The best PSF and shift or, where the evidence for them is weak, the expected ones; and a note why."""
     start = known.sigma or default_sigma(samples.scale)
     if known.misregistration is not None:
         moved = (samples.shift[0] + known.misregistration[0], samples.shift[1] + known.misregistration[1])
         samples = samples.at_shift(moved)
     expected = Registration(start, samples.shift, (0.0, 0.0), (0.0, 0.0), 0.0, 0.0, 0.0)
     if known.sigma is not None and known.misregistration is not None:
-        return replace(expected, explained=1.0), []
+        return replace(expected, explained=1.0), ""
     blocks = samples.blocks(start)
     pixels = sum(int(block.usable.sum()) for block in blocks)
+    problem = ""
     if pixels < FEWEST_PIXELS:
-        return expected, [
-            f"shift and point spread not estimated: {pixels} usable coarse pixels, at least {FEWEST_PIXELS} are needed"
-        ]
-    if _flat(blocks):
-        return expected, ["shift and point spread not estimated: one of the images is constant"]
-    # Blocks already lie where the grids say; the search starts from no shift beyond that.
-    found = register(
-        blocks, samples.scale, start, (0.0, 0.0), known.sigma is not None, known.misregistration is not None
-    )
-    expected = replace(expected, explained=found.explained_at_start)
-    if found.explained < LEAST_EXPLAINED + min(0.55, MORE_IN_FEW_PIXELS / pixels):
-        share = max(0.0, found.explained)
-        return expected, [
-            f"shift and point spread not estimated: the hsi explains {share:.0%} of the msi, too little to align by"
-        ]
-    if any(sigma >= 0.99 * SIGMA_LIMITS[1] * scale for sigma, scale in zip(found.sigma, samples.scale, strict=True)):
-        return expected, [
-            "shift and point spread not estimated: the hsi explains the msi only if that is blurred beyond reason"
-        ]
-    if max(error / scale for error, scale in zip(found.shift_error, samples.scale, strict=True)) > MOST_SHIFT_ERROR:
-        return expected, ["shift and point spread not estimated: too little texture to fix them"]
-    if found.evidence < LEAST_EVIDENCE:
-        return expected, []
-    return replace(found, shift=(samples.shift[0] + found.shift[0], samples.shift[1] + found.shift[1])), []
+        problem = f"{pixels} usable coarse pixels, at least {FEWEST_PIXELS} are needed"
+    elif _is_constant(blocks):
+        problem = "one of the images is constant"
+    if problem:
+        return expected, f"shift and PSF not estimated: {problem}"
+    # Blocks already lie where the georeference places them; the search starts from no shift.
+    sigma_known, shift_known = known.sigma is not None, known.misregistration is not None
+    best = register(blocks, samples.scale, start, (0.0, 0.0), sigma_known, shift_known)
+    expected = replace(expected, explained=best.explained_at_start)
+    if best.explained < LEAST_EXPLAINED + min(0.55, MORE_IN_FEW_PIXELS / pixels):
+        problem = f"the hsi explains {max(0.0, best.explained):.0%} of the msi, too little to align by"
+    elif any(sigma >= 0.99 * SIGMA_LIMITS[1] * scale for sigma, scale in zip(best.sigma, samples.scale, strict=True)):
+        problem = "the hsi explains the msi only under an implausibly wide PSF"
+    elif _relative_shift_error(best, samples.scale) > MOST_SHIFT_ERROR:
+        problem = "too little texture"
+    if problem:
+        return expected, f"shift and PSF not estimated: {problem}"
+    if best.evidence < LEAST_EVIDENCE:
+        return expected, ""
+    return replace(best, shift=(samples.shift[0] + best.shift[0], samples.shift[1] + best.shift[1])), ""
 
 
-def _flat(blocks: list[Block]) -> bool:
+def _relative_shift_error(registration: Registration, scale: tuple[float, float]) -> float:
+    return max(error / axis_scale for error, axis_scale in zip(registration.shift_error, scale, strict=True))
+
+
+def _is_constant(blocks: list[Block]) -> bool:
     hsi = torch.cat([block.hsi[:, block.usable] for block in blocks], dim=1).double()
     msi = torch.cat([block.msi.flatten(1) for block in blocks], dim=1).double()
     return any(float(image.var(1).max()) <= 1e-12 * float(image.square().mean()) + 1e-300 for image in (hsi, msi))
@@ -254,49 +192,19 @@ def _flat(blocks: list[Block]) -> bool:
 def _coarse_spectra(
     blocks: list[Block], scale: tuple[float, float], sigma: tuple[float, float]
 ) -> tuple[Tensor, Tensor, float]:
-    """Usable hsi spectra (C, n), the msi as the hsi's sensor sees the same pixels (M, n), and how much msi noise is
-    left in it.
-    """
-    spectra, seen, gain = [], [], 1.0
+    """Usable hsi spectra (C, n), the blurred msi at the same pixels (M, n), and the share of msi noise left in it."""
+    spectra, blurred, gain = [], [], 1.0
     for block in blocks:
-        sizes = [(image.shape[1], image.shape[2]) for image in (block.msi, block.hsi)]
-        operator = SpatialOperator.from_psf(sizes[0], sizes[1], scale, sigma, block.origin_shift)
+        operator = block.operator(scale, sigma)
         usable = block.usable if bool(block.usable.any()) else torch.ones_like(block.usable)
         spectra.append(block.hsi[:, usable])
-        seen.append(operator.apply(block.msi)[:, usable])
+        blurred.append(operator.apply(block.msi)[:, usable])
         gain = operator.mean_noise_gain()
-    return torch.cat(spectra, dim=1).double(), torch.cat(seen, dim=1).double(), gain
+    return torch.cat(spectra, dim=1).double(), torch.cat(blurred, dim=1).double(), gain
 
 
-def _srf(spectra: Tensor, seen: Tensor, wavelength_nm: NDArray[np.float64] | None, known: Tensor | None) -> SRFFit:
-    if known is None:
-        return fit_srf(spectra, seen, wavelength_nm)
-    srf = torch.as_tensor(known, dtype=torch.float64)
-    if tuple(srf.shape) != (seen.shape[0], spectra.shape[0]):
-        raise BandError(
-            f"response of shape {tuple(srf.shape)}",
-            f"({seen.shape[0]}, {spectra.shape[0]}): one row per msi band, one column per hsi band",
-        )
-    srf = _in_the_msi_unit(srf, spectra, seen)
-    misfit = (srf @ spectra - seen).square().mean(1)
-    return SRFFit(srf, torch.zeros(seen.shape[0], dtype=torch.float64), misfit, misfit)
-
-
-def _in_the_msi_unit(srf: Tensor, spectra: Tensor, seen: Tensor) -> Tensor:
-    """A known response says the shape of a band; where its level is far off, the images are in different units."""
-    predicted = srf @ spectra
-    gains = (predicted * seen).sum(1) / predicted.square().sum(1).clamp_min(1e-300)
-    other_unit = (gains > OTHER_UNIT) | ((gains > 0) & (gains < 1 / OTHER_UNIT))
-    return srf * torch.where(other_unit, gains, 1.0)[:, None]
-
-
-def _stated_or(stated: float | Tensor | None, estimate: Callable[[], Tensor], bands: int) -> Tensor:
-    return estimate() if stated is None else torch.as_tensor(stated, dtype=torch.float64).expand(bands)
-
-
-def _believable_msi_noise(msi_noise: Tensor, hsi_noise: Tensor, fit: SRFFit, noise_gain: float) -> Tensor:
-    """Noise that the hsi does not see shows as misfit on the coarse grid; detail that it sees does not, however rough
-    it is.
+def _limited_msi_noise(msi_noise: Tensor, hsi_noise: Tensor, fit: SRFFit, noise_gain: float) -> Tensor:
+    """Limit the noise by the misfit on the coarse grid, where detail that the hsi sees as well does not appear.
 
     Misfit beyond both images' noise is an error of the model and counts as noise.
     """
@@ -305,7 +213,97 @@ def _believable_msi_noise(msi_noise: Tensor, hsi_noise: Tensor, fit: SRFFit, noi
     return (variance + (fit.misfit - expected).clamp_min(0)).sqrt()
 
 
-def _confidence(registration: Registration, scale: tuple[float, float]) -> float:
-    """0 to 1: the share of the msi that the hsi explains, lowered by how loosely the shift is fixed."""
-    looseness = max(error / axis_scale for error, axis_scale in zip(registration.shift_error, scale, strict=True))
-    return max(0.0, min(1.0, registration.explained)) * max(0.0, 1 - looseness / MOST_SHIFT_ERROR)
+@dataclass(frozen=True)
+class SRFFit:
+    """An SRF fitted to a pair.
+
+    `largest_misfit` corrects `misfit` for the weights that were fitted to it; infinite where there are too few pixels.
+    """
+
+    srf: Tensor  # (M, C), never negative
+    offset: Tensor  # (M,)
+    misfit: Tensor  # (M,) variance that is left on the coarse grid
+    largest_misfit: Tensor  # (M,)
+
+
+def _known_srf(known: Tensor, spectra: Tensor, blurred: Tensor) -> SRFFit:
+    srf = torch.as_tensor(known, dtype=torch.float64)
+    if tuple(srf.shape) != (blurred.shape[0], spectra.shape[0]):
+        raise BandError(
+            f"SRF of shape {tuple(srf.shape)}",
+            f"({blurred.shape[0]}, {spectra.shape[0]}): one row per msi band, one column per hsi band",
+        )
+    # A known SRF gives the shape of a band; where its level is far off, the images are in different units.
+    predicted = srf @ spectra
+    gains = (predicted * blurred).sum(1) / predicted.square().sum(1).clamp_min(1e-300)
+    other_unit = (gains > OTHER_UNIT) | ((gains > 0) & (gains < 1 / OTHER_UNIT))
+    srf = srf * torch.where(other_unit, gains, 1.0)[:, None]
+    misfit = (srf @ spectra - blurred).square().mean(1)
+    return SRFFit(srf, torch.zeros(blurred.shape[0], dtype=torch.float64), misfit, misfit)
+
+
+def fit_srf(hsi: Tensor, msi: Tensor, wavelength_nm: NDArray[np.float64] | None = None) -> SRFFit:
+    """Fit a smooth, non-negative SRF to spectra hsi (C, n) and msi (M, n) of the same coarse pixels."""
+    hsi, msi = hsi.double(), msi.double()
+    roughness = torch.from_numpy(roughness_matrix(hsi.shape[0], wavelength_nm))
+    plain, plain_misfit = _smooth_nnls(hsi, msi, roughness)
+    mean, level = hsi.mean(1, keepdim=True), msi.mean(1, keepdim=True)
+    centred, centred_misfit = _smooth_nnls(hsi - mean, msi - level, roughness)
+    inexact = plain_misfit > 1e-8 * msi.square().mean(1)
+    shifted = inexact & (centred_misfit < (1 - OFFSET_MUST_EXPLAIN) * plain_misfit)
+    offset = torch.where(shifted, (level - centred @ mean)[:, 0], 0.0)
+    srf, misfit = torch.where(shifted[:, None], centred, plain), torch.where(shifted, centred_misfit, plain_misfit)
+    pixels = hsi.shape[1]
+    freedom = pixels - (srf > 0).sum(1)
+    enough = freedom > pixels / 3
+    largest = misfit * pixels / freedom.clamp_min(1)
+    if not bool(enough.all()):
+        largest = torch.where(enough, largest, _cross_validated_misfit(hsi, msi, roughness))
+    return SRFFit(srf, offset, misfit, largest)
+
+
+def _cross_validated_misfit(hsi: Tensor, msi: Tensor, roughness: Tensor) -> Tensor:
+    """(M,) Mean squared error on pixels that were left out of the fit; infinite where there are too few."""
+    pixels = hsi.shape[1]
+    if pixels < FEWEST_PER_FOLD * FOLDS:
+        return torch.full((len(msi),), torch.inf, dtype=torch.float64)
+    total = torch.zeros(len(msi), dtype=torch.float64)
+    for fold in range(FOLDS):
+        left_out = torch.arange(pixels) % FOLDS == fold
+        srf, _ = _smooth_nnls(hsi[:, ~left_out], msi[:, ~left_out], roughness)
+        total += (srf @ hsi[:, left_out] - msi[:, left_out]).square().sum(1)
+    return total / pixels
+
+
+def _smooth_nnls(hsi: Tensor, msi: Tensor, roughness: Tensor) -> tuple[Tensor, Tensor]:
+    """Per msi band the smoothest rung of the ladder whose misfit is close to the best of all rungs: (M, C) and (M,)."""
+    bands, pixels = hsi.shape
+    gram, crossed = hsi @ hsi.T / pixels, hsi @ msi.T / pixels
+    level = float(gram.trace()) / bands + 1e-300
+    rungs = []
+    for smoothness in SMOOTHNESS_LADDER:
+        loading = 1e-10 * level * torch.eye(bands, dtype=torch.float64)
+        root = torch.linalg.cholesky(gram + smoothness * level * roughness + loading)
+        targets = torch.linalg.solve_triangular(root, crossed, upper=False)
+        rows = [nnls(root.T.numpy(), target.numpy(), maxiter=30 * bands)[0] for target in targets.T]
+        rungs.append(torch.from_numpy(np.stack(rows)))
+    srfs = torch.stack(rungs)
+    misfits = (srfs @ hsi - msi).square().mean(2)
+    good_enough = misfits <= TOLERATED_MISFIT * misfits.amin(0) + 1e-300
+    chosen = good_enough.to(torch.int8).argmax(0)
+    index = torch.arange(msi.shape[0])
+    return srfs[chosen, index], misfits[chosen, index]
+
+
+def roughness_matrix(bands: int, wavelength_nm: NDArray[np.float64] | None) -> NDArray[np.float64]:
+    """D'D of first differences between neighbours in wavelength, weaker across gaps; scaled to about 1."""
+    if bands < 2:
+        return np.zeros((bands, bands))
+    if wavelength_nm is None or len(wavelength_nm) != bands or not np.isfinite(wavelength_nm).all():
+        wavelength_nm = np.arange(bands, dtype=np.float64)
+    order = np.argsort(wavelength_nm, kind="stable")
+    steps = np.diff(wavelength_nm[order])
+    typical = float(np.median(steps[steps > 0])) if (steps > 0).any() else 1.0
+    weights = np.minimum(1.0, typical / np.maximum(steps, 1e-9))
+    differences = weights[:, None] * (np.eye(bands)[order[1:]] - np.eye(bands)[order[:-1]])
+    return np.asarray(differences.T @ differences, dtype=np.float64)

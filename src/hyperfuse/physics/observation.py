@@ -1,4 +1,4 @@
-"""How a pair was observed: everything that a method needs to know about the two sensors, and how sure we are of it."""
+"""How a pair was observed: everything that a method needs to know about the two sensors."""
 
 from __future__ import annotations
 
@@ -14,20 +14,46 @@ from hyperfuse.physics.resample import Placement
 
 @dataclass(frozen=True)
 class Observation:
-    """hsi = A(x) + noise, msi = response x + offset + noise. Pairs of numbers are (y, x), lengths in fine pixels.
+    """The parameters of hsi = A(x) + noise, msi = SRF x + offset + noise.
 
-    `shift` is where the coarse image truly looks, counted as in `point_spread.py` from grids that share their top left
-    corner; `grid_shift` is the part of it that the georeference already says, so `misregistration` is what was found
-    beyond that.
+    Pairs of numbers are (y, x), lengths in fine pixels.
+
+    Parameters
+    ----------
+    scale
+        Fine pixels per coarse pixel.
+    sigma
+        Standard deviation of the Gaussian PSF.
+    shift
+        Where the coarse image truly looks, counted from grids that share their top left corner (see
+        `hyperfuse.physics.resample`).
+    srf
+        (M, C) float64.
+    offset
+        (M,) constant offset of the msi bands.
+    hsi_noise, msi_noise
+        (C,) and (M,) standard deviations.
+    grid_shift
+        The part of `shift` that the georeference accounts for; `misregistration` is the rest.
+    confidence
+        0 to 1.
+    notes
+        What could not be estimated, and why.
+
+    Examples
+    --------
+    >>> observation = known_observation(torch.full((1, 5), 0.2), scale=4.0, shift=(1.0, 0.0))
+    >>> observation.spatial_operator((32, 32), (8, 8)).apply(torch.ones(5, 32, 32)).shape
+    torch.Size([5, 8, 8])
     """
 
     scale: tuple[float, float]
     sigma: tuple[float, float]
     shift: tuple[float, float]
-    srf: Tensor  # (M, C) float64
-    offset: Tensor  # (M,)
-    hsi_noise: Tensor  # (C,) standard deviation
-    msi_noise: Tensor  # (M,) standard deviation
+    srf: Tensor
+    offset: Tensor
+    hsi_noise: Tensor
+    msi_noise: Tensor
     grid_shift: tuple[float, float] = (0.0, 0.0)
     confidence: float = 1.0
     notes: tuple[str, ...] = ()
@@ -42,21 +68,17 @@ class Observation:
         return Placement.from_scale(self.scale, self.shift)
 
     def spatial_operator(self, fine_size: tuple[int, int], coarse_size: tuple[int, int]) -> SpatialOperator:
+        """Make the operator A for images of these sizes."""
         return SpatialOperator.from_psf(fine_size, coarse_size, self.scale, self.sigma, self.shift)
 
     def in_window(self, coarse_start: tuple[int, int], fine_start: tuple[int, int]) -> Observation:
-        """The same for a window of the pair (a tile) that begins at these rows and columns of the hsi and of the msi."""
-        moves = [
-            coarse * scale - fine for coarse, scale, fine in zip(coarse_start, self.scale, fine_start, strict=True)
-        ]
-        return replace(
-            self,
-            shift=(self.shift[0] + moves[0], self.shift[1] + moves[1]),
-            grid_shift=(self.grid_shift[0] + moves[0], self.grid_shift[1] + moves[1]),
-        )
+        """Return the observation of a window (a tile) that begins at these pixels of the hsi and of the msi."""
+        y, x = (coarse * scale - fine for coarse, scale, fine in zip(coarse_start, self.scale, fine_start, strict=True))
+        shift, grid_shift = ((pair[0] + y, pair[1] + x) for pair in (self.shift, self.grid_shift))
+        return replace(self, shift=shift, grid_shift=grid_shift)
 
     def summary(self) -> dict[str, object]:
-        """The same as plain numbers and lists, for reports and JSON."""
+        """Return the same as plain numbers and lists, for reports and JSON; "response" is the SRF."""
         return {
             "scale": list(self.scale),
             "sigma": list(self.sigma),
@@ -79,27 +101,26 @@ def known_observation(
     hsi_noise: float | Tensor = 0.0,
     msi_noise: float | Tensor = 0.0,
 ) -> Observation:
-    """An observation that is simply stated. Without a sigma the point spread is one coarse pixel wide at half its
-    maximum.
-    """
+    """Make an observation of known parameters; without a sigma the PSF has a FWHM of one coarse pixel."""
     if srf.ndim != 2:
-        raise BandError(f"response of shape {tuple(srf.shape)}", "one row per msi band, one column per hsi band")
+        raise BandError(f"SRF of shape {tuple(srf.shape)}", "one row per msi band, one column per hsi band")
     srf = srf.detach().double()
     msi_bands, bands = srf.shape
-    scale = as_pair(scale)
+    scale, shift = as_pair(scale), as_pair(shift)
     return Observation(
         scale=scale,
         sigma=default_sigma(scale) if sigma is None else as_pair(sigma),
-        shift=as_pair(shift),
+        shift=shift,
         srf=srf,
         offset=torch.zeros(msi_bands, dtype=torch.float64),
         hsi_noise=torch.as_tensor(hsi_noise, dtype=torch.float64).expand(bands),
         msi_noise=torch.as_tensor(msi_noise, dtype=torch.float64).expand(msi_bands),
-        grid_shift=as_pair(shift),
+        grid_shift=shift,
     )
 
 
 def default_sigma(scale: tuple[float, float]) -> tuple[float, float]:
+    """Sigma of a PSF whose FWHM is one coarse pixel."""
     return sigma_from_fwhm(scale[0]), sigma_from_fwhm(scale[1])
 
 
@@ -108,7 +129,7 @@ def as_pair(value: float | tuple[float, float]) -> tuple[float, float]:
 
 
 def require_pair(hsi: Tensor, msi: Tensor) -> None:
-    """Refuse what cannot be a pair, with words."""
+    """Raise `GridError` for tensors that cannot be a pair."""
     for name, image in (("hsi", hsi), ("msi", msi)):
         if image.ndim != 3 or 0 in image.shape:
             raise GridError(f"{name} of shape {tuple(image.shape)}", "three axes (band, y, x), none of them empty")
