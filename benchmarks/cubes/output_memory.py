@@ -15,19 +15,20 @@ from pathlib import Path
 import numpy as np
 from affine import Affine
 
+from hyperfuse.config import OutputConfig
 from hyperfuse.io.cube import make_cube
 from hyperfuse.io.files import created_cube
-from hyperfuse.io.output import AS_IT_IS, OutputOptions
+from hyperfuse.io.output import UNCHANGED
 
 BANDS, SIZE, ROWS = 60, 2500, 256
 WAYS = {
-    "plain .tif": (".tif", AS_IT_IS, False),
-    "--compress zstd": (".tif", OutputOptions(compress="zstd"), False),
-    "--overviews": (".tif", OutputOptions(overviews=True), False),
-    "--cog": (".tif", AS_IT_IS, True),
-    ".hdr": (".hdr", AS_IT_IS, False),
-    ".nc": (".nc", AS_IT_IS, False),
-    ".zarr": (".zarr", AS_IT_IS, False),
+    "plain .tif": (".tif", UNCHANGED, False),
+    "--compress zstd": (".tif", OutputConfig(compress="zstd"), False),
+    "--overviews": (".tif", OutputConfig(overviews=True), False),
+    "--cog": (".tif", UNCHANGED, True),
+    ".hdr": (".hdr", UNCHANGED, False),
+    ".nc": (".nc", UNCHANGED, False),
+    ".zarr": (".zarr", UNCHANGED, False),
 }
 
 
@@ -46,7 +47,7 @@ def write_one(way: str) -> None:
     strip = noise + (np.arange(SIZE, dtype=np.int16) % 2000 + 100)
     with tempfile.TemporaryDirectory() as folder:
         path, before, start = Path(folder) / f"cube{suffix}", peak_mb(), time.perf_counter()
-        with created_cube(path, template, output=output, cog=cog) as writer:
+        with created_cube(path, template, output.replace(cog=cog)) as writer:
             for row in range(0, SIZE, ROWS):
                 rows = slice(row, min(SIZE, row + ROWS))
                 writer.write(rows, slice(0, SIZE), strip[:, : rows.stop - row])

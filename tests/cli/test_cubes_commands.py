@@ -18,9 +18,9 @@ import numpy as np
 import pytest
 import scipy.io
 import zarr
+from tests import peak_memory
 from tests.io.random_cubes import FORMAT_BY_NAME, FORMATS, Format, assert_nothing_lost, sample_cube
 
-from tests import peak_memory
 from hyperfuse.cli.app import run
 from hyperfuse.io.cube import make_cube
 from hyperfuse.io.files import open_cube, write_cube
@@ -404,9 +404,9 @@ def test_killed_outright_leaves_the_old_target(tmp_path: Path) -> None:
     target = write_cube(sample_cube(), tmp_path / "out.tif")
     before = target.read_bytes()
     program = (
-        "import os, signal, sys; from hyperfuse.io.files import created_cube, open_cube\n"
+        "import os, signal, sys; from hyperfuse.config import OutputConfig; from hyperfuse.io.files import created_cube, open_cube\n"
         "cube = open_cube(sys.argv[1])\n"
-        "with created_cube(sys.argv[1], cube, overwrite=True) as writer:\n"
+        "with created_cube(sys.argv[1], cube, OutputConfig(overwrite=True)) as writer:\n"
         "    writer.write(slice(0, 6), slice(0, 5), cube.values); os.kill(os.getpid(), signal.SIGKILL)"
     )
     done = subprocess.run([sys.executable, "-c", program, str(target)], check=False)

@@ -37,8 +37,9 @@ def make_seeds(folder: Path) -> dict[str, Seed]:
     """Small whole files of every format, and the uncompressed cousins in which damage reaches further."""
     cube = sample_cube(shape=(3, 5, 4))
     written = {each.name: each.write(cube, folder, "s") for each in FORMATS}
-    written["tiff_plain"] = write_cube(cube, folder / "plain.tif", options={"COMPRESS": "NONE", "INTERLEAVE": "PIXEL"})
-    written["h5_plain"] = write_cube(cube, folder / "plain.h5", options={"COMPRESS": "NONE"})
+    plain = {"COMPRESS": "NONE", "INTERLEAVE": "PIXEL"}
+    written["tiff_plain"] = write_cube(cube, folder / "plain.tif", creation_options=plain)
+    written["h5_plain"] = write_cube(cube, folder / "plain.h5", creation_options={"COMPRESS": "NONE"})
     values = cube.values.transpose(1, 2, 0)
     written["mat5_plain"] = folder / "plain.mat"
     contents = {

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from rasterio.crs import CRS
 
+from hyperfuse.config import OutputConfig
 from hyperfuse.io.cube import make_cube, nodata_of
 from hyperfuse.io.files import open_cube, write_cube
 from hyperfuse.io.grid import grid_of
@@ -33,8 +34,12 @@ class Format:
     options: dict[str, str] = field(default_factory=dict)
     cog: bool = False
 
+    @property
+    def config(self) -> OutputConfig:
+        return OutputConfig(creation_options=self.options, cog=self.cog)
+
     def write(self, cube: xr.DataArray, folder: Path, stem: str = "cube") -> Path:
-        return write_cube(cube, folder / f"{stem}_{self.name}{self.suffix}", options=self.options, cog=self.cog)
+        return write_cube(cube, folder / f"{stem}_{self.name}{self.suffix}", config=self.config)
 
     def round_trip(self, cube: xr.DataArray, folder: Path, stem: str = "cube") -> xr.DataArray:
         return open_cube(self.write(cube, folder, stem))

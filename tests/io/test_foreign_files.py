@@ -58,7 +58,8 @@ def test_envi_written_by_spy(interleave: str, byte_order: int, dtype: str, tmp_p
 def test_envi_with_a_header_offset_and_any_data_name(data_name: str, tmp_path: Path) -> None:
     values = rows_columns_bands("int16").transpose(2, 0, 1).copy()
     (tmp_path / data_name).write_bytes(b"x" * 123 + values.tobytes())
-    header = "ENVI\nsamples = 5\nlines = 6\nbands = 4\nheader offset = 123\ndata type = 2\ninterleave = bsq\nbyte order = 0\n"
+    size = "samples = 5\nlines = 6\nbands = 4\nheader offset = 123\n"
+    header = f"ENVI\n{size}data type = 2\ninterleave = bsq\nbyte order = 0\n"
     (tmp_path / "scene.hdr").write_text(header)
     np.testing.assert_array_equal(open_cube(tmp_path / "scene.hdr").values, values)
 

@@ -1,4 +1,4 @@
-"""Damaged files of every format are read or refused in one line: no other exception, crash, freeze or huge allocation."""
+"""Damaged files of every format are read or refused in one line: no other error, crash, freeze or huge allocation."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from hyperfuse.io.files import write_cube
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_spy_reads_our_envi(interleave: str, dtype: str, tmp_path: Path) -> None:
     cube = sample_cube(dtype=dtype)
-    path = write_cube(cube, tmp_path / "scene.hdr", options={"INTERLEAVE": interleave})
+    path = write_cube(cube, tmp_path / "scene.hdr", creation_options={"INTERLEAVE": interleave})
     image = envi.open(str(path))
     header = image.metadata
     stored = np.array(image.load(dtype=cube.dtype, scale=False))
@@ -126,7 +126,7 @@ def test_h5py_reads_our_hdf5(tmp_path: Path) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_matlab_readers_find_rows_columns_bands(version: str, dtype: str, tmp_path: Path) -> None:
     cube = sample_cube(dtype=dtype)
-    path = write_cube(cube, tmp_path / "scene.mat", options={"VERSION": version})
+    path = write_cube(cube, tmp_path / "scene.mat", creation_options={"VERSION": version})
     expected = cube.values.transpose(1, 2, 0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -18,11 +18,10 @@ from numpy.lib import format as npy_format
 from numpy.typing import NDArray
 from tests.io.random_cubes import FORMATS, Format, sample_cube
 
-from hyperfuse.io import hdf5, netcdf, numpy_files, raster
+from hyperfuse.io import hdf5, numpy_files, raster
 from hyperfuse.io import zarr as zarr_store
-from hyperfuse.io.cube import make_cube
+from hyperfuse.io.cube import lazy_variable, make_cube
 from hyperfuse.io.files import open_cube, write_cube
-from hyperfuse.io.lazy import lazy_variable
 
 WINDOWED = [each for each in FORMATS if each.name not in ("mat5", "npz")]
 
@@ -106,7 +105,7 @@ def test_opening_reads_no_pixels(through: Format, tmp_path: Path, monkeypatch: p
 
     monkeypatch.setattr(raster.RasterReader, "read", refuse)
     monkeypatch.setattr(numpy_files._LoadMapped, "__call__", refuse)
-    named: list[Any] = [hdf5.LoadFromHdf5, zarr_store.LoadFromZarr, netcdf._LoadFromClassic]
+    named: list[Any] = [hdf5.LoadFromHdf5, zarr_store.LoadFromZarr, hdf5._LoadFromClassic]
     originals = {owner: owner.__call__ for owner in named}
     for owner in named:
         monkeypatch.setattr(owner, "__call__", refuse_the_cube)

@@ -8,10 +8,11 @@ import xarray as xr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hyperfuse.config import OutputConfig
 from hyperfuse.errors import BandError, HyperfuseError, OptionError
 from hyperfuse.io.bands import check_selection, select_bands
 from hyperfuse.io.cube import make_cube
-from hyperfuse.config import OutputConfig
+from hyperfuse.io.files import write_cube
 from hyperfuse.io.output import output_template, selected
 
 # Two detectors that overlap, so that the centres are not sorted.
@@ -83,7 +84,7 @@ def test_what_is_no_selection(selection: str) -> None:
     with pytest.raises(OptionError, match=r"is none; expected numbers from 1 \(1-50,60\), wavelengths .* or good"):
         check_selection(selection)
     with pytest.raises(OptionError):
-        OutputConfig(bands=selection)
+        write_cube(cube(), "never.tif", bands=selection)
 
 
 def test_the_smaller_wavelength_comes_first() -> None:

@@ -15,11 +15,11 @@ from affine import Affine
 from tests.fusion.large_scenes import small_tiles, written_pair
 
 from hyperfuse.cli.app import run
-from hyperfuse.fusion.run import fuse_files
+from hyperfuse.config import OutputConfig
+from hyperfuse.fusion.run import fuse
 from hyperfuse.io.cube import make_cube, nodata_of, physical_values
 from hyperfuse.io.files import open_cube, write_cube
-from hyperfuse.config import OutputConfig
-from hyperfuse.physics.simulate import simulate_pair
+from hyperfuse.physics.simulate import simulate
 
 FULL_DISK = Path(__file__).parents[1] / "cli" / "full_disk.py"
 FUSE = ["--method", "gsa", "--no-estimate"]
@@ -47,7 +47,7 @@ def scenes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """reference.tif, hsi.tif, msi.tif, and the last two as plain arrays with the bands first."""
     folder = tmp_path_factory.mktemp("scenes")
     write_cube(reference(), folder / "reference.tif")
-    pair = simulate_pair(reference(), 4, "rgb+nir")
+    pair = simulate(reference(), 4, "rgb+nir")
     for name, cube in (("hsi", pair.hsi), ("msi", pair.msi)):
         write_cube(cube, folder / f"{name}.tif")
         np.save(folder / f"{name}.npy", cube.values)
@@ -60,7 +60,8 @@ def names_in(folder: Path) -> list[str]:
 
 @pytest.mark.filterwarnings("always:when .* was acquired is unknown")
 def test_convert_with_everything(scenes: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    options = "--bands 0.4-0.7um,1000nm,good --dtype int16 --scale-factor 1e-4 --nodata -1 --compress zstd --cog --overviews --stac"
+    options = "--bands 0.4-0.7um,1000nm,good --dtype int16 --scale-factor 1e-4 --nodata -1 --compress zstd"
+    options += " --cog --overviews --stac"
     assert run(["convert", str(scenes / "reference.tif"), str(tmp_path / "small.tif"), *options.split()]) == 0
     output = capsys.readouterr()
     assert output.out == f"{tmp_path / 'small.tif'}\n"
@@ -162,22 +163,20 @@ class TestFuse:
         assert item["properties"]["hyperfuse:method"] == "gsa"
 
     def test_clipping_is_counted(self, scenes: Path, tmp_path: Path) -> None:
-        stored = OutputConfig(dtype="uint8", scale_factor=0.004)
+        stored = {"dtype": "uint8", "scale_factor": 0.004}
         with pytest.warns(
-            UserWarning, match=r"of 12288 values .* lay beyond uint8 with a scale factor of 0\.004 \(0 to 1\.02\)"
+            UserWarning, match=r"of 12288 values .* lay outside uint8 with a scale factor of 0\.004 \(0 to 1\.02\)"
         ):
-            fuse_files(
-                scenes / "hsi.tif", scenes / "msi.tif", tmp_path / "s.tif", method="gsa", estimate=False, stored=stored
-            )
+            fuse(scenes / "hsi.tif", scenes / "msi.tif", tmp_path / "s.tif", method="gsa", estimate=False, **stored)
         assert open_cube(tmp_path / "s.tif").values.max() == 254
 
     def test_in_tiles_as_in_one_piece(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         hsi, msi = written_pair(tmp_path, (20, 20), bands=6)
-        stored = OutputConfig("5,1-2", "uint16", 2e-5, nodata=7, compress="zstd", overviews=True, stac=True)
-        known = {"method": "glp", "estimate": False, "stored": stored}
-        whole = open_cube(fuse_files(hsi, msi, tmp_path / "whole.tif", **known))
+        stored = {"bands": "5,1-2", "dtype": "uint16", "scale_factor": 2e-5, "nodata": 7}
+        known = stored | {"method": "glp", "estimate": False, "compress": "zstd", "overviews": True, "stac": True}
+        whole = open_cube(fuse(hsi, msi, tmp_path / "whole.tif", **known))
         small_tiles(monkeypatch)
-        tiles = open_cube(fuse_files(hsi, msi, tmp_path / "tiles.tif", **known))
+        tiles = open_cube(fuse(hsi, msi, tmp_path / "tiles.tif", **known))
         np.testing.assert_allclose(physical_values(tiles), physical_values(whole), rtol=0, atol=2e-4)
         for each in (whole, tiles):
             assert (each.dtype, each["scale"].values[0], nodata_of(each)) == (np.uint16, 2e-5, 7)
@@ -192,11 +191,9 @@ class TestFuse:
     def test_more_precise_than_the_hsi(self, scenes: Path, tmp_path: Path) -> None:
         """Whole numbers in, floats out: what was computed is not rounded on its way."""
         coarse = OutputConfig(dtype="uint8", scale_factor=0.01)
-        write_cube(open_cube(scenes / "hsi.tif"), tmp_path / "hsi.tif", output=coarse)
-        stored = OutputConfig(dtype="float32", scale_factor=1)
-        fuse_files(
-            tmp_path / "hsi.tif", scenes / "msi.tif", tmp_path / "s.tif", method="gsa", estimate=False, stored=stored
-        )
+        write_cube(open_cube(scenes / "hsi.tif"), tmp_path / "hsi.tif", config=coarse)
+        stored = {"dtype": "float32", "scale_factor": 1}
+        fuse(tmp_path / "hsi.tif", scenes / "msi.tif", tmp_path / "s.tif", method="gsa", estimate=False, **stored)
         values = open_cube(tmp_path / "s.tif").values
         assert np.abs(values * 100 - np.round(values * 100)).max() > 0.1
 
@@ -257,7 +254,7 @@ def test_a_full_disk_while_overviews_or_the_item_are_written(tmp_path: Path) -> 
     write_cube(make_cube(rng.integers(0, 255, (1, 257, 140), dtype=np.uint8)), tmp_path / "image.npz")
     write_cube(make_cube(np.zeros((600, 1, 1), np.uint8)), tmp_path / "bands.npz")
     (tmp_path / "out").mkdir()
-    old = write_cube(reference().isel(band=[0]), tmp_path / "out" / "s.tif", output=OutputConfig(dtype="float64"))
+    old = write_cube(reference().isel(band=[0]), tmp_path / "out" / "s.tif", config=OutputConfig(dtype="float64"))
     before = old.read_bytes()
     commands = [
         ["--quiet", "convert", str(tmp_path / "image.npz"), str(old), "--overwrite", "--overviews"],

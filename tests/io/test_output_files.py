@@ -20,13 +20,12 @@ from hypothesis import strategies as st
 from spectral.io import envi
 from tests.io.random_cubes import FORMATS, Format
 
+from hyperfuse.config import COMPRESSIONS, OutputConfig
 from hyperfuse.errors import HyperfuseError, OptionError
 from hyperfuse.io.cube import make_cube, nodata_of, physical_values
 from hyperfuse.io.files import created_cube, open_cube, write_cube
 from hyperfuse.io.grid import grid_of
-from hyperfuse.config import COMPRESSIONS, OutputConfig
-from hyperfuse.io.output import output_template
-from hyperfuse.io.provenance import provenance
+from hyperfuse.io.output import output_template, provenance
 from hyperfuse.io.raster_writing import overview_factors
 
 CENTRES = [450.125, 550.25, 650.5, 1400.0, 860.75, 2200.0]
@@ -70,9 +69,7 @@ def assert_as_products(path: Path, cube: xr.DataArray) -> None:
 @pytest.mark.parametrize("through", FORMATS, ids=lambda each: each.name)
 def test_bands_numbers_and_provenance_in_every_format_and_from_one_to_the_next(through: Format, tmp_path: Path) -> None:
     cube = reflectance()
-    path = write_cube(
-        cube, tmp_path / f"first{through.suffix}", output=AS_PRODUCTS, options=through.options, cog=through.cog
-    )
+    path = write_cube(cube, tmp_path / f"first{through.suffix}", config=through.config.replace(**AS_PRODUCTS.given()))
     assert_as_products(path, cube)
     again = write_cube(open_cube(path), tmp_path / "second.nc")
     assert_as_products(again, cube)
@@ -82,9 +79,7 @@ def test_bands_numbers_and_provenance_in_every_format_and_from_one_to_the_next(t
 @pytest.mark.parametrize("cog", [False, True])
 def test_plain_rasterio(cog: bool, tmp_path: Path) -> None:
     cube = reflectance((600, 300))
-    path = write_cube(
-        cube, tmp_path / "s.tif", output=OutputConfig(**vars(AS_PRODUCTS) | {"overviews": True}), cog=cog
-    )
+    path = write_cube(cube, tmp_path / "s.tif", config=AS_PRODUCTS, overviews=True, cog=cog)
     with rasterio.open(path) as source:
         assert source.crs == "EPSG:32633" and source.transform == PLACE and source.nodata == -9999
         assert source.dtypes == ("int16",) * 5 and source.scales == (1e-4,) * 5 and source.offsets == (0.0,) * 5
@@ -103,7 +98,7 @@ def test_plain_rasterio(cog: bool, tmp_path: Path) -> None:
 
 def test_gdalinfo_or_rio_info(tmp_path: Path) -> None:
     """GDAL's own command where there is one, else rasterio's."""
-    path = write_cube(reflectance(), tmp_path / "s.tif", output=AS_PRODUCTS)
+    path = write_cube(reflectance(), tmp_path / "s.tif", config=AS_PRODUCTS)
     if shutil.which("gdalinfo"):
         text = subprocess.run(["gdalinfo", str(path)], capture_output=True, text=True, check=True).stdout
         for expected in (
@@ -133,7 +128,7 @@ def test_gdalinfo_or_rio_info(tmp_path: Path) -> None:
 @pytest.mark.filterwarnings("ignore:Image data contains NaN")
 def test_spy(tmp_path: Path) -> None:
     cube = reflectance()
-    path = write_cube(cube, tmp_path / "s.hdr", output=AS_PRODUCTS)
+    path = write_cube(cube, tmp_path / "s.hdr", config=AS_PRODUCTS)
     image = envi.open(str(path))
     header = image.metadata
     np.testing.assert_allclose(image.bands.centers, np.array(CENTRES)[KEPT])
@@ -150,7 +145,7 @@ def test_spy(tmp_path: Path) -> None:
 @pytest.mark.parametrize("suffix", [".nc", ".zarr"])
 def test_xarray(suffix: str, tmp_path: Path) -> None:
     cube = reflectance()
-    path = write_cube(cube, tmp_path / f"s{suffix}", output=AS_PRODUCTS)
+    path = write_cube(cube, tmp_path / f"s{suffix}", config=AS_PRODUCTS)
     opened = xr.open_zarr(path, consolidated=True) if suffix == ".zarr" else xr.open_dataset(path, engine="h5netcdf")
     with opened as dataset:
         assert dataset.attrs["Conventions"].startswith("CF-") and dataset.attrs["hyperfuse_method"] == "gsa"
@@ -186,7 +181,7 @@ class TestCompression:
         smooth = make_cube(
             np.broadcast_to(np.arange(300, dtype=dtype), (2, 300, 300)), crs="EPSG:32633", transform=PLACE
         )
-        path = write_cube(smooth, tmp_path / "s.tif", output=OutputConfig(compress=compress), cog=cog)
+        path = write_cube(smooth, tmp_path / "s.tif", config=OutputConfig(compress=compress), cog=cog)
         with rasterio.open(path) as source:
             structure = source.tags(ns="IMAGE_STRUCTURE")
             assert structure.get("COMPRESSION", "NONE") == compress.upper()
@@ -196,13 +191,13 @@ class TestCompression:
 
     @pytest.mark.parametrize(("compress", "kept"), [("deflate", "gzip"), ("none", None)])
     def test_netcdf(self, compress: str, kept: str | None, tmp_path: Path) -> None:
-        path = write_cube(reflectance(), tmp_path / "s.nc", output=OutputConfig(compress=compress))
+        path = write_cube(reflectance(), tmp_path / "s.nc", config=OutputConfig(compress=compress))
         with h5py.File(path) as file:
             assert file["cube"].compression == kept
 
     @pytest.mark.parametrize(("compress", "kept"), [("deflate", "GZip"), ("zstd", "Zstd"), ("none", None)])
     def test_zarr(self, compress: str, kept: str | None, tmp_path: Path) -> None:
-        path = write_cube(reflectance(), tmp_path / "s.zarr", output=OutputConfig(compress=compress))
+        path = write_cube(reflectance(), tmp_path / "s.zarr", config=OutputConfig(compress=compress))
         array: Any = zarr.open(str(path), mode="r")["cube"]
         assert [type(each).__name__ for each in array.compressors] == ([] if kept is None else [kept])
         np.testing.assert_array_equal(open_cube(path).values, reflectance().values)
@@ -218,14 +213,12 @@ class TestCompression:
     )
     def test_what_a_format_has_not(self, name: str, compress: str, message: str, tmp_path: Path) -> None:
         with pytest.raises(OptionError, match=message):
-            write_cube(reflectance(), tmp_path / name, output=OutputConfig(compress=compress))
+            write_cube(reflectance(), tmp_path / name, config=OutputConfig(compress=compress))
         assert list(tmp_path.iterdir()) == []
 
     def test_said_twice(self, tmp_path: Path) -> None:
         with pytest.raises(OptionError, match="--compress and --co COMPRESS; expected one of the two"):
-            write_cube(
-                reflectance(), tmp_path / "s.tif", output=OutputConfig(compress="zstd"), options={"compress": "LZW"}
-            )
+            write_cube(reflectance(), tmp_path / "s.tif", compress="zstd", creation_options={"compress": "LZW"})
 
 
 class TestOverviews:
@@ -238,7 +231,7 @@ class TestOverviews:
 
     def test_only_in_geotiff(self, tmp_path: Path) -> None:
         with pytest.raises(OptionError, match=r"overviews in \.nc; expected --cog or --overviews with \.tif"):
-            write_cube(reflectance(), tmp_path / "s.nc", output=OutputConfig(overviews=True))
+            write_cube(reflectance(), tmp_path / "s.nc", config=OutputConfig(overviews=True))
 
     def test_in_bounded_memory(self, tmp_path: Path) -> None:
         """One row of blocks is written, again and again; building the overviews adds next to nothing."""
@@ -248,14 +241,14 @@ from pathlib import Path
 import numpy as np
 from hyperfuse.io.cube import make_cube
 from hyperfuse.io.files import created_cube
-from hyperfuse.io.output import OutputOptions
+from hyperfuse.config import OutputConfig
 def peak():
     return int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) / 1024
 template = make_cube(np.broadcast_to(np.int16(0), (24, 1280, 1280)))
 block = np.broadcast_to(np.arange(1280, dtype=np.int16), (24, 256, 1280))
 for path in ("small.tif", "large.tif"):
     used = template if path == "large.tif" else template.isel(y=slice(0, 256))
-    with created_cube(Path({str(tmp_path)!r}) / path, used, output=OutputOptions(overviews=True)) as writer:
+    with created_cube(Path({str(tmp_path)!r}) / path, used, OutputConfig(overviews=True)) as writer:
         for row in range(0, used.sizes["y"], 256):
             writer.write(slice(row, row + 256), slice(0, 1280), block)
     print(peak())
@@ -270,7 +263,7 @@ for path in ("small.tif", "large.tif"):
 
 def test_half_way_nothing_is_left(tmp_path: Path) -> None:
     output = OutputConfig(overviews=True, stac=True)
-    with pytest.raises(ZeroDivisionError), created_cube(tmp_path / "s.tif", reflectance(), output=output) as writer:
+    with pytest.raises(ZeroDivisionError), created_cube(tmp_path / "s.tif", reflectance(), output) as writer:
         writer.write(slice(0, 6), slice(0, 5), reflectance().values)
         raise ZeroDivisionError
     assert list(tmp_path.iterdir()) == []
@@ -284,7 +277,7 @@ def test_windows_of_physical_values_go_through_a_template(tmp_path: Path) -> Non
     cube = reflectance()
     template = output_template(cube, AS_PRODUCTS)
     positions = select_bands(cube, AS_PRODUCTS.bands or "")
-    with created_cube(tmp_path / "s.tif", template, output=AS_PRODUCTS) as writer:
+    with created_cube(tmp_path / "s.tif", template, AS_PRODUCTS) as writer:
         for rows in (slice(3, 6), slice(0, 3)):
             writer.write(rows, slice(0, 5), to_stored(physical_values(cube, rows)[positions], template))
     assert_as_products(tmp_path / "s.tif", cube)
@@ -312,7 +305,7 @@ def test_any_combination_keeps_its_promise_or_leaves_nothing(
 ) -> None:
     folder, cube = tmp_path_factory.mktemp("any"), reflectance()
     try:
-        path = write_cube(cube, folder / f"s{suffix}", output=output, cog=cog)
+        path = write_cube(cube, folder / f"s{suffix}", config=output, cog=cog)
     except HyperfuseError:
         assert list(folder.iterdir()) == []
         return

@@ -15,6 +15,7 @@ import rasterio
 from affine import Affine
 from tests.io.random_cubes import FORMATS, Format, assert_nothing_lost, sample_cube
 
+from hyperfuse.config import OutputConfig
 from hyperfuse.errors import CubeWriteError, HyperfuseError, OptionError
 from hyperfuse.io import atomic as publishing
 from hyperfuse.io.atomic import GuardedFile, deferred_signals, published
@@ -37,7 +38,7 @@ def test_what_fails_half_way_leaves_nothing(through: Format, tmp_path: Path) -> 
     before = listing(tmp_path)
     with (
         pytest.raises(ZeroDivisionError),
-        created_cube(old, cube, options=through.options, cog=through.cog, overwrite=True) as writer,
+        created_cube(old, cube, through.config.replace(overwrite=True)) as writer,
     ):
         writer.write(slice(0, 256), slice(0, 300), cube.values[:, :256])
         raise ZeroDivisionError
@@ -51,7 +52,7 @@ def test_overwriting_itself(through: Format, tmp_path: Path) -> None:
     names = sorted(each.name for each in tmp_path.iterdir())
     with pytest.raises(CubeWriteError, match=r"exists already; choose another name or add --overwrite"):
         write_cube(open_cube(path), path)
-    write_cube(open_cube(path), path, options=through.options, cog=through.cog, overwrite=True)
+    write_cube(open_cube(path), path, config=through.config, overwrite=True)
     assert_nothing_lost(open_cube(path), cube)
     assert sorted(each.name for each in tmp_path.iterdir()) == names
 
@@ -156,7 +157,7 @@ def test_missing_folder(tmp_path: Path) -> None:
 )
 def test_options_that_are_none(name: str, options: dict[str, str], cog: bool, message: str, tmp_path: Path) -> None:
     with pytest.raises(HyperfuseError, match=message):
-        write_cube(sample_cube(), tmp_path / name, options=options, cog=cog)
+        write_cube(sample_cube(), tmp_path / name, creation_options=options, cog=cog)
     assert listing(tmp_path) == {}
 
 
@@ -225,7 +226,7 @@ def test_windows_in_any_order(tmp_path: Path) -> None:
     cube = sample_cube(shape=(3, 40, 50))
     for through in FORMATS:
         path = tmp_path / f"{through.name}{through.suffix}"
-        with created_cube(path, cube, options=through.options, cog=through.cog) as writer:
+        with created_cube(path, cube, through.config) as writer:
             for rows in (slice(32, 40), slice(0, 32)):
                 for columns in (slice(16, 50), slice(0, 16)):
                     writer.write(rows, columns, cube.values[:, rows, columns])
@@ -298,11 +299,11 @@ def test_a_target_is_refused_before_the_work(tmp_path: Path) -> None:
     (tmp_path / "scene.img").touch()
     with pytest.raises(CubeWriteError, match=r"scene\.img exists already"):
         check_target(tmp_path / "scene.hdr")
-    check_target(tmp_path / "scene.hdr", overwrite=True)
+    check_target(tmp_path / "scene.hdr", OutputConfig(overwrite=True))
     with pytest.raises(OptionError, match=r"a cloud-optimised \.nc"):
-        check_target(tmp_path / "scene.nc", cog=True)
+        check_target(tmp_path / "scene.nc", OutputConfig(cog=True))
     with pytest.raises(OptionError, match=r"option COLOUR for scene\.nc; expected COMPRESS"):
-        check_target(tmp_path / "scene.nc", options={"colour": "red"})
+        check_target(tmp_path / "scene.nc", OutputConfig(creation_options={"colour": "red"}))
     with pytest.raises(CubeWriteError, match="unknown suffix"):
         check_target(tmp_path / "scene.xyz")
     assert [path.name for path in tmp_path.iterdir()] == ["scene.img"]

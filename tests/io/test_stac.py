@@ -16,11 +16,11 @@ from jsonschema import Draft7Validator
 from pystac.validation.local_validator import get_local_schema_cache
 from referencing import Registry, Resource
 
+from hyperfuse.config import OutputConfig
 from hyperfuse.errors import CubeWriteError
 from hyperfuse.io.cube import make_cube
 from hyperfuse.io.files import open_cube, write_cube
-from hyperfuse.config import OutputConfig
-from hyperfuse.io.provenance import provenance, provenance_of, time_of_writing
+from hyperfuse.io.output import provenance, provenance_of, time_of_writing
 from hyperfuse.io.stac import stac_item
 
 PLACE = Affine(10.0, 0, 399960.0, 0, -10.0, 5700000.0)
@@ -52,7 +52,7 @@ def cube(crs: str | None = "EPSG:32633", transform: Affine | None = PLACE, **kno
 
 
 def complaints(item: dict[str, Any]) -> list[str]:
-    """Of the schema of STAC 1.1 that pystac carries, without a network, and of what the extensions' schemas would say."""
+    """Errors of the schema of STAC 1.1 that pystac carries, and of what the extensions' schemas would say."""
     schemas = get_local_schema_cache()
     registry: Any = Registry().with_resources(
         (name, Resource.from_contents(schema)) for name, schema in schemas.items()
@@ -86,7 +86,7 @@ def test_pystac_reads_it(suffix: str, tmp_path: Path, monkeypatch: pytest.Monkey
     (tmp_path / "in").mkdir()
     source = tmp_path / "in" / "hsi.tif"
     path = write_cube(
-        cube(), tmp_path / f"scene of 2022{suffix}", output=WITH_ITEM, inputs=[source, tmp_path / "msi.SAFE"]
+        cube(), tmp_path / f"scene of 2022{suffix}", config=WITH_ITEM, inputs=[source, tmp_path / "msi.SAFE"]
     )
     assert complaints(json.loads((tmp_path / "scene of 2022.json").read_text())) == []
     item = pystac.Item.from_file(str(tmp_path / "scene of 2022.json"))
@@ -117,7 +117,7 @@ def test_only_the_bands_that_are_written(tmp_path: Path) -> None:
     write_cube(
         cube(),
         tmp_path / "s.tif",
-        output=OutputConfig(stac=True, bands="2", dtype="float32", scale_factor=1),
+        config=OutputConfig(stac=True, bands="2", dtype="float32", scale_factor=1),
         cog=True,
     )
     asset = pystac.Item.from_file(str(tmp_path / "s.json")).assets["cube"]
@@ -224,9 +224,9 @@ def test_nan_and_no_wavelengths() -> None:
 def test_an_old_item_is_protected_and_replaced_with_its_cube(tmp_path: Path) -> None:
     (tmp_path / "s.json").write_text("somebody's notes")
     with pytest.raises(CubeWriteError, match=r"s\.json exists already"):
-        write_cube(cube(), tmp_path / "s.tif", output=WITH_ITEM)
+        write_cube(cube(), tmp_path / "s.tif", config=WITH_ITEM)
     assert [path.name for path in tmp_path.iterdir()] == ["s.json"]
-    write_cube(cube(), tmp_path / "s.tif", output=WITH_ITEM, overwrite=True)
+    write_cube(cube(), tmp_path / "s.tif", config=WITH_ITEM, overwrite=True)
     assert json.loads((tmp_path / "s.json").read_text())["id"] == "s"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["s.json", "s.tif"]
 
@@ -254,5 +254,5 @@ class TestProvenance:
     def test_conversion_keeps_it(self, tmp_path: Path) -> None:
         made = cube()
         first = open_cube(write_cube(made, tmp_path / "a.hdr"))
-        second = open_cube(write_cube(first, tmp_path / "b.zarr", output=OutputConfig(bands="1", dtype="float32")))
+        second = open_cube(write_cube(first, tmp_path / "b.zarr", config=OutputConfig(bands="1", dtype="float32")))
         assert provenance_of(second.attrs) == provenance_of(made.attrs) == provenance_of(first.attrs)

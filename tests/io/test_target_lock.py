@@ -20,9 +20,10 @@ from hyperfuse.io.files import created_cube, open_cube, write_cube
 HALF_A_RUN = """
 import sys, time
 from tests.io.random_cubes import sample_cube
+from hyperfuse.config import OutputConfig
 from hyperfuse.io.files import created_cube
 cube = sample_cube()
-with created_cube(sys.argv[1], cube, overwrite=True) as writer:
+with created_cube(sys.argv[1], cube, OutputConfig(overwrite=True)) as writer:
     writer.write(slice(0, 3), slice(0, 5), cube.values[:, :3])
     print("half", flush=True)
     time.sleep(60)

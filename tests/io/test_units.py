@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from spectral.io import envi
 
-from hyperfuse.io.bands import braced_numbers, lengths_in_nanometres, parse_braced_list, to_nanometres
+from hyperfuse.io.bands import braced_numbers, lengths_in_nanometres, parse_braced_list
 from hyperfuse.io.files import open_cube
 
 CENTRES_NM = [500.0, 400.0, 2400.5, 401.0]
@@ -38,14 +38,14 @@ CENTRES_NM = [500.0, 400.0, 2400.5, 401.0]
 def test_units(unit: str, factor: float) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        converted = to_nanometres(np.array(CENTRES_NM) / factor, unit)
+        converted = lengths_in_nanometres(np.array(CENTRES_NM) / factor, None, unit, None)[0]
     assert converted is not None
     np.testing.assert_allclose(converted, CENTRES_NM, rtol=1e-12)
 
 
 @pytest.mark.parametrize("unit", ["Index", "Wavenumber", "GHz", "cm-1"])
 def test_numbers_that_are_no_wavelengths(unit: str) -> None:
-    assert to_nanometres([1.0, 2.0], unit) is None
+    assert lengths_in_nanometres([1.0, 2.0], None, unit, None)[0] is None
 
 
 @pytest.mark.parametrize("unit", [None, "", "Unknown", "furlongs"])
@@ -54,13 +54,13 @@ def test_numbers_that_are_no_wavelengths(unit: str) -> None:
 )
 def test_a_missing_unit_is_guessed_with_one_warning(unit: str | None, values: list[float], guess: str) -> None:
     with pytest.warns(UserWarning, match=f"s.hdr gives no wavelength unit: taken as {guess}") as caught:
-        converted = to_nanometres(values, unit, "s.hdr")
+        converted = lengths_in_nanometres(values, None, unit, None, "s.hdr")[0]
     assert len(caught) == 1
     assert converted is not None and converted[0] == pytest.approx(400)
 
 
 def test_nothing_known_is_no_reason_to_warn() -> None:
-    assert to_nanometres([np.nan, np.nan], None) is None
+    assert lengths_in_nanometres([np.nan, np.nan], None, None, None)[0] is None
     assert lengths_in_nanometres(None, None, None, None) == (None, None)
 
 
@@ -106,7 +106,7 @@ def test_a_wavelength_list_that_is_none_is_left_out_with_a_word(tmp_path: Path) 
     envi.save_image(
         str(tmp_path / "s.hdr"), np.zeros((2, 3, 4), np.uint8), metadata={"wavelength": ["a", "b", "c", "d"]}
     )
-    with pytest.warns(UserWarning, match="`wavelength` is no list of numbers"):
+    with pytest.warns(UserWarning, match="`wavelength` is not a list of numbers"):
         assert np.isnan(open_cube(tmp_path / "s.hdr")["wavelength"]).all()
 
 

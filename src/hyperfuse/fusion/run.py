@@ -198,7 +198,7 @@ def check_request(hsi: Image, msi: Image, target: Path | None, config: FuseConfi
     for role, path in paths.items():
         if Path(path).absolute() in written:
             raise OptionError(f"output {target}, which is the {role} itself", "a file of its own", "fix -o")
-    check_target(target, output=config, options=config.creation_options, cog=config.cog, overwrite=config.overwrite)
+    check_target(target, config)
 
 
 def _is_path(image: object) -> bool:
@@ -288,10 +288,7 @@ def _writer(
     with created_cube(
         target,
         template,
-        output=config,
-        options=config.creation_options,
-        cog=config.cog,
-        overwrite=config.overwrite,
+        config,
         inputs=list(plan.inputs.values()),
         work_folder=None if folder is None else folder.workplace,
     ) as writer:

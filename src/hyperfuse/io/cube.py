@@ -4,18 +4,19 @@ Values stay as they are stored (counts, scaled integers, reflectance); `physical
 offset. The coordinates on `band` are a table with one row per band, never an index, because detectors overlap and bands
 need not be sorted:
 
-    wavelength, fwhm   float64, nanometres, NaN where unknown        good     bool, False for bad bands
+    wavelength, fwhm   float64, nanometres, NaN where unknown        good            bool, False for bad bands
     band_name          str, "" where unnamed                         scale, offset   physical = stored * scale + offset
 
-CRS and transform live where rioxarray keeps them (`cube.rio`), nodata in `cube.rio.nodata`.
-
-The stored value that means 'nothing was measured', as a number that the data type can hold.
+CRS and transform are where rioxarray keeps them (`cube.rio`), nodata in `cube.rio.nodata`. Cubes from files are lazy: a
+`WindowReader` reads the requested window. It holds a path, not an open file, and can be pickled to other processes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 import rioxarray  # noqa: F401  (registers the .rio accessor)
@@ -23,68 +24,11 @@ import xarray as xr
 from affine import Affine
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 from rasterio.crs import CRS
+from xarray.backends import BackendArray
+from xarray.core import indexing
 
-from hyperfuse.errors import BandError, CubeFileError, OptionError
+from hyperfuse.errors import BandError, CubeFileError, HyperfuseError, OptionError
 from hyperfuse.io.grid import current_transform, is_usable, placed_coordinates
-
-
-def nodata_of(cube: xr.DataArray) -> float | None:
-    """Nodata as a plain number of the cube's own data type, or None. What the type cannot hold occurs in no pixel: that
-    is None.
-    """
-    if "_FillValue" in cube.attrs and "_FillValue" not in cube.encoding:
-        # Not through rioxarray, which refuses 1e20 for float32, as CF files often have it: the nearest float32 is
-        # another number.
-        return fitting_nodata(cube.attrs["_FillValue"], cube.dtype)
-    try:
-        return fitting_nodata(cube.rio.nodata, cube.dtype)
-    except (OverflowError, TypeError, ValueError):
-        return fitting_nodata(cube.attrs.get("missing_value"), cube.dtype)
-
-
-def fitting_nodata(value: Any, dtype: np.dtype[Any]) -> float | None:
-    """The number of this data type that a nodata value means, or None where there is none."""
-    number = np.asarray(value).ravel()
-    if value is None or number.size != 1 or number.dtype.kind not in "iuf":
-        return None
-    nodata = number[0].item()
-    if dtype.kind == "f":
-        with np.errstate(over="ignore"):
-            nearest = float(dtype.type(nodata))
-        return None if np.isinf(nearest) and not np.isinf(nodata) else nearest
-    limits = np.iinfo(dtype)
-    whole = np.isfinite(nodata) and nodata == int(nodata)
-    return int(nodata) if whole and limits.min <= int(nodata) <= limits.max else None
-
-
-def usual_nodata(dtype: np.dtype[Any]) -> float:
-    """For values that have no nodata of their own: NaN, or the integer least likely to be a measurement."""
-    if dtype.kind == "f":
-        return float("nan")
-    limits = np.iinfo(dtype)
-    return int(limits.min) if limits.min < 0 else int(limits.max)
-
-
-def missing_values(stored: NDArray[Any], nodata: float | None) -> NDArray[np.bool_]:
-    """Where stored values mean 'nothing was measured': nodata, NaN and infinities."""
-    missing = ~np.isfinite(stored) if stored.dtype.kind == "f" else np.zeros(stored.shape, dtype=bool)
-    nodata = fitting_nodata(nodata, stored.dtype)
-    if nodata is not None and not np.isnan(nodata):
-        missing |= stored == stored.dtype.type(nodata)
-    return missing
-
-
-__all__ = [
-    "as_cube",
-    "iterate_windows",
-    "make_cube",
-    "missing_values",
-    "nodata_of",
-    "physical_values",
-    "place_cube",
-    "wavelengths_nm",
-    "window_of",
-]
 
 DIMS = ("band", "y", "x")
 BAND_TABLE: dict[str, tuple[type, Any]] = {
@@ -95,10 +39,18 @@ BAND_TABLE: dict[str, tuple[type, Any]] = {
     "scale": (np.float64, 1.0),
     "offset": (np.float64, 0.0),
 }
-# Beyond any scene; a damaged header may promise more, and its coordinates alone would fill the memory.
+# No scene is larger; a damaged header may promise more, and its coordinates alone would fill the memory.
 LARGEST_SIDE = 2**24
 # Where rioxarray and CF keep the scaling of a DataArray that has no band table yet.
 SCALING_ATTRIBUTES = {"scale": "scale_factor", "offset": "add_offset"}
+# Positions that are on average further apart than this are read one by one instead of with everything in between.
+SPARSE = 4
+# No usual compression does better; a file that claims to does not hold what it promises.
+LARGEST_COMPRESSION = 1100
+# Promises below this are harmless.
+HARMLESS_BYTES = 2**28
+# A sample of the values, not a pass over the whole file: bands, rows, columns.
+SAMPLE_SHAPE = (32, 64, 64)
 
 
 def make_cube(
@@ -115,37 +67,58 @@ def make_cube(
     transform: Affine | None = None,
     attributes: Mapping[str, Any] | None = None,
 ) -> xr.DataArray:
-    """A cube from (band, y, x) values, in memory or lazy, and what is known about them."""
+    """Make a cube from (band, y, x) values and what is known about them.
+
+    Parameters
+    ----------
+    values
+        Array of shape (band, y, x), or a lazy `xarray.Variable` from `lazy_variable`.
+    wavelength_nm, fwhm_nm
+        Band centres and full widths at half maximum in nanometres; NaN where unknown.
+    good
+        False for bad bands.
+    band_names
+        One name per band.
+    scale, offset
+        physical = stored * scale + offset, per band or one number for all.
+    nodata
+        Stored value of pixels without data.
+    crs, transform
+        Georeference; the transform maps (column, row) of pixel corners to x, y.
+    attributes
+        Anything else worth keeping; every format stores it as text.
+
+    Returns
+    -------
+    xarray.DataArray
+        With the band table as coordinates on `band`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> cube = make_cube(np.ones((2, 3, 4), np.uint16), wavelength_nm=[450, 550], scale=1e-4)
+    >>> cube.sizes["band"], cube["wavelength"].values.tolist()
+    (2, [450.0, 550.0])
+    """
     shape = values.shape if isinstance(values, xr.Variable) else np.shape(values)
     if len(shape) != 3 or min(shape) < 1 or max(shape) > LARGEST_SIDE:
         raise CubeFileError(f"array of shape {shape}", f"three dimensions (band, y, x) of 1 to {LARGEST_SIDE} each")
     variable = values if isinstance(values, xr.Variable) else xr.Variable(DIMS, values)
-    table = {
-        "wavelength": wavelength_nm,
-        "fwhm": fwhm_nm,
-        "good": good,
-        "band_name": band_names,
-        "scale": scale,
-        "offset": offset,
-    }
-    bands = variable.sizes["band"]
-    coords = {name: ("band", _band_column(name, column, bands)) for name, column in table.items()}
-    cube = xr.DataArray(variable, coords=coords, attrs=dict(attributes or {}))
-    return place_cube(cube, crs, transform, nodata)
+    columns = zip(BAND_TABLE, (wavelength_nm, fwhm_nm, good, band_names, scale, offset), strict=True)
+    coords = {name: ("band", _band_column(name, column, shape[0])) for name, column in columns}
+    return place_cube(xr.DataArray(variable, coords=coords, attrs=dict(attributes or {})), crs, transform, nodata)
 
 
 def place_cube(
     cube: xr.DataArray, crs: CRS | str | int | None, transform: Affine | None, nodata: float | None
 ) -> xr.DataArray:
-    """Write CRS, transform (with pixel-centre x and y where the grid is not turned) and nodata into a cube."""
-    # In place on a shallow copy: rioxarray's own copy is a deep one, of all values, even of those that take no memory
-    # yet.
+    """Return the cube with a CRS, a transform (with coordinates) and a nodata value; None keeps the old one."""
+    # In place on a shallow copy: rioxarray's own copy is a deep one, even of values that take no memory yet.
     cube = cube.copy(deep=False)
     if transform is not None and is_usable(transform):
-        moved = cube.drop_vars(["x", "y", "pixel_row", "pixel_column"], errors="ignore").rio.write_transform(
-            transform, inplace=True
-        )
-        cube = moved.assign_coords(placed_coordinates(transform, cube.sizes["y"], cube.sizes["x"]))
+        cube = cube.drop_vars(["x", "y", "pixel_row", "pixel_column"], errors="ignore")
+        cube = cube.rio.write_transform(transform, inplace=True)
+        cube = cube.assign_coords(placed_coordinates(transform, cube.sizes["y"], cube.sizes["x"]))
     if crs is not None:
         cube = cube.rio.write_crs(crs, inplace=True)
     if nodata is not None:
@@ -159,7 +132,7 @@ def place_cube(
 
 
 def as_cube(image: xr.DataArray | NDArray[Any]) -> xr.DataArray:
-    """Accept what a person has at hand, a DataArray or a (band, y, x) array, and complete its band table."""
+    """Return a DataArray of any origin, or a (band, y, x) array, as a cube with a complete band table."""
     if not isinstance(image, xr.DataArray):
         return make_cube(np.asarray(image))
     if set(image.dims) != set(DIMS) or 0 in image.shape:
@@ -169,27 +142,20 @@ def as_cube(image: xr.DataArray | NDArray[Any]) -> xr.DataArray:
             "rename, transpose or expand it first",
         )
     cube = image.transpose(*DIMS)
-    incomplete = {
-        name: _own_column(cube, name) for name, (dtype, _) in BAND_TABLE.items() if not _is_column(cube, name, dtype)
-    }
-    if not incomplete:
-        return cube
     bands = cube.sizes["band"]
-    cube = cube.assign_coords(
-        {name: ("band", _band_column(name, column, bands)) for name, column in incomplete.items()}
-    )
-    cube.attrs = {key: value for key, value in cube.attrs.items() if key not in SCALING_ATTRIBUTES.values()}
+    incomplete = {
+        name: ("band", _band_column(name, _foreign_column(cube, name), bands))
+        for name, (dtype, _) in BAND_TABLE.items()
+        if not (name in cube.coords and cube[name].dims == ("band",) and np.issubdtype(cube[name].dtype, dtype))
+    }
+    if incomplete:
+        cube = cube.assign_coords(incomplete)
+        cube.attrs = {key: value for key, value in cube.attrs.items() if key not in SCALING_ATTRIBUTES.values()}
     return cube
 
 
-def _is_column(cube: xr.DataArray, name: str, dtype: type) -> bool:
-    return name in cube.coords and cube[name].dims == ("band",) and np.issubdtype(cube[name].dtype, dtype)
-
-
-def _own_column(cube: xr.DataArray, name: str) -> Any:
-    """What a DataArray of another tool says about its bands: a coordinate, or the attributes that rioxarray leaves
-    there.
-    """
+def _foreign_column(cube: xr.DataArray, name: str) -> Any:
+    """What a DataArray of another tool has for a column: a coordinate, or the attributes that rioxarray leaves."""
     if name in cube.coords:
         return cube[name].values
     if name == "band_name":
@@ -198,8 +164,38 @@ def _own_column(cube: xr.DataArray, name: str) -> Any:
     return cube.attrs.get(SCALING_ATTRIBUTES.get(name, ""))
 
 
+def _band_column(name: str, column: Any, bands: int) -> NDArray[Any]:
+    dtype, default = BAND_TABLE[name]
+    if name == "band_name" and column is not None:
+        column = clean_text(column) if isinstance(column, str | bytes) else [clean_text(text or "") for text in column]
+    array: NDArray[Any] = np.array(default if column is None else column, dtype=dtype)
+    array = np.full(bands, array) if array.ndim == 0 else array
+    if array.shape != (bands,):
+        raise BandError(
+            f"{name} list of {array.size} entries for {bands} bands", f"{bands} entries", "fix the list or leave it out"
+        )
+    if name in ("wavelength", "fwhm"):
+        array[~np.isfinite(array)] = np.nan
+    elif name in ("scale", "offset") and not np.isfinite(array).all():
+        raise BandError(f"{name} {array[~np.isfinite(array)][0]} of a band", "finite numbers", "fix it in the file")
+    return array
+
+
+def clean_text(value: Any) -> str:
+    """Return a value as text that every format can hold: no NUL, no lone surrogates."""
+    if isinstance(value, np.ndarray | np.generic):
+        value = value.tolist()
+    text = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+    return text.replace("\0", "").encode("utf-8", "replace").decode("utf-8", "replace")
+
+
+def text_attributes(cube: xr.DataArray) -> dict[str, str]:
+    """Return the attributes of a cube as texts."""
+    return {clean_text(str(key)): clean_text(value) for key, value in cube.attrs.items() if key != "_FillValue"}
+
+
 def wavelengths_nm(cube: xr.DataArray) -> NDArray[np.float64] | None:
-    """Band centres in nanometres, or None where any of them is unknown."""
+    """Return the band centres in nanometres, or None where any of them is unknown."""
     centres: NDArray[np.float64] = cube["wavelength"].values
     return None if np.isnan(centres).any() else centres
 
@@ -211,25 +207,86 @@ def physical_values(
     bands: slice | ArrayLike = slice(None),
     dtype: DTypeLike = np.float32,
 ) -> NDArray[Any]:
-    """A window of a cube, read from its file if it is lazy, as physical values with NaN where there is no data."""
+    """Read a window of a cube as physical values.
+
+    Parameters
+    ----------
+    cube
+        A cube, lazy or in memory.
+    rows, columns, bands
+        The window; everything by default.
+    dtype
+        Floating-point type of the result.
+
+    Returns
+    -------
+    numpy.ndarray
+        stored * scale + offset of shape (band, y, x), NaN where there is no data.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> cube = make_cube(np.array([[[0, 5000]]], np.uint16), scale=1e-4, nodata=0)
+    >>> physical_values(cube).tolist()
+    [[[nan, 0.5]]]
+    """
     window = cube.isel(band=bands, y=rows, x=columns)
     stored = window.values
     missing = missing_values(stored, nodata_of(cube))
-    column_shape = (-1, 1, 1)
-    scale = window["scale"].values.reshape(column_shape)
-    offset = window["offset"].values.reshape(column_shape)
-    # A value beyond the range of `dtype` becomes infinite there, and as unusable as one that is so in the file.
+    scale, offset = (window[name].values.reshape(-1, 1, 1) for name in ("scale", "offset"))
+    # A value outside the range of `dtype` becomes infinite there, and is as unusable as one that is so in the file.
     with np.errstate(over="ignore", invalid="ignore"):
-        if (scale == 1).all() and (offset == 0).all():
-            values = stored.astype(dtype)
-        else:
-            values = (stored * scale + offset).astype(dtype)
+        unscaled = (scale == 1).all() and (offset == 0).all()
+        values = stored.astype(dtype) if unscaled else (stored * scale + offset).astype(dtype)
     values[missing | ~np.isfinite(values)] = np.nan
     return values
 
 
+def nodata_of(cube: xr.DataArray) -> float | None:
+    """Return nodata as a number of the cube's own type; None where there is none or the type cannot hold it."""
+    if "_FillValue" in cube.attrs and "_FillValue" not in cube.encoding:
+        # Not through rioxarray, which refuses 1e20 for float32, frequent in CF files: the nearest float32 differs.
+        return fitting_nodata(cube.attrs["_FillValue"], cube.dtype)
+    try:
+        return fitting_nodata(cube.rio.nodata, cube.dtype)
+    except (OverflowError, TypeError, ValueError):
+        return fitting_nodata(cube.attrs.get("missing_value"), cube.dtype)
+
+
+def fitting_nodata(value: Any, dtype: np.dtype[Any]) -> float | None:
+    """Return the number of this data type that a nodata value means, or None."""
+    number = np.asarray(value).ravel()
+    if value is None or number.size != 1 or number.dtype.kind not in "iuf":
+        return None
+    nodata = number[0].item()
+    if dtype.kind == "f":
+        with np.errstate(over="ignore"):
+            nearest = float(dtype.type(nodata))
+        return None if np.isinf(nearest) and not np.isinf(nodata) else nearest
+    limits = np.iinfo(dtype)
+    is_whole = np.isfinite(nodata) and nodata == int(nodata)
+    return int(nodata) if is_whole and limits.min <= int(nodata) <= limits.max else None
+
+
+def usual_nodata(dtype: np.dtype[Any]) -> float:
+    """Return a nodata value for data without one: NaN, or the integer least likely to be a measurement."""
+    if dtype.kind == "f":
+        return float("nan")
+    limits = np.iinfo(dtype)
+    return int(limits.min) if limits.min < 0 else int(limits.max)
+
+
+def missing_values(stored: NDArray[Any], nodata: float | None) -> NDArray[np.bool_]:
+    """Return where stored values are nodata, NaN or infinite."""
+    missing = ~np.isfinite(stored) if stored.dtype.kind == "f" else np.zeros(stored.shape, dtype=bool)
+    nodata = fitting_nodata(nodata, stored.dtype)
+    if nodata is not None and not np.isnan(nodata):
+        missing |= stored == stored.dtype.type(nodata)
+    return missing
+
+
 def window_of(cube: xr.DataArray, rows: slice, columns: slice) -> xr.DataArray:
-    """A window that stays lazy and whose transform moves along with it (plain `isel` leaves the old transform behind)."""
+    """Return a lazy window with its own transform (plain `isel` keeps the old one)."""
     window = cube.isel(y=rows, x=columns)
     transform = current_transform(cube)
     if transform is None:
@@ -240,7 +297,7 @@ def window_of(cube: xr.DataArray, rows: slice, columns: slice) -> xr.DataArray:
 
 
 def iterate_windows(cube: xr.DataArray, max_bytes: int = 64 * 2**20, block: int = 256) -> Iterator[tuple[slice, slice]]:
-    """Windows (rows, columns) that cover a cube in reading order, each at most about `max_bytes` as float32.
+    """Yield windows (rows, columns) that cover a cube in reading order, each at most about `max_bytes` as float32.
 
     They are aligned to blocks: whole blocks, or where one block is too much, halves, quarters, ... of its rows.
     """
@@ -255,29 +312,101 @@ def iterate_windows(cube: xr.DataArray, max_bytes: int = 64 * 2**20, block: int 
             yield slice(y, min(y + rows, height)), slice(x, min(x + columns, width))
 
 
-def _band_column(name: str, column: Any, bands: int) -> NDArray[Any]:
-    dtype, default = BAND_TABLE[name]
-    if column is None:
-        return np.full(bands, default, dtype=dtype)
-    array = _texts(column) if name == "band_name" else np.array(column, dtype=dtype)
-    if array.ndim == 0:
-        array = np.full(bands, array, dtype=array.dtype)
-    if array.shape != (bands,):
-        raise BandError(
-            f"{name} list of {array.size} entries for {bands} bands",
-            f"{bands} entries",
-            "mend the list or leave it out",
-        )
-    if name in ("wavelength", "fwhm"):
-        array[~np.isfinite(array)] = np.nan
-    elif name in ("scale", "offset") and not np.isfinite(array).all():
-        raise BandError(f"{name} {array[~np.isfinite(array)][0]} of a band", "finite numbers", "mend it in the file")
-    return array
+def sample_of(cube: xr.DataArray) -> xr.DataArray:
+    """Return a lazy window from the middle, some bands of it; scattered pixels would cost a whole block each."""
+    bands, height, width = cube.shape
+    most_bands, *sides = SAMPLE_SHAPE
+    rows, columns = (
+        slice(max(0, (size - side) // 2), (size + side) // 2 + 1)
+        for size, side in zip((height, width), sides, strict=True)
+    )
+    chosen = np.unique(np.linspace(0, bands - 1, min(bands, most_bands)).round().astype(np.int64))
+    return cube.isel(band=chosen, y=rows, x=columns)
 
 
-def _texts(column: Any) -> NDArray[np.str_]:
-    """Texts that every format can hold: no NUL, no half characters."""
-    entries = [column] if isinstance(column, str | bytes) else column
-    texts = [entry.decode("utf-8", "replace") if isinstance(entry, bytes) else str(entry or "") for entry in entries]
-    clean = [text.replace("\0", "").encode("utf-8", "replace").decode("utf-8", "replace") for text in texts]
-    return np.array(clean if not isinstance(column, str | bytes) else clean[0], dtype=np.str_)
+class WindowReader(Protocol):
+    """Reads windows of a (band, y, x) array from a file."""
+
+    @property
+    def shape(self) -> tuple[int, int, int]: ...
+
+    @property
+    def dtype(self) -> np.dtype[Any]: ...
+
+    def read(self, bands: NDArray[np.int64], rows: slice, columns: slice) -> NDArray[Any]:
+        """Read the given bands, in the given order, of rows and columns start:stop (step 1)."""
+
+
+class _WindowedArray(BackendArray):
+    def __init__(self, reader: WindowReader) -> None:
+        self.reader = reader
+        self.shape = reader.shape
+        self.dtype = delivered_dtype(reader.dtype)
+
+    def __getitem__(self, key: indexing.ExplicitIndexer) -> Any:
+        if isinstance(key, indexing.BasicIndexer | indexing.OuterIndexer):
+            # Not through xarray's adapter, which fails on an empty slice of negative step.
+            return self._read(key.tuple)
+        return indexing.explicit_indexing_adapter(key, self.shape, indexing.IndexingSupport.OUTER, self._read)
+
+    def _read(self, key: tuple[Any, ...]) -> NDArray[Any]:
+        bands, rows, columns = (_positions(part, size) for part, size in zip(key, self.shape, strict=True))
+        block = np.empty((bands.size, rows.size, columns.size), self.dtype)
+        if block.size:
+            column_range, inner_columns = covering(columns)
+            start = 0
+            for part in contiguous_parts(rows):
+                row_range, inner_rows = covering(part)
+                values = self.reader.read(bands, row_range, column_range)
+                block[:, start : start + part.size] = values[:, inner_rows][:, :, inner_columns]
+                start += part.size
+        return block[tuple(0 if isinstance(part, int | np.integer) else slice(None) for part in key)]
+
+
+def lazy_variable(reader: WindowReader) -> xr.Variable:
+    """Return a variable whose values are read from the reader when a window of them is needed."""
+    return xr.Variable(DIMS, indexing.LazilyIndexedArray(_WindowedArray(reader)))
+
+
+def delivered_dtype(stored: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the type of lazy values: native byte order; half precision, which few formats know, becomes float32."""
+    return np.dtype(np.float32) if stored == np.float16 else stored.newbyteorder("=")
+
+
+def _positions(key: Any, size: int) -> NDArray[np.int64]:
+    if isinstance(key, slice):
+        return np.arange(*key.indices(size))
+    positions = np.atleast_1d(np.asarray(key, dtype=np.int64))
+    return np.where(positions < 0, positions + size, positions)
+
+
+def contiguous_parts(positions: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+    """Split positions into parts worth reading at once: all of them or, where they are sparse, runs of neighbours."""
+    span = int(positions.max()) - int(positions.min()) + 1
+    if span <= SPARSE * positions.size:
+        return [positions]
+    return np.split(positions, np.flatnonzero(np.diff(positions) != 1) + 1)
+
+
+def covering(positions: NDArray[np.int64]) -> tuple[slice, Any]:
+    """Return the contiguous range that covers some positions, and their index within that range."""
+    start, stop = int(positions.min()), int(positions.max()) + 1
+    in_order = np.array_equal(positions, np.arange(start, stop))
+    return slice(start, stop), slice(None) if in_order else positions - start
+
+
+def promises_too_much(promised: int, held: int) -> bool:
+    """Return whether a file of `held` bytes cannot contain `promised` bytes, which a library would allocate."""
+    return promised > HARMLESS_BYTES and promised > held * LARGEST_COMPRESSION
+
+
+@contextmanager
+def reading(path: Path, expected: str, remedy: str = "fetch or export it again") -> Iterator[None]:
+    """Turn whatever scipy, zarr, h5py or numpy raise over a damaged file into one `CubeFileError`."""
+    try:
+        yield
+    except HyperfuseError:
+        raise
+    except Exception as error:
+        text = " ".join(str(error).split())[:200] or type(error).__name__
+        raise CubeFileError(f"{path} cannot be read: {text}", expected, remedy) from error

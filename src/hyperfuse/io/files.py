@@ -1,102 +1,122 @@
-"""Open and write cubes; the suffix says which format."""
+"""Open and write cubes; the suffix says which format.
+
+To add a format, write a module with a reader and, if it is to be written, a writer, and add one line to `FORMATS`:
+
+- A container of arrays (HDF5, .npz, ...) lists what it holds: `arrays(path) -> list[FoundArray]`; `cube_from_arrays`
+  finds the cube, its bands and its place among them. Each `FoundArray` loads a part of its array on demand.
+- A writer is a context manager `create(path, template, options)` that creates the file for a cube like `template`
+  (whose values are zeros) and yields an object with `write(rows, columns, block)`.
+
+Everything that GDAL opens is read without an entry.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import xarray as xr
 from numpy.typing import NDArray
 
+from hyperfuse.config import COMPRESSIONS, OutputConfig, takes_options
 from hyperfuse.errors import CubeFileError, CubeWriteError, OptionError
-from hyperfuse.io.arrays import LAST, FoundArray, cube_from_arrays
-from hyperfuse.io.bands import check_selection
+from hyperfuse.io.arrays import FoundArray, cube_from_arrays
 from hyperfuse.io.atomic import CubeWriter, check_writable, published, signal_safe
+from hyperfuse.io.bands import check_selection
 from hyperfuse.io.cube import as_cube, iterate_windows
-from hyperfuse.io.envi import old_data
-from hyperfuse.io.hdf5 import arrays_in_hdf5
+from hyperfuse.io.hdf5 import arrays_in_hdf5, arrays_in_netcdf, created_netcdf
 from hyperfuse.io.matlab import arrays_in_mat, created_mat
-from hyperfuse.io.netcdf import arrays_in_netcdf, created_netcdf
-from hyperfuse.io.numpy_files import arrays_in_npy, arrays_in_npz, created_npy, created_npz, side_file
-from hyperfuse.config import COMPRESSIONS, OutputConfig
-from hyperfuse.io.output import AS_IT_IS, converted
+from hyperfuse.io.numpy_files import arrays_in_npy, arrays_in_npz, created_npy, created_npz
+from hyperfuse.io.output import UNCHANGED, converted
 from hyperfuse.io.products.catalogue import open_product
-from hyperfuse.io.raster import open_raster_file
-from hyperfuse.io.raster_writing import created_envi, created_geotiff, require_envi_type
+from hyperfuse.io.raster import find_data, open_raster
+from hyperfuse.io.raster_writing import ENVI_TYPES, created_envi, created_geotiff, require_type
 from hyperfuse.io.stac import item_file, stac_item, write_item
 from hyperfuse.io.zarr import arrays_in_zarr, created_zarr
 from hyperfuse.progress import progress
 
 PathLike = str | os.PathLike[str]
+Creator = Callable[[Path, xr.DataArray, Mapping[str, str]], AbstractContextManager[CubeWriter]]
 
 
-# Containers of arrays: how to list what is in them, and which axis holds the bands where nothing says so.
-CONTAINERS: dict[str, tuple[Callable[[Path], list[FoundArray]], int | None]] = {
-    ".nc": (arrays_in_netcdf, None),
-    ".nc4": (arrays_in_netcdf, None),
-    ".h5": (arrays_in_hdf5, None),
-    ".hdf5": (arrays_in_hdf5, None),
-    ".he5": (arrays_in_hdf5, None),
-    ".zarr": (arrays_in_zarr, None),
-    ".mat": (arrays_in_mat, LAST),
-    ".npz": (arrays_in_npz, LAST),
-    ".npy": (arrays_in_npy, LAST),
-}
-CREATORS: dict[str, Callable[[Path, xr.DataArray, Mapping[str, str]], AbstractContextManager[CubeWriter]]] = {
-    ".tif": created_geotiff,
-    ".tiff": created_geotiff,
-    ".hdr": created_envi,
-    ".nc": created_netcdf,
-    ".nc4": created_netcdf,
-    ".h5": created_netcdf,
-    ".hdf5": created_netcdf,
-    ".zarr": created_zarr,
-    ".mat": created_mat,
-    ".npz": created_npz,
-    ".npy": created_npy,
-}
+@dataclass(frozen=True)
+class Format:
+    """How files of one format are read and written."""
 
-# What each format calls the compressions that it has; None where it has only that one and no option for it.
-TIFF_COMPRESSIONS = {name: name.upper() for name in COMPRESSIONS}
-HDF5_COMPRESSIONS = {"deflate": "gzip", "none": "none"}
-COMPRESSED_AS: dict[str, dict[str, str] | dict[str, None]] = {
-    ".tif": TIFF_COMPRESSIONS,
-    ".tiff": TIFF_COMPRESSIONS,
-    ".hdr": {"none": None},
-    ".nc": HDF5_COMPRESSIONS,
-    ".nc4": HDF5_COMPRESSIONS,
-    ".h5": HDF5_COMPRESSIONS,
-    ".hdf5": HDF5_COMPRESSIONS,
-    ".zarr": {"zstd": "zstd", "deflate": "gzip", "none": "none"},
-    ".mat": {"deflate": None},
-    ".npz": {"deflate": None},
-    ".npy": {"none": None},
+    arrays: Callable[[Path], list[FoundArray]] | None = None
+    """Lists the arrays of a container; None for rasters."""
+    create: Creator | None = None
+    """Creates a file; None for formats that are only read."""
+    compressions: Mapping[str, str | None] = field(default_factory=dict)
+    """Name of each --compress in the format; None where it is the only one and has no option."""
+    options: tuple[str, ...] | None = ()
+    """Known --co options; None where GDAL checks them."""
+    companion: str | None = None
+    """Suffix of a second file, which replaces the suffix of the first (".img") or is appended ("+.json")."""
+    bands_last: bool = False
+    """Unlabelled arrays are (rows, columns, bands), as MATLAB and numpy users store them."""
+
+
+_TIFF = Format(None, created_geotiff, {name: name.upper() for name in COMPRESSIONS}, options=None)
+_NETCDF = Format(arrays_in_netcdf, created_netcdf, {"deflate": "gzip", "none": "none"}, ("COMPRESS",))
+_HDF5 = Format(arrays_in_hdf5, created_netcdf, _NETCDF.compressions, ("COMPRESS",))
+FORMATS: dict[str, Format] = {
+    ".tif": _TIFF,
+    ".tiff": _TIFF,
+    ".hdr": Format(None, created_envi, {"none": None}, options=None, companion=".img"),
+    ".nc": _NETCDF,
+    ".nc4": _NETCDF,
+    ".h5": _HDF5,
+    ".hdf5": _HDF5,
+    ".he5": Format(arrays_in_hdf5),
+    ".zarr": Format(
+        arrays_in_zarr, created_zarr, {"zstd": "zstd", "deflate": "gzip", "none": "none"}, options=("COMPRESS",)
+    ),
+    ".mat": Format(arrays_in_mat, created_mat, {"deflate": None}, options=("VERSION",), bands_last=True),
+    ".npz": Format(arrays_in_npz, created_npz, {"deflate": None}, bands_last=True),
+    ".npy": Format(arrays_in_npy, created_npy, {"none": None}, companion="+.json", bands_last=True),
 }
-# Options of the formats that are not GDAL's, which knows its own.
-OPTIONS: dict[str, tuple[str, ...]] = {
-    ".nc": ("COMPRESS",),
-    ".nc4": ("COMPRESS",),
-    ".h5": ("COMPRESS",),
-    ".hdf5": ("COMPRESS",),
-    ".zarr": ("COMPRESS",),
-    ".mat": ("VERSION",),
-    ".npz": (),
-    ".npy": (),
-}
+WRITABLE = tuple(suffix for suffix, each in FORMATS.items() if each.create)
+# A compressed block that is written in parts is compressed again: windows hold whole blocks, within reason.
 BLOCK = 256
-SMALLEST_WINDOW_BYTES = 64 * 2**20
-LARGEST_WINDOW_BYTES = 256 * 2**20
+SMALLEST_WINDOW_BYTES, LARGEST_WINDOW_BYTES = 64 * 2**20, 256 * 2**20
 
 
 def open_cube(path: PathLike, variable: str | None = None, band_axis: int | None = None) -> xr.DataArray:
-    """Open a cube lazily: metadata now, values when a window of them is asked for.
+    """Open a cube lazily: metadata now, values when a window of them is read.
 
-    A folder or an archive (.zip, .tar) is an agency's product, as is a file that belongs to one. `variable` names the
-    array in a file that holds several, or a part of a product; `band_axis` (0, 1, 2) is where an unlabelled array has
-    its bands.
+    Parameters
+    ----------
+    path
+        A file of any known format, a .zarr folder, or a product of an agency: its folder, its archive (.zip, .tar) or
+        one of its files.
+    variable
+        Name of the array in a file that holds several, or of a part of a product.
+    band_axis
+        Axis (0, 1, 2) of the bands in an unlabelled array.
+
+    Returns
+    -------
+    xarray.DataArray
+        A cube (see `hyperfuse.io.cube`).
+
+    Raises
+    ------
+    CubeFileError
+        The file is missing, damaged or holds no cube.
+
+    Examples
+    --------
+    >>> import tempfile, numpy as np
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     np.save(f"{folder}/scene.npy", np.zeros((20, 30, 4)))
+    ...     open_cube(f"{folder}/scene.npy").shape
+    (4, 20, 30)
     """
     return open_explained(path, variable, band_axis)[0]
 
@@ -104,28 +124,27 @@ def open_cube(path: PathLike, variable: str | None = None, band_axis: int | None
 def open_explained(
     path: PathLike, variable: str | None = None, band_axis: int | None = None
 ) -> tuple[xr.DataArray, Mapping[str, str]]:
-    """A cube, and where it is an agency's product, what was found there: label -> sentence."""
-    path = Path(path)
+    """Open a cube; also return what was found in an agency's product: label -> sentence."""
+    _check_readable(Path(path))
+    # A lazy cube reads later, when the working directory may be another one.
+    path = Path(path).absolute()
     suffix = path.suffix.lower()
-    _refuse_unreadable(path)
-    # A lazy cube reads later, perhaps when the working directory is another one.
-    path = path.absolute()
     product = open_product(path, variable) if suffix != ".zarr" else None
-    if product is not None and band_axis is not None:
-        raise OptionError(f"a band axis for {path.name}", "none: a product knows its axes", "leave it out")
     if product is not None:
+        if band_axis is not None:
+            raise OptionError(f"a band axis for {path.name}", "none: a product knows its axes", "leave it out")
         return product.cube, product.notes
-    if suffix in CONTAINERS:
-        list_arrays, default_band_axis = CONTAINERS[suffix]
-        return cube_from_arrays(path, list_arrays(path), variable, band_axis, default_band_axis), {}
+    known = FORMATS.get(suffix, _TIFF)
+    if known.arrays is not None:
+        default_axis = -1 if known.bands_last else None
+        return cube_from_arrays(path, known.arrays(path), variable, band_axis, default_axis), {}
     if variable is not None or band_axis is not None:
-        raise OptionError(
-            f"a variable or band axis for {path.name}", f"these only with {', '.join(CONTAINERS)}", "leave them out"
-        )
-    return open_raster_file(path), {}
+        containers = ", ".join(suffix for suffix, each in FORMATS.items() if each.arrays)
+        raise OptionError(f"a variable or band axis for {path.name}", f"these only with {containers}", "leave them out")
+    return open_raster(path), {}
 
 
-def _refuse_unreadable(path: Path) -> None:
+def _check_readable(path: Path) -> None:
     try:
         if not path.exists():
             raise CubeFileError(
@@ -145,29 +164,56 @@ def _refuse_unreadable(path: Path) -> None:
         ) from error
 
 
+@takes_options(OutputConfig)
 def write_cube(
     cube: xr.DataArray | NDArray[Any],
     path: PathLike,
-    *,
-    output: OutputConfig = AS_IT_IS,
-    options: Mapping[str, str] | None = None,
-    cog: bool = False,
-    overwrite: bool = False,
+    config: OutputConfig = UNCHANGED,
     inputs: Sequence[PathLike] = (),
 ) -> Path:
     """Write a cube, window by window, in the format of the suffix; the file appears whole or not at all.
 
-    `output` says which bands to write and in which numbers; `options` are the format's own. `inputs` are the files that
-    the cube was made from, for a STAC item.
+    Parameters
+    ----------
+    cube
+        A cube, lazy or in memory, or a (band, y, x) array.
+    path
+        The new file: .tif, .hdr (ENVI), .nc, .h5, .zarr, .mat, .npz or .npy.
+    config
+        Which bands to write, as which numbers, and options of the format. Each may also be given as a keyword:
+        ``bands``, ``dtype``, ``scale_factor``, ``nodata``, ``compress``, ``overviews``, ``stac``, ``cog``,
+        ``creation_options``, ``overwrite``.
+    inputs
+        Files that the cube was made from, for a STAC item.
+
+    Returns
+    -------
+    pathlib.Path
+        The path.
+
+    Raises
+    ------
+    CubeWriteError
+        The target exists, cannot be written or cannot hold the data type.
+
+    Examples
+    --------
+    >>> import tempfile, numpy as np
+    >>> from hyperfuse.io.cube import make_cube
+    >>> cube = make_cube(np.zeros((3, 4, 5), np.float32), wavelength_nm=[450, 550, 650])
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = write_cube(cube, f"{folder}/scene.tif")
+    ...     open_cube(path)["wavelength"].values.tolist()
+    [450.0, 550.0, 650.0]
     """
-    check_target(Path(path), output=output, options=options, cog=cog, overwrite=overwrite)
+    check_target(Path(path), config)
     source = as_cube(cube)
-    cube, clipping = converted(source, output)
-    windows = list(
-        iterate_windows(cube, _window_bytes(cube.sizes["band"], max(source.dtype.itemsize, cube.dtype.itemsize)))
-    )
+    cube, clipping = converted(source, config)
+    block_bytes = 4 * cube.sizes["band"] * BLOCK * BLOCK
+    window_bytes = min(max(SMALLEST_WINDOW_BYTES, block_bytes), LARGEST_WINDOW_BYTES)
+    windows = list(iterate_windows(cube, window_bytes * 4 // max(4, source.dtype.itemsize, cube.dtype.itemsize)))
     with (
-        created_cube(path, cube, output=output, options=options, cog=cog, overwrite=overwrite, inputs=inputs) as writer,
+        created_cube(path, cube, config, inputs) as writer,
         progress("Writing", len(windows)) as advance,
     ):
         for rows, columns in windows:
@@ -177,126 +223,105 @@ def write_cube(
     return Path(path)
 
 
-def _window_bytes(bands: int, itemsize: int) -> int:
-    """Enough for a whole block of all bands, within reason: a compressed block that is written in parts is compressed
-    again.
-    """
-    block_bytes = 4 * bands * BLOCK * BLOCK
-    return min(max(SMALLEST_WINDOW_BYTES, block_bytes), LARGEST_WINDOW_BYTES) * 4 // max(4, itemsize)
-
-
 @contextmanager
 def created_cube(
     path: PathLike,
     template: xr.DataArray,
-    *,
-    output: OutputConfig = AS_IT_IS,
-    options: Mapping[str, str] | None = None,
-    cog: bool = False,
-    overwrite: bool = False,
+    config: OutputConfig = UNCHANGED,
     inputs: Sequence[PathLike] = (),
     work_folder: Path | None = None,
 ) -> Iterator[CubeWriter]:
-    """A new cube like `template` (whose values are not looked at), written window by window; it appears when the block
-    ends.
+    """Create a cube like `template`, to be written window by window; it appears when the block ends.
 
-    The template is what is to be written: of `output` only counts how it is stored (see `output_template` for the
-    rest). `work_folder` is a folder that does not exist yet, on the target's disk, for the time until then; without it
-    one is made up.
+    The template (see `output_template`) already has the bands, data type, scale and nodata to be written: of `config`
+    only the other options count. `work_folder` is passed on to `published`.
     """
     path = Path(path)
-    check_target(path, output=output, options=options, cog=cog, overwrite=overwrite)
-    create, given = creator_for(path), _format_options(path, output, options)
-    item = stac_item(path, template, _companions(path), inputs, cog=cog) if output.stac else None
-    beside = _written_beside(path, output)
-    with published(path, overwrite=overwrite, beside=beside, stale=_stale(path), work_folder=work_folder) as temporary:
-        if create is created_geotiff:
-            creation: AbstractContextManager[CubeWriter] = created_geotiff(
-                temporary, template, given, cog=cog, overviews=output.overviews
-            )
-        else:
-            creation = create(temporary, template, given)
-        with signal_safe(creation) as writer:
+    check_target(path, config)
+    create, options = _writable_format(path)[1], _format_options(path, config)
+    if create is created_geotiff:
+        create = partial(created_geotiff, cog=config.cog, overviews=config.overviews)
+    item = stac_item(path, template, _companions(path), inputs, cog=config.cog) if config.stac else None
+    with published(
+        path,
+        overwrite=config.overwrite,
+        beside=_written_beside(path, config),
+        stale=_stale(path),
+        work_folder=work_folder,
+    ) as temporary:
+        with signal_safe(create(temporary, template, options)) as writer:
             yield writer
         if item is not None:
             write_item(item_file(temporary), item)
 
 
-def check_target(
-    path: Path,
-    *,
-    output: OutputConfig = AS_IT_IS,
-    options: Mapping[str, str] | None = None,
-    cog: bool = False,
-    overwrite: bool = False,
-) -> None:
-    """Whatever can be said against a target before there is anything to write to it; to be asked before hours of work."""
-    if output.bands is not None:
-        check_selection(output.bands)
-    if creator_for(path) is not created_geotiff and (cog or output.overviews):
+def check_target(path: Path, config: OutputConfig = UNCHANGED) -> None:
+    """Raise whatever can be said against a target before there is anything to write; call it before hours of work."""
+    known, create = _writable_format(path)
+    if config.bands is not None:
+        check_selection(config.bands)
+    if create is not created_geotiff and (config.cog or config.overviews):
         raise OptionError(
-            f"{'a cloud-optimised' if cog else 'overviews in'} {path.suffix}", "--cog or --overviews with .tif"
+            f"{'a cloud-optimised' if config.cog else 'overviews in'} {path.suffix}", "--cog or --overviews with .tif"
         )
-    if creator_for(path) is created_envi and output.dtype is not None:
-        require_envi_type(output.dtype)
-    _refuse_unknown_options(path, _format_options(path, output, options))
-    for each in (*_written_beside(path, output), path):
-        check_writable(each, overwrite=overwrite)
+    if create is created_envi and config.dtype is not None:
+        require_type(config.dtype, "ENVI", ENVI_TYPES)
+    for name in _format_options(path, config):
+        if known.options is not None and name not in known.options:
+            expected = " or ".join(known.options) or f"none: {path.suffix} has no options"
+            raise OptionError(f"option {name} for {path.name}", expected, "check --co NAME=VALUE")
+    for each in (*_written_beside(path, config), path):
+        check_writable(each, overwrite=config.overwrite)
 
 
-def _format_options(path: Path, output: OutputConfig, options: Mapping[str, str] | None) -> dict[str, str]:
-    """The format's own options, with the compression among them under the name that it has there."""
-    given = {key.upper(): value for key, value in (options or {}).items()}
-    if output.compress is None:
+def _writable_format(path: Path) -> tuple[Format, Creator]:
+    known = FORMATS.get(path.suffix.lower(), Format())
+    if known.create is None:
+        raise CubeWriteError(
+            f"unknown suffix {path.suffix!r} of {path.name}",
+            f"one of {', '.join(WRITABLE)}",
+            "ENVI is written as NAME.hdr + NAME.img",
+        )
+    return known, known.create
+
+
+def _format_options(path: Path, config: OutputConfig) -> dict[str, str]:
+    """The options of the format, with the compression among them under the name that it has there."""
+    given = {key.upper(): value for key, value in config.creation_options.items()}
+    if config.compress is None:
         return given
-    known = COMPRESSED_AS[path.suffix.lower()]
-    if output.compress not in known:
-        raise OptionError(f"--compress {output.compress} for {path.name}", f"{' or '.join(known)} with {path.suffix}")
+    known = _writable_format(path)[0].compressions
+    if config.compress not in known:
+        raise OptionError(f"--compress {config.compress} for {path.name}", f"{' or '.join(known)} with {path.suffix}")
     if "COMPRESS" in given:
         raise OptionError("--compress and --co COMPRESS", "one of the two")
-    word = known[output.compress]
-    return given if word is None else given | {"COMPRESS": word}
+    name = known[config.compress]
+    return given if name is None else given | {"COMPRESS": name}
 
 
-def _refuse_unknown_options(path: Path, given: Mapping[str, str]) -> None:
-    known = OPTIONS.get(path.suffix.lower())
-    for name in map(str.upper, given if known is not None else ()):
-        if name not in (known or ()):
-            expected = f"{' or '.join(known)}" if known else f"none: {path.suffix} has no options"
-            raise OptionError(f"option {name} for {path.name}", expected, "check --co NAME=VALUE")
-
-
-def _written_beside(path: Path, output: OutputConfig) -> list[Path]:
-    """Every file that is written together with `path`."""
-    return [*_companions(path), *([item_file(path)] if output.stac else [])]
+def _written_beside(path: Path, config: OutputConfig) -> list[Path]:
+    return [*_companions(path), *([item_file(path)] if config.stac else [])]
 
 
 def _companions(path: Path) -> list[Path]:
     """The files without which the cube at `path` would not be whole."""
-    suffix = path.suffix.lower()
-    return [path.with_suffix(".img")] if suffix == ".hdr" else [side_file(path)] if suffix == ".npy" else []
+    suffix = FORMATS[path.suffix.lower()].companion
+    if suffix is None:
+        return []
+    return [path.with_name(path.name + suffix[1:]) if suffix.startswith("+") else path.with_suffix(suffix)]
 
 
 def _stale(path: Path) -> list[Path]:
-    """Files that GDAL or ENVI would take for part of the new cube: statistics, overviews and masks of the old one, its
-    old data.
-    """
+    """Files that GDAL or ENVI would take for part of the new cube: statistics, overviews, masks, other old data."""
     suffix = path.suffix.lower()
     if suffix in (".tif", ".tiff"):
         return [path.with_name(path.name + tail) for tail in (".aux.xml", ".ovr", ".msk")]
-    if suffix == ".hdr":
-        image = path.with_suffix(".img")
-        return [image.with_name(image.name + ".aux.xml"), *(data for data in old_data(path) if data != image)]
-    return []
-
-
-def creator_for(path: Path) -> Callable[[Path, xr.DataArray, Mapping[str, str]], AbstractContextManager[CubeWriter]]:
-    creator = CREATORS.get(path.suffix.lower())
-    if creator is None:
-        known = ", ".join(CREATORS)
-        raise CubeWriteError(
-            f"unknown suffix {path.suffix!r} of {path.name}",
-            f"one of {known}",
-            "ENVI is written as NAME.hdr + NAME.img",
-        )
-    return creator
+    if suffix != ".hdr":
+        return []
+    image = path.with_suffix(".img")
+    stale = [image.with_name(image.name + ".aux.xml")]
+    try:
+        old_data = find_data(path) if path.is_file() else image
+    except CubeFileError:
+        return stale
+    return stale if old_data == image else [*stale, old_data]

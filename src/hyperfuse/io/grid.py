@@ -1,12 +1,11 @@
 """Where pixels lie: the grid of one image, and how the grids of two images relate.
 
-Pixel centres are the convention everywhere: pixel i covers [i, i + 1) of the affine transform and has its centre at i +
-0.5.
+Pixel i covers [i, i + 1) of the affine transform, as in GDAL, and has its centre at i + 0.5. Pixel positions in this
+package (`positions_in`, `Placement`) count from the centre of the first pixel.
 
-Which transform a cube has now. One sliced by hand carries moved coordinates but the old transform: the coordinates win.
-
-A grid whose axes follow the CRS has pixel centres as `x` and `y`; a turned one cannot, and has `pixel_row` and
-`pixel_column`.
+A cube that was sliced by hand has new coordinates but the old transform: the coordinates win (`current_transform`). A
+grid parallel to the axes of the CRS has pixel centres as `x` and `y`; a rotated one cannot, and has `pixel_row` and
+`pixel_column` instead.
 """
 
 from __future__ import annotations
@@ -28,56 +27,74 @@ from hyperfuse.errors import GridError
 PIXEL_TOLERANCE = 1e-3
 # With pixels that small beside their coordinates, float64 cannot tell neighbours apart and the coordinates say nothing.
 LARGEST_ROUNDING = 0.25
+# Grids that are rotated or bent against each other by less than this many fine pixels where they overlap are parallel.
+LARGEST_IGNORED_TURN = 0.05
+# Along each side of an image, where two grids are compared.
+COMPARED_POINTS = 33
+
+Positions = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Size and georeference of an image."""
+
+    height: int
+    width: int
+    transform: Affine | None
+    crs: CRS | None
+
+    @property
+    def pixel_size(self) -> tuple[float, float]:
+        """Height and width of a pixel in units of the CRS (1, 1 where the image has no georeference)."""
+        t = self.transform or Affine.identity()
+        return float(np.hypot(t.b, t.e)), float(np.hypot(t.a, t.d))
+
+    def transform_text(self) -> str:
+        """GDAL's six numbers, exact; "" without a transform."""
+        return " ".join(repr(float(number)) for number in self.transform.to_gdal()) if self.transform else ""
+
+
+def grid_of(cube: xr.DataArray) -> Grid:
+    """Return the grid of a cube as it is now, also after slicing by hand."""
+    return Grid(cube.sizes["y"], cube.sizes["x"], current_transform(cube), cube.rio.crs)
 
 
 def is_usable(transform: Affine) -> bool:
-    """Finite numbers, and pixels with an area."""
+    """Return whether the numbers are finite and pixels have an area."""
     return bool(np.isfinite(transform[:6]).all()) and transform.determinant != 0
 
 
 def placed_coordinates(transform: Affine, height: int, width: int) -> dict[str, tuple[str, NDArray[Any]]]:
-    """Coordinates along y and x that move along when a cube is sliced."""
+    """Return coordinates along y and x that follow when a cube is sliced."""
     rows, columns = np.arange(height) + 0.5, np.arange(width) + 0.5
     if transform.b != 0 or transform.d != 0:
         return {"pixel_row": ("y", rows), "pixel_column": ("x", columns)}
     return {"y": ("y", transform.f + transform.e * rows), "x": ("x", transform.c + transform.a * columns)}
 
 
-def has_transform(cube: xr.DataArray) -> bool:
-    return stored_transform(cube) is not None
-
-
-def stored_transform(cube: xr.DataArray) -> Affine | None:
-    """The transform as it was written, whatever happened to the cube since."""
-    reference = cube.rio.grid_mapping
-    text = cube.coords[reference].attrs.get("GeoTransform") if reference in cube.coords else None
-    return transform_from_text(text) if isinstance(text, str) else None
-
-
 def transform_from_text(text: str) -> Affine | None:
-    """GDAL's six numbers; None where the text is something else."""
+    """Parse GDAL's six numbers; None where the text is something else."""
     try:
-        numbers = [float(number) for number in text.split()]
-    except ValueError:
+        transform = Affine.from_gdal(*(float(number) for number in text.split()))
+    except (TypeError, ValueError):
         return None
-    transform = Affine.from_gdal(*numbers) if len(numbers) == 6 else None
-    return transform if transform is not None and is_usable(transform) else None
+    return transform if is_usable(transform) else None
 
 
 def current_transform(cube: xr.DataArray) -> Affine | None:
-    """The transform of the pixels that are left; None where there is none, or where they are not evenly spaced."""
-    stored = stored_transform(cube)
+    """Return the transform of the pixels that are left; None without one, or where they are not evenly spaced."""
+    reference = cube.rio.grid_mapping
+    text = cube.coords[reference].attrs.get("GeoTransform") if reference in cube.coords else None
+    stored = transform_from_text(text) if isinstance(text, str) else None
     if stored is None:
         if "x" not in cube.coords or "y" not in cube.coords:
             return None
         return transform_from_axes(cube["x"].values, cube["y"].values, cube.rio.crs is not None)
-    turned = stored.b != 0 or stored.d != 0
-    along_y = _pixels_along(
-        cube, "pixel_row" if turned else "y", 0.0 if turned else stored.f, 1.0 if turned else stored.e
-    )
-    along_x = _pixels_along(
-        cube, "pixel_column" if turned else "x", 0.0 if turned else stored.c, 1.0 if turned else stored.a
-    )
+    if stored.b != 0 or stored.d != 0:
+        along_y, along_x = _pixels_along(cube, "pixel_row", 0.0, 1.0), _pixels_along(cube, "pixel_column", 0.0, 1.0)
+    else:
+        along_y, along_x = _pixels_along(cube, "y", stored.f, stored.e), _pixels_along(cube, "x", stored.c, stored.a)
     if along_y is None or along_x is None:
         return None
     (top, step_y), (left, step_x) = along_y, along_x
@@ -86,10 +103,15 @@ def current_transform(cube: xr.DataArray) -> Affine | None:
     return stored @ Affine.translation(left, top) @ Affine.scale(step_x, step_y)
 
 
-def transform_from_centres(x: NDArray[np.float64], y: NDArray[np.float64]) -> Affine | None:
-    """Pixel centres on evenly spaced axes make a transform."""
+def transform_from_axes(x: NDArray[Any], y: NDArray[Any], has_crs: bool) -> Affine | None:
+    """Return the transform of evenly spaced pixel centres; None where they are something else."""
+    if x.dtype.kind not in "iuf" or y.dtype.kind not in "iuf":
+        return None
+    # 0, 1, 2, ... without a CRS is a pixel index, not a place.
+    if not has_crs and all(np.array_equal(axis, np.arange(axis.size)) for axis in (x, y)):
+        return None
     axes = []
-    for centres in (x, y):
+    for centres in (x.astype(np.float64), y.astype(np.float64)):
         if centres.ndim != 1 or centres.size < 2 or not np.isfinite(centres).all():
             return None
         step = (centres[-1] - centres[0]) / (centres.size - 1)
@@ -101,19 +123,8 @@ def transform_from_centres(x: NDArray[np.float64], y: NDArray[np.float64]) -> Af
     return Affine(step_x, 0.0, left, 0.0, step_y, top)
 
 
-def transform_from_axes(x: NDArray[Any], y: NDArray[Any], has_crs: bool) -> Affine | None:
-    """A transform from the coordinates that somebody's array carries."""
-    if x.dtype.kind not in "iuf" or y.dtype.kind not in "iuf":
-        return None
-    counted = all(np.array_equal(axis, np.arange(axis.size)) for axis in (x, y))
-    # 0, 1, 2, ... without a CRS is somebody's pixel index, not a place.
-    return None if counted and not has_crs else transform_from_centres(x.astype(np.float64), y.astype(np.float64))
-
-
 def _pixels_along(cube: xr.DataArray, name: str, origin: float, size: float) -> tuple[float, float] | None:
-    """Where the first pixel begins and how far apart pixels are, in pixels of the stored transform; (0, 1) where
-    nothing moved.
-    """
+    """Start and spacing of the pixels along an axis, in pixels of the stored transform; (0, 1) where nothing moved."""
     if name not in cube.coords:
         return 0.0, 1.0
     coordinates = np.asarray(cube[name].values, dtype=np.float64)
@@ -131,55 +142,14 @@ def _pixels_along(cube: xr.DataArray, name: str, origin: float, size: float) -> 
 
 
 def _snapped(value: float, tolerance: float) -> float:
-    """Slicing moves by whole pixels or, with a step, by halves: undo the rounding of the coordinates."""
+    """Undo the rounding of the coordinates: slicing moves by whole pixels or, with a step, by halves."""
     nearest = round(2 * value) / 2
     return float(nearest) if abs(value - nearest) <= tolerance else float(value)
 
 
-__all__ = [
-    "PIXEL_TOLERANCE",
-    "Grid",
-    "Placement",
-    "crs_name",
-    "fine_grid",
-    "grid_nodes",
-    "grid_of",
-    "metres_per_pixel",
-    "parallel_placement",
-    "place",
-    "positions_in",
-    "require_finer",
-    "same_crs",
-    "window_of_grid",
-]
-
-Positions = NDArray[np.float64]
-# Grids that are turned or bent against each other by less than this many fine pixels over what they share are taken as
-# parallel.
-LARGEST_IGNORED_TURN = 0.05
-# Along each side of an image, where two grids are compared.
-COMPARED_POINTS = 33
-
-
-@dataclass(frozen=True)
-class Grid:
-    height: int
-    width: int
-    transform: Affine | None
-    crs: CRS | None
-
-    @property
-    def pixel_size(self) -> tuple[float, float]:
-        """Height and width of a pixel in units of the CRS (1, 1 where the image has no georeference)."""
-        t = self.transform or Affine.identity()
-        return float(np.hypot(t.b, t.e)), float(np.hypot(t.a, t.d))
-
-
 @dataclass(frozen=True)
 class Placement:
-    """Fine pixel i along an axis has its centre at coarse pixel index `start + i * step` (0 is the centre of the
-    first).
-    """
+    """How two parallel grids relate: fine pixel i has its centre at coarse position `start + i * step`."""
 
     start_y: float
     step_y: float
@@ -188,11 +158,11 @@ class Placement:
 
     @property
     def scale(self) -> tuple[float, float]:
-        """How many fine pixels make a coarse one, along y and x."""
+        """Fine pixels per coarse pixel, along y and x."""
         return 1 / abs(self.step_y), 1 / abs(self.step_x)
 
     def moved(self, offset: tuple[float, float]) -> Placement:
-        """The same for an HSI that looks this much further down and right, in fine pixels."""
+        """Return the placement for an HSI displaced down and right by this many fine pixels."""
         start_y, start_x = self.start_y - offset[0] * self.step_y, self.start_x - offset[1] * self.step_x
         return Placement(start_y, self.step_y, start_x, self.step_x)
 
@@ -203,14 +173,10 @@ class Placement:
         return self.start_x + fine_columns * self.step_x
 
 
-def grid_of(cube: xr.DataArray) -> Grid:
-    """The grid of a cube as it is now, also after slicing by hand."""
-    return Grid(cube.sizes["y"], cube.sizes["x"], current_transform(cube), cube.rio.crs)
-
-
 def place(hsi: Grid, msi: Grid) -> Placement:
-    """How the MSI's pixels lie in the HSI's, whose axes are parallel. Without georeference on both, they cover the same
-    extent.
+    """Return how the MSI's pixels lie in the HSI's, or raise `GridError` where the axes are not parallel.
+
+    Unless both are georeferenced, they are taken to cover the same extent.
     """
     placement = parallel_placement(hsi, msi)
     if placement is None:
@@ -223,7 +189,7 @@ def place(hsi: Grid, msi: Grid) -> Placement:
 
 
 def parallel_placement(hsi: Grid, msi: Grid) -> Placement | None:
-    """The same, or None where the two grids are turned or bent against each other."""
+    """Return the same, or None where the two grids are rotated or bent against each other."""
     if hsi.transform is None or msi.transform is None:
         if (hsi.transform is None) != (msi.transform is None):
             warnings.warn(
@@ -240,9 +206,9 @@ def parallel_placement(hsi: Grid, msi: Grid) -> Placement | None:
 
 
 def positions_in(target: Grid, source: Grid, rows: Positions, columns: Positions) -> tuple[Positions, Positions]:
-    """Where pixels of one georeferenced grid lie in another: rows and columns, 0 is the centre of the first pixel.
+    """Return the rows and columns in `target` of positions in `source`, both georeferenced.
 
-    Infinite where the target's CRS does not reach.
+    0 is the centre of the first pixel; infinite where the target's CRS is not defined.
     """
     assert source.transform is not None
     assert target.transform is not None
@@ -256,14 +222,14 @@ def positions_in(target: Grid, source: Grid, rows: Positions, columns: Positions
 
 
 def window_of_grid(grid: Grid, rows: slice, columns: slice) -> Grid:
-    """A part of a grid, or the grid continued beyond its edges: slices count its pixels and may be negative."""
+    """Return a part of a grid, or the grid extended past its edges: slices count its pixels and may be negative."""
     height, width = rows.stop - rows.start, columns.stop - columns.start
     moved = None if grid.transform is None else grid.transform @ Affine.translation(columns.start, rows.start)
     return Grid(height, width, moved, grid.crs)
 
 
 def metres_per_pixel(grid: Grid) -> tuple[float, float] | None:
-    """Height and width of the pixel in the middle; None for an image that does not say where on Earth it lies."""
+    """Return the height and width of the central pixel; None without a projected or geographic CRS."""
     if grid.transform is None or grid.crs is None or not (grid.crs.is_projected or grid.crs.is_geographic):
         return None
     if grid.crs.is_projected:
@@ -279,7 +245,7 @@ def metres_per_pixel(grid: Grid) -> tuple[float, float] | None:
 
 
 def fine_grid(hsi: Grid, msi: Grid) -> Grid:
-    """The grid of the fused image: the MSI's, georeferenced through the HSI where the MSI itself is not."""
+    """Return the grid of the fused image: the MSI's, georeferenced through the HSI where the MSI itself is not."""
     if msi.transform is not None or hsi.transform is None:
         return Grid(msi.height, msi.width, msi.transform, msi.crs or hsi.crs)
     shrink = Affine.scale(hsi.width / msi.width, hsi.height / msi.height)
@@ -287,9 +253,11 @@ def fine_grid(hsi: Grid, msi: Grid) -> Grid:
 
 
 def require_finer(hsi: Grid, msi: Grid, placement: Placement) -> None:
+    """Raise `GridError` where the MSI's pixels are larger than the HSI's."""
     if min(placement.scale) < 1 - PIXEL_TOLERANCE:
         raise GridError(
-            f"the HSI's pixels are finer than the MSI's (scale {min(placement.scale):.3g}; HSI {hsi.width}x{hsi.height}, "
+            f"the HSI's pixels are finer than the MSI's (scale {min(placement.scale):.3g}; "
+            f"HSI {hsi.width}x{hsi.height}, "
             f"MSI {msi.width}x{msi.height})",
             "an MSI with smaller pixels than the HSI's",
             "give the coarse HSI first and the fine MSI second",
@@ -307,7 +275,7 @@ def _applied(transform: Affine, x: Positions, y: Positions) -> tuple[Positions, 
 
 def _transformed(x: Positions, y: Positions, source: CRS, target: CRS) -> tuple[Positions, Positions]:
     try:
-        # Made anew each time: a transformer must not be shared between threads, nor travel to another process.
+        # Created each time: a transformer must not be shared between threads nor pickled to another process.
         return pyproj.Transformer.from_crs(source.to_wkt(), target.to_wkt(), always_xy=True).transform(x, y)
     except pyproj.exceptions.ProjError as error:
         raise GridError(
@@ -318,7 +286,7 @@ def _transformed(x: Positions, y: Positions, source: CRS, target: CRS) -> tuple[
 
 
 def _exact_placement(hsi: Grid, msi: Grid) -> Placement | None:
-    """Straight from the transforms, where nothing but offset and pixel size tells them apart."""
+    """Placement straight from the transforms, where they differ by nothing but offset and pixel size."""
     assert hsi.transform is not None
     if not same_crs(hsi.crs, msi.crs):
         return None
@@ -331,7 +299,7 @@ def _exact_placement(hsi: Grid, msi: Grid) -> Placement | None:
 
 
 def _fitted_placement(fine: tuple[Positions, Positions], coarse: tuple[Positions, Positions]) -> Placement | None:
-    """The parallel grids that come closest to two that are not quite so."""
+    """Least-squares placement of two grids that are nearly parallel."""
     axes = []
     for fine_axis, coarse_axis in zip(fine, coarse, strict=True):
         if np.ptp(fine_axis) == 0:
@@ -344,7 +312,7 @@ def _fitted_placement(fine: tuple[Positions, Positions], coarse: tuple[Positions
 
 
 def _shared_positions(hsi: Grid, msi: Grid) -> tuple[tuple[Positions, Positions], tuple[Positions, Positions]]:
-    """Points all over what the two images share, as rows and columns of the MSI and of the HSI."""
+    """Points all over the overlap of the two images, as rows and columns of the MSI and of the HSI."""
     fine_nodes, coarse_nodes = grid_nodes(msi), grid_nodes(hsi)
     in_hsi, in_msi = positions_in(hsi, msi, *fine_nodes), positions_in(msi, hsi, *coarse_nodes)
     shared_fine, shared_coarse = _inside(hsi, in_hsi), _inside(msi, in_msi)
@@ -372,28 +340,29 @@ def _shared_positions(hsi: Grid, msi: Grid) -> tuple[tuple[Positions, Positions]
 
 
 def grid_nodes(grid: Grid) -> tuple[Positions, Positions]:
-    """Corners, edges and inside of an image, evenly spread."""
+    """Return rows and columns of points spread evenly over an image, its edges included."""
     rows, columns = (np.linspace(-0.5, size - 0.5, COMPARED_POINTS) for size in (grid.height, grid.width))
     nodes = np.meshgrid(rows, columns, indexing="ij")
     return nodes[0].ravel(), nodes[1].ravel()
 
 
 def _inside(grid: Grid, positions: tuple[Positions, Positions]) -> NDArray[np.bool_]:
-    """Not on the very edge: images that only touch share nothing."""
-    rows, columns = positions
-    inside = (rows > -0.5 + 1e-6) & (rows < grid.height - 0.5 - 1e-6) & (columns > -0.5 + 1e-6)
-    found: NDArray[np.bool_] = inside & (columns < grid.width - 0.5 - 1e-6)
-    return found
+    """Not on the very edge: images that only touch do not overlap."""
+    inside: NDArray[np.bool_] = np.ones(positions[0].shape, dtype=bool)
+    for axis, size in zip(positions, (grid.height, grid.width), strict=True):
+        inside &= (axis > -0.5 + 1e-6) & (axis < size - 0.5 - 1e-6)
+    return inside
 
 
 def same_crs(one: CRS | None, other: CRS | None) -> bool:
-    """Also where one of them is unknown; and where tools have written the same system in different words."""
+    """Return whether two CRS are equivalent, however they are written; an unknown one equals any."""
     if one is None or other is None or one == other:
         return True
     return bool(pyproj.CRS.from_wkt(one.to_wkt()).equals(pyproj.CRS.from_wkt(other.to_wkt()), ignore_axis_order=True))
 
 
 def crs_name(crs: CRS | None) -> str:
+    """Return a short name for messages."""
     if crs is None:
         return "no CRS"
     code = crs.to_epsg()

@@ -1,98 +1,50 @@
-"""Reading HDF5 and what is built on it: .h5, .he5, NetCDF-4 (.nc) and MATLAB 7.3 (.mat).
+"""HDF5 and NetCDF: .h5, .he5, NetCDF-4 (which is HDF5) and MATLAB 7.3; NetCDF-3 is read through scipy.
 
-Files for libraries that cannot bear a full disk: HDF5 ends the process over it, libtiff prints what nobody wants to
-read.
-
-A guarded file takes every byte; after the first one that did not fit it throws them away and remembers why. Whoever
-opened it asks.
+Cubes are written after the CF conventions, the same for .nc and .h5; Zarr stores share these attributes.
 """
 
 from __future__ import annotations
 
 import errno
 import io
+import json
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
+import h5netcdf
 import h5py
 import numpy as np
+import pyproj
+import scipy.io
+import xarray as xr
 from numpy.typing import NDArray
+from pyproj.exceptions import CRSError as ProjectionError
+from rasterio.crs import CRS
 
-from hyperfuse.errors import CubeFileError
-from hyperfuse.io.arrays import FoundArray
-from hyperfuse.io.lazy import promises_too_much, reading
+from hyperfuse.errors import CubeFileError, OptionError
+from hyperfuse.io.arrays import OTHER_ATTRIBUTES, STORAGE_ATTRIBUTES, FoundArray, text
+from hyperfuse.io.atomic import GuardedFile
+from hyperfuse.io.cube import nodata_of, promises_too_much, reading, text_attributes
+from hyperfuse.io.grid import Grid, grid_of
+from hyperfuse.io.output import OWN_NAME
 
+CHUNK = 128
+CONVENTIONS = "CF-1.11"
+COMPRESSIONS = ("gzip", "lzf", "none")
+# What h5py raises over damaged parts.
+HDF5_ERRORS = (OSError, TypeError, KeyError, ValueError, RuntimeError, IndexError, AttributeError)
 
-def reserve(path: Path, size: int) -> None:
-    """Take the space for a file before it is filled: a disk too small is found out now, and not by holes in the file."""
-    if not hasattr(os, "posix_fallocate"):
-        return
-    with path.open("r+b") as file:
-        try:
-            os.posix_fallocate(file.fileno(), 0, size)
-        except OSError as error:
-            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
-                raise
-
-
-class GuardedFile(io.FileIO):
-    """A file to write, and to read again while it is written."""
-
-    def __init__(self, path: str | Path, mode: str = "w+") -> None:
-        super().__init__(path, mode)
-        self.error: OSError | None = None
-
-    def write(self, data: Any) -> int:
-        left = memoryview(data).cast("B")
-        length = len(left)
-        try:
-            while left and self.error is None:
-                left = left[super().write(left) :]
-        except OSError as error:
-            self.error = error
-        if left:
-            self.seek(len(left), io.SEEK_CUR)
-        return length
-
-    def truncate(self, size: int | None = None) -> int:
-        try:
-            return super().truncate(size)
-        except OSError as error:
-            self.error = self.error or error
-            return self.tell() if size is None else size
-
-    def raise_error(self) -> None:
-        """Raises what the file kept to itself."""
-        if self.error is not None:
-            raise self.error
-
-
-class GuardedOpener:
-    """`opener` for rasterio: guarded files to write, plain ones to read."""
-
-    def __init__(self) -> None:
-        self._written: list[GuardedFile] = []
-
-    def __call__(self, path: str, mode: str = "rb", **unused: Any) -> BinaryIO | GuardedFile:
-        if mode.startswith("r") and "+" not in mode:
-            return Path(path).open("rb")
-        file = GuardedFile(path, mode.replace("b", ""))
-        self._written.append(file)
-        return file
-
-    def raise_error(self) -> None:
-        for file in self._written:
-            file.raise_error()
+Labelled = tuple[tuple[str, ...], NDArray[Any], dict[str, Any]]
 
 
 @dataclass(frozen=True)
 class LoadFromHdf5:
-    """Reads part of a data set; MATLAB stores axes in reverse, so for it the key and the result are turned around."""
+    """Reads part of a data set; MATLAB stores axes in reverse, so for it the key and the result are reversed."""
 
     path: str
     name: str
@@ -107,19 +59,20 @@ class LoadFromHdf5:
 
 @contextmanager
 def opened_hdf5(path: Path) -> Iterator[Any]:
+    """Open an HDF5 file; errors become `CubeFileError`."""
     with reading(path, "a whole HDF5 file"), h5py.File(path, "r") as file:
         yield file
 
 
 def arrays_in_hdf5(path: Path, *, reverse_axes: bool = False) -> list[FoundArray]:
-    """Every data set of a file, by its full name. MATLAB's axes come reversed, and its texts as numbers."""
+    """List every data set of a file by its full name."""
     found: list[FoundArray] = []
 
     def visit(name: str, item: Any) -> None:
         dtype = _dtype(item)
         if dtype is None or name.startswith("#refs#") or item.shape is None:
             return
-        _refuse_impossible(item, name, dtype, path)
+        _check_storage(item, name, dtype, path)
         shape = item.shape[::-1] if reverse_axes else item.shape
         load = LoadFromHdf5(str(path), name, reverse_axes)
         found.append(FoundArray(name, shape, dtype, load, _dims(item), dict(_attributes(item))))
@@ -127,30 +80,6 @@ def arrays_in_hdf5(path: Path, *, reverse_axes: bool = False) -> list[FoundArray
     with opened_hdf5(path) as file:
         file.visititems(visit)
     return found
-
-
-@contextmanager
-def guarded_for_hdf5(path: Path) -> Iterator[GuardedFile]:
-    """A file for HDF5 to write into; what went wrong with it is raised when the block ends."""
-    file = GuardedFile(path)
-    try:
-        yield file
-        file.raise_error()
-    except (RuntimeError, SystemError, ValueError) as error:
-        file.raise_error()
-        raise OSError(errno.EIO, " ".join(str(error).split())[:200], str(path)) from error
-    finally:
-        file.close()
-
-
-class Hdf5Writer:
-    def __init__(self, target: Any, file: GuardedFile) -> None:
-        self._target = target
-        self._file = file
-
-    def write(self, rows: slice, columns: slice, block: NDArray[Any]) -> None:
-        self._target[:, rows, columns] = block
-        self._file.raise_error()
 
 
 def _dtype(item: Any) -> np.dtype[Any] | None:
@@ -165,29 +94,23 @@ def _dtype(item: Any) -> np.dtype[Any] | None:
 
 
 def _dims(item: Any) -> tuple[str, ...] | None:
-    """Names of the axes. From the attributes, because HDF5's own functions for them never come back from a damaged
-    list.
-    """
+    """Names of the axes, from the attributes: HDF5's own functions for them never return from a damaged list."""
     try:
         scales, labels = item.attrs.get("DIMENSION_LIST"), item.attrs.get("DIMENSION_LABELS")
-        names = [_text(label) for label in labels] if labels is not None else [""] * item.ndim
+        names = [text(label) or "" for label in labels] if labels is not None else [""] * item.ndim
         for axis, references in enumerate(scales if scales is not None else ()):
             if len(references):
                 names[axis] = item.file[references[0]].name.rsplit("/", 1)[-1]
-    except (OSError, TypeError, KeyError, ValueError, RuntimeError, IndexError, AttributeError):
+    except HDF5_ERRORS:
         return None
     return tuple(names) if any(names) and len(names) == item.ndim else None
-
-
-def _text(label: Any) -> str:
-    return label.decode("utf-8", "replace") if isinstance(label, bytes) else str(label or "")
 
 
 def _attributes(item: Any) -> Iterator[tuple[str, Any]]:
     for key in item.attrs:
         try:
             value = item.attrs[key]
-        except (OSError, TypeError, KeyError, ValueError, RuntimeError):
+        except HDF5_ERRORS:
             continue
         if isinstance(value, np.ndarray) and value.size == 1:
             value = value.ravel()[0]
@@ -197,10 +120,190 @@ def _attributes(item: Any) -> Iterator[tuple[str, Any]]:
             yield key, value.item() if isinstance(value, np.generic) else value
 
 
-def _refuse_impossible(item: Any, name: str, dtype: np.dtype[Any], path: Path) -> None:
-    """Contiguous data sets say where their bytes begin: beyond the end of the file they would read as zeros."""
-    offset = item.id.get_offset()
-    if offset is not None and offset + item.id.get_storage_size() > path.stat().st_size:
-        raise CubeFileError(f"{path} is truncated: {name} lies beyond its end", "a whole file", "fetch it again")
-    if item.chunks and promises_too_much(math.prod(item.chunks) * dtype.itemsize, path.stat().st_size):
+def _check_storage(item: Any, name: str, dtype: np.dtype[Any], path: Path) -> None:
+    """Refuse contiguous data behind the end of the file, which would read as zeros, and impossible chunks."""
+    offset, size = item.id.get_offset(), path.stat().st_size
+    if offset is not None and offset + item.id.get_storage_size() > size:
+        raise CubeFileError(f"{path} is truncated: {name} lies behind its end", "a whole file", "fetch it again")
+    if item.chunks and promises_too_much(math.prod(item.chunks) * dtype.itemsize, size):
         raise CubeFileError(f"{path}: {name} promises chunks of {item.chunks} values", "a whole file", "fetch it again")
+
+
+@dataclass(frozen=True)
+class _LoadFromClassic:
+    """Reads part of a variable of NetCDF-3 through a mapping that is closed again at once."""
+
+    path: str
+    name: str
+
+    def __call__(self, key: tuple[Any, ...]) -> NDArray[Any]:
+        with _opened_classic(Path(self.path)) as source:
+            return np.array(source.variables[self.name].data[key])
+
+
+def arrays_in_netcdf(path: Path) -> list[FoundArray]:
+    """List the variables of a NetCDF file of any version."""
+    with path.open("rb") as file:
+        if not file.read(3).startswith(b"CDF"):
+            return arrays_in_hdf5(path)
+    with _opened_classic(path) as source:
+        return [
+            FoundArray(
+                name,
+                tuple(variable.shape),
+                np.dtype(variable.data.dtype),
+                _LoadFromClassic(str(path), name),
+                tuple(variable.dimensions),
+                dict(vars(variable)["_attributes"]),
+            )
+            for name, variable in source.variables.items()
+        ]
+
+
+class _BoundedFile(io.BufferedReader):
+    """A file that never reads past its end: scipy allocates as many bytes as a damaged header says."""
+
+    def read(self, size: int | None = -1) -> bytes:
+        left = os.fstat(self.fileno()).st_size - self.tell()
+        return super().read(max(0, min(left, left if size is None or size < 0 else size)))
+
+
+@contextmanager
+def _opened_classic(path: Path) -> Iterator[Any]:
+    with reading(path, "a whole NetCDF file"):
+        source = scipy.io.netcdf_file(_BoundedFile(path.open("rb", buffering=0)), "r", mmap=True)
+        try:
+            yield source
+        finally:
+            # scipy warns about a mapping that is still in use when it closes; without the variables it is not.
+            source.variables.clear()
+            source.close()
+
+
+class Hdf5Writer:
+    """Writes windows into a data set."""
+
+    def __init__(self, target: Any, file: GuardedFile) -> None:
+        self._target = target
+        self._file = file
+
+    def write(self, rows: slice, columns: slice, block: NDArray[Any]) -> None:
+        self._target[:, rows, columns] = block
+        self._file.raise_error()
+
+
+@contextmanager
+def guarded_for_hdf5(path: Path) -> Iterator[GuardedFile]:
+    """Open a file for HDF5 to write into; its errors are raised when the block ends."""
+    with GuardedFile(path) as file:
+        try:
+            yield file
+            file.raise_error()
+        except (RuntimeError, SystemError, ValueError) as error:
+            file.raise_error()
+            raise OSError(errno.EIO, " ".join(str(error).split())[:200], str(path)) from error
+
+
+@contextmanager
+def created_netcdf(path: Path, template: xr.DataArray, options: Mapping[str, str]) -> Iterator[Hdf5Writer]:
+    """Create a NetCDF-4 file after the CF conventions."""
+    compression = options.get("COMPRESS", "gzip").lower()
+    if compression not in COMPRESSIONS:
+        raise OptionError(f"COMPRESS={options['COMPRESS']} for {path.name}", f"one of {', '.join(COMPRESSIONS)}")
+    with guarded_for_hdf5(path) as guarded, h5netcdf.File(guarded, "w") as file:
+        yield Hdf5Writer(_define(file, template, None if compression == "none" else compression), guarded)
+
+
+def _define(file: Any, template: xr.DataArray, compression: str | None) -> Any:
+    """Create all variables, with everything but the cube's values; return the cube's."""
+    bands, height, width = template.shape
+    nodata = nodata_of(template)
+    file.attrs.update(file_attributes(template))
+    file.dimensions = {"band": bands, "y": height, "x": width}
+    cube = file.create_variable(
+        "cube",
+        ("band", "y", "x"),
+        template.dtype,
+        chunks=(min(bands, 16), min(height, CHUNK), min(width, CHUNK)),
+        compression=compression,
+        shuffle=compression is not None,
+        fillvalue=None if nodata is None else template.dtype.type(nodata),
+    )
+    cube.attrs.update(cube_attributes(template))
+    for name, (dims, values, attributes) in labelled_columns(template).items():
+        is_text = values.dtype.kind == "U"
+        column = file.create_variable(name, dims, h5py.string_dtype() if is_text else values.dtype)
+        column[...] = values.astype(object) if is_text else values
+        column.attrs.update(attributes)
+    reference = file.create_variable("spatial_ref", (), np.int64)
+    reference.attrs.update(grid_mapping(grid_of(template)))
+    return cube
+
+
+def file_attributes(template: xr.DataArray) -> dict[str, Any]:
+    """Return the attributes of a CF file as a whole; provenance is there because every reader looks there first."""
+    own = {key: value for key, value in text_attributes(template).items() if OWN_NAME.fullmatch(key)}
+    return {"Conventions": CONVENTIONS} | own
+
+
+def cube_attributes(template: xr.DataArray) -> dict[str, Any]:
+    """Return the CF attributes of the cube's variable; a scale equal in all bands becomes `scale_factor`."""
+    texts = text_attributes(template)
+    reserved = {
+        key for key in texts if key in STORAGE_ATTRIBUTES or not key.isidentifier() or key.startswith(("_", "MATLAB"))
+    }
+    numbers = {
+        key: value for key, value in template.attrs.items() if type(value) in (int, float) and math.isfinite(value)
+    }
+    attributes: dict[str, Any] = {key: numbers.get(key, value) for key, value in texts.items() if key not in reserved}
+    if reserved:
+        attributes[OTHER_ATTRIBUTES] = json.dumps({key: texts[key] for key in sorted(reserved)})
+    attributes |= {"grid_mapping": "spatial_ref", "coordinates": "wavelength fwhm good band_name"}
+    scale, offset = template["scale"].values, template["offset"].values
+    if _is_uniform(template) and (scale[0] != 1 or offset[0] != 0):
+        attributes |= {"scale_factor": float(scale[0]), "add_offset": float(offset[0])}
+    return attributes
+
+
+def _is_uniform(template: xr.DataArray) -> bool:
+    return all((template[name].values == template[name].values[0]).all() for name in ("scale", "offset"))
+
+
+def labelled_columns(template: xr.DataArray) -> dict[str, Labelled]:
+    """Return the band table and the axes as (dims, values, attributes) by name."""
+    attributes = {
+        "wavelength": {"units": "nm", "standard_name": "radiation_wavelength"},
+        "fwhm": {"units": "nm", "long_name": "full width at half maximum"},
+        "good": {"long_name": "1 for good bands, 0 for bad ones"},
+        "band_name": {},
+    }
+    columns: dict[str, Labelled] = {key: (("band",), template[key].values, each) for key, each in attributes.items()}
+    columns["good"] = (("band",), template["good"].values.astype(np.int8), attributes["good"])
+    if not _is_uniform(template):
+        columns |= {f"band_{key}": (("band",), template[key].values, {}) for key in ("scale", "offset")}
+    crs = _pyproj_crs(grid_of(template).crs)
+    described = {each["axis"].lower(): each for each in (crs.cs_to_cf() if crs is not None else ())}
+    for axis in ("y", "x"):
+        if axis in template.coords and template[axis].dtype.kind in "iuf":
+            projected = {"standard_name": f"projection_{axis}_coordinate"}
+            columns[axis] = ((axis,), template[axis].values, described.get(axis, projected))
+    return columns
+
+
+def grid_mapping(grid: Grid) -> dict[str, Any]:
+    """Return CF's grid mapping: the projection by its parameters and as WKT, and GDAL's transform."""
+    attributes: dict[str, Any] = {}
+    if grid.crs:
+        crs = _pyproj_crs(grid.crs)
+        parameters = crs.to_cf() if crs is not None else {}
+        attributes = parameters | dict.fromkeys(("crs_wkt", "spatial_ref"), grid.crs.to_wkt())
+    if grid.transform is not None:
+        attributes["GeoTransform"] = grid.transform_text()
+    return attributes
+
+
+def _pyproj_crs(crs: CRS | None) -> pyproj.CRS | None:
+    try:
+        return pyproj.CRS.from_wkt(crs.to_wkt()) if crs else None
+    except ProjectionError:
+        return None

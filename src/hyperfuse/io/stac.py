@@ -1,8 +1,7 @@
-"""A STAC item: what catalogues of satellite images want to know about a cube, as a JSON file beside it (STAC 1.1)."""
+"""STAC items (version 1.1): a JSON file beside a cube for catalogues of satellite images."""
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 import os
@@ -16,43 +15,32 @@ from typing import Any
 import numpy as np
 import pyproj
 import xarray as xr
-from affine import Affine
-from rasterio.crs import CRS
 from rasterio.errors import RasterioError
 from rasterio.warp import transform_geom
 
-from hyperfuse.io.cube import nodata_of
-from hyperfuse.io.grid import Grid, grid_of
-from hyperfuse.io.provenance import provenance_of, text_attributes, time_of_writing
+from hyperfuse.io.cube import nodata_of, text_attributes
+from hyperfuse.io.grid import Grid, grid_of, metres_per_pixel
+from hyperfuse.io.output import provenance_of, time_of_writing
 
 STAC_VERSION = "1.1.0"
 EXTENSION = "https://stac-extensions.github.io/{}/schema.json"
-WGS84 = "EPSG:4326"
 # Straight edges of a projected image are curves on the globe.
 POINTS_PER_EDGE = 16
 # Seven decimals of a degree are a centimetre.
 DECIMALS = 7
 ACQUISITION_NAMES = ("acquired", "acquisition_time", "datetime", "time_coverage_start", "acquisition_date")
-MEDIA_TYPES = {
-    ".tif": "image/tiff; application=geotiff",
-    ".tiff": "image/tiff; application=geotiff",
-    ".nc": "application/netcdf",
-    ".nc4": "application/netcdf",
-    ".h5": "application/x-hdf5",
-    ".hdf5": "application/x-hdf5",
-    ".he5": "application/x-hdf5",
-    ".zarr": "application/vnd.zarr",
-    ".mat": "application/x-matlab-data",
-    ".json": "application/json",
-    ".hdr": "text/plain",
-    ".xml": "application/xml",
-    ".zip": "application/zip",
-}
+MEDIA_TYPES = (
+    dict.fromkeys((".tif", ".tiff"), "image/tiff; application=geotiff")
+    | dict.fromkeys((".nc", ".nc4"), "application/netcdf")
+    | dict.fromkeys((".h5", ".hdf5", ".he5"), "application/x-hdf5")
+    | {".zarr": "application/vnd.zarr", ".mat": "application/x-matlab-data", ".json": "application/json"}
+    | {".hdr": "text/plain", ".xml": "application/xml", ".zip": "application/zip"}
+)
 UNKNOWN_TYPE = "application/octet-stream"
 
 
 def item_file(target: Path) -> Path:
-    """fused.tif -> fused.json"""
+    """Return the path of a target's item: fused.tif -> fused.json."""
     return target.with_suffix(".json")
 
 
@@ -64,16 +52,18 @@ def stac_item(
     *,
     cog: bool = False,
 ) -> dict[str, Any]:
-    """The item of a cube that is, or will be, at `target` with the files `beside`, made from `inputs`. Values are not
-    looked at.
+    """Describe a cube that is, or will be, at `target` with the files `beside`, made from `inputs`.
+
+    The values of the cube are not read.
     """
     grid, attributes = grid_of(cube), text_attributes(cube)
     footprint = _footprint(grid)
     if footprint is None:
         warnings.warn(f"{target.name} has no georeference: its STAC item has no geometry", stacklevel=2)
-    properties = _times(target, attributes) | _place(grid) | _making(attributes)
-    if footprint is not None:
-        properties["gsd"] = _ground_metres(grid)
+    properties = _times(target, attributes) | _projection(grid) | _processing(attributes)
+    size = metres_per_pixel(grid)
+    if footprint is not None and size is not None:
+        properties["gsd"] = round(max(size), 6)
     knows_spectrum = not np.isnan([cube["wavelength"].values, cube["fwhm"].values]).all()
     extensions = ["projection/v2.0.0", "raster/v2.0.0", "processing/v1.1.0"] + ["eo/v2.0.0"] * knows_spectrum
     return {
@@ -90,6 +80,7 @@ def stac_item(
 
 
 def write_item(path: Path, item: Mapping[str, Any]) -> None:
+    """Write an item as strict JSON."""
     path.write_text(json.dumps(item, indent=1, allow_nan=False) + "\n", encoding="utf-8")
 
 
@@ -97,23 +88,20 @@ def _footprint(grid: Grid) -> dict[str, Any] | None:
     """The outline in longitude and latitude, anticlockwise, cut in two where it crosses the date line."""
     if grid.transform is None or grid.crs is None:
         return None
-    corners = [(0, 0), (0, grid.height), (grid.width, grid.height), (grid.width, 0), (0, 0)]
-    steps = np.arange(POINTS_PER_EDGE)[:, None] / POINTS_PER_EDGE
-    edges = [np.array(start) * (1 - steps) + np.array(end) * steps for start, end in itertools.pairwise(corners)]
-    outline = [grid.transform @ (float(column), float(row)) for column, row in np.concatenate([*edges, [corners[0]]])]
+    corners = np.array([(0, 0), (0, 1), (1, 1), (1, 0), (0, 0)]) * (grid.width, grid.height)
+    steps = np.linspace(0, 4, 4 * POINTS_PER_EDGE + 1)
+    columns, rows = (np.interp(steps, range(5), axis).tolist() for axis in corners.T)
+    outline = [grid.transform @ point for point in zip(columns, rows, strict=True)]
     try:
-        moved = transform_geom(grid.crs, WGS84, {"type": "Polygon", "coordinates": [outline]}, precision=DECIMALS)
+        moved = transform_geom(grid.crs, "EPSG:4326", {"type": "Polygon", "coordinates": [outline]}, precision=DECIMALS)
     except RasterioError:
         return None
-    parts = moved["coordinates"] if moved["type"] == "MultiPolygon" else [moved["coordinates"]]
-    turned = [[_anticlockwise(ring) for ring in polygon] for polygon in parts]
-    if not np.isfinite([point for polygon in turned for ring in polygon for point in ring]).all():
+    is_cut = moved["type"] == "MultiPolygon"
+    polygons = moved["coordinates"] if is_cut else [moved["coordinates"]]
+    if not np.isfinite([point for polygon in polygons for ring in polygon for point in ring]).all():
         return None
-    return (
-        {"type": "Polygon", "coordinates": turned[0]}
-        if len(turned) == 1
-        else {"type": "MultiPolygon", "coordinates": turned}
-    )
+    turned = [[_anticlockwise(ring) for ring in polygon] for polygon in polygons]
+    return {"type": moved["type"], "coordinates": turned if is_cut else turned[0]}
 
 
 def _anticlockwise(ring: Sequence[Sequence[float]]) -> list[list[float]]:
@@ -125,12 +113,11 @@ def _anticlockwise(ring: Sequence[Sequence[float]]) -> list[list[float]]:
 
 def _bounding_box(footprint: Mapping[str, Any]) -> list[float]:
     """West, south, east, north; across the date line west is the larger number (RFC 7946)."""
-    crossing = footprint["type"] == "MultiPolygon"
-    polygons = footprint["coordinates"] if crossing else [footprint["coordinates"]]
+    is_cut = footprint["type"] == "MultiPolygon"
+    polygons = footprint["coordinates"] if is_cut else [footprint["coordinates"]]
     longitudes, latitudes = np.array([point for polygon in polygons for ring in polygon for point in ring]).T
-    west, east = longitudes.min(), longitudes.max()
-    if crossing:
-        west, east = longitudes[longitudes >= 0].min(), longitudes[longitudes < 0].max()
+    west = longitudes[longitudes >= 0].min() if is_cut else longitudes.min()
+    east = longitudes[longitudes < 0].max() if is_cut else longitudes.max()
     return [float(west), float(latitudes.min()), float(east), float(latitudes.max())]
 
 
@@ -154,73 +141,64 @@ def _moment(text: str) -> str | None:
     return in_utc.isoformat().replace("+00:00", "Z")
 
 
-def _place(grid: Grid) -> dict[str, Any]:
-    place: dict[str, Any] = {"proj:shape": [grid.height, grid.width]}
+def _projection(grid: Grid) -> dict[str, Any]:
+    fields: dict[str, Any] = {"proj:shape": [grid.height, grid.width]}
     if grid.transform is not None:
-        place["proj:transform"] = [float(number) for number in grid.transform[:6]]
+        fields["proj:transform"] = [float(number) for number in grid.transform[:6]]
     if grid.crs is not None:
         code = grid.crs.to_epsg()
-        place |= {"proj:code": f"EPSG:{code}"} if code else {"proj:code": None, "proj:wkt2": _wkt2(grid.crs)}
-    return place
+        fields["proj:code"] = f"EPSG:{code}" if code else None
+        if not code:
+            fields["proj:wkt2"] = pyproj.CRS.from_wkt(grid.crs.to_wkt()).to_wkt()
+    return fields
 
 
-def _wkt2(crs: CRS) -> str:
-    return pyproj.CRS.from_wkt(crs.to_wkt()).to_wkt()
-
-
-def _ground_metres(grid: Grid) -> float:
-    """How far apart pixels are on the ground: exact in a projection, measured on the ellipsoid where units are degrees."""
-    assert grid.crs is not None and grid.transform is not None
-    if not grid.crs.is_geographic:
-        return round(max(grid.pixel_size) * float(grid.crs.linear_units_factor[1]), 6)
-    transform: Affine = grid.transform
-    centre = (grid.width / 2, grid.height / 2)
-    (x, y), right, down = (transform @ (centre[0] + dx, centre[1] + dy) for dx, dy in ((0, 0), (1, 0), (0, 1)))
-    distances = [float(pyproj.Geod(ellps="WGS84").inv(x, y, *end)[2]) for end in (right, down)]
-    return round(max(distances), 6)
-
-
-def _making(attributes: Mapping[str, str]) -> dict[str, Any]:
-    made = provenance_of(attributes)
-    software = {"hyperfuse": made.pop("version", version("hyperfuse"))}
+def _processing(attributes: Mapping[str, str]) -> dict[str, Any]:
+    record = provenance_of(attributes)
+    software = {"hyperfuse": record.pop("version", version("hyperfuse"))}
     sensor = {"instruments": [attributes["sensor"]]} if attributes.get("sensor") else {}
-    return sensor | {"processing:software": software} | {f"hyperfuse:{key}": text for key, text in made.items()}
+    return sensor | {"processing:software": software} | {f"hyperfuse:{key}": text for key, text in record.items()}
 
 
 def _derived_from(source: Path, target: Path) -> dict[str, str]:
-    away = os.path.relpath(source.absolute(), target.absolute().parent)
-    link = {"rel": "derived_from", "href": _relative(Path(away)), "title": source.name}
+    relative = Path(os.path.relpath(source.absolute(), target.absolute().parent)).as_posix()
+    href = relative.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    link = {"rel": "derived_from", "href": href if href.startswith("..") else f"./{href}", "title": source.name}
     media_type = MEDIA_TYPES.get(source.suffix.lower())
     return link | ({"type": media_type} if media_type else {})
-
-
-def _relative(path: Path) -> str:
-    text = path.as_posix().encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-    return text if text.startswith("..") else f"./{text}"
 
 
 def _assets(target: Path, cube: xr.DataArray, beside: Sequence[Path], *, cog: bool) -> dict[str, Any]:
     """The cube with its bands; ENVI's header, and what lies beside others, as metadata."""
     is_envi = target.suffix.lower() == ".hdr"
     data = next((path for path in beside if path.suffix == ".img"), target) if is_envi else target
-    media_type = MEDIA_TYPES.get(data.suffix.lower(), UNKNOWN_TYPE) + ("; profile=cloud-optimized" if cog else "")
     nodata = nodata_of(cube)
-    numbers = {"data_type": cube.dtype.name} | ({} if nodata is None else {"nodata": _json_number(nodata)})
-    assets = {
-        "cube": {"href": f"./{data.name}", "type": media_type, "roles": ["data"], **numbers, "bands": _bands(cube)},
+    cube_asset: dict[str, Any] = {
+        "href": f"./{data.name}",
+        "type": MEDIA_TYPES.get(data.suffix.lower(), UNKNOWN_TYPE) + ("; profile=cloud-optimized" if cog else ""),
+        "roles": ["data"],
+        "data_type": cube.dtype.name,
+        "bands": _bands(cube),
     }
-    for path in (each for each in (target, *beside) if each != data):
-        media_type = MEDIA_TYPES.get(path.suffix.lower(), UNKNOWN_TYPE)
-        assets["header" if is_envi else "table"] = {"href": f"./{path.name}", "type": media_type, "roles": ["metadata"]}
-    return assets
+    if nodata is not None:
+        # JSON has no NaN; STAC writes it as a text.
+        cube_asset["nodata"] = nodata if math.isfinite(nodata) else str(nodata)
+    metadata = {
+        "header" if is_envi else "table": {
+            "href": f"./{path.name}",
+            "type": MEDIA_TYPES.get(path.suffix.lower(), UNKNOWN_TYPE),
+            "roles": ["metadata"],
+        }
+        for path in (target, *beside)
+        if path != data
+    }
+    return {"cube": cube_asset} | metadata
 
 
 def _bands(cube: xr.DataArray) -> list[dict[str, Any]]:
-    rows = zip(
-        *(cube[name].values for name in ("band_name", "wavelength", "fwhm", "scale", "offset", "good")), strict=True
-    )
+    columns = (cube[name].values for name in ("band_name", "wavelength", "fwhm", "scale", "offset", "good"))
     bands = []
-    for index, (name, wavelength, fwhm, scale, offset, good) in enumerate(rows, start=1):
+    for index, (name, wavelength, fwhm, scale, offset, good) in enumerate(zip(*columns, strict=True), start=1):
         band: dict[str, Any] = {"name": str(name) or f"B{index:03d}"}
         for key, length in (("center_wavelength", wavelength), ("full_width_half_max", fwhm)):
             if not math.isnan(length):
@@ -228,8 +206,3 @@ def _bands(cube: xr.DataArray) -> list[dict[str, Any]]:
         band |= {"raster:scale": float(scale), "raster:offset": float(offset)}
         bands.append(band if good else band | {"hyperfuse:good": False})
     return bands
-
-
-def _json_number(number: float) -> float | str:
-    """JSON knows no NaN; STAC writes it as a text."""
-    return number if math.isfinite(number) else str(number)

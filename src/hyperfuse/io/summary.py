@@ -1,4 +1,4 @@
-"""What is in a cube, for a person and for a program."""
+"""What is in a cube, for people and programs."""
 
 from __future__ import annotations
 
@@ -8,18 +8,14 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from hyperfuse.io.cube import as_cube, nodata_of, physical_values
+from hyperfuse.io.cube import as_cube, nodata_of, physical_values, sample_of, text_attributes
 from hyperfuse.io.grid import Grid, grid_of
-from hyperfuse.io.provenance import text_attributes
-
-# A look at the values, not a pass over the whole file.
-SAMPLED_ROWS = 64
-SAMPLED_COLUMNS = 64
-SAMPLED_BANDS = 32
 
 
 @dataclass(frozen=True)
 class CubeSummary:
+    """Everything known about a cube; `bounds` is left, bottom, right, top."""
+
     bands: int
     height: int
     width: int
@@ -41,80 +37,69 @@ class CubeSummary:
     sampled_missing_share: float
 
     def as_dict(self) -> dict[str, Any]:
-        """Only what strict JSON can hold: a number that is not finite becomes None."""
+        """Return only what strict JSON can hold: a number that is not finite becomes None."""
         return {name: _strict(value) for name, value in asdict(self).items()}
 
 
 def summarise(cube: xr.DataArray) -> CubeSummary:
-    """Everything known about a cube; the range of values comes from a sample spread over it."""
+    """Summarise a cube; the range of values comes from a window in its middle.
+
+    Parameters
+    ----------
+    cube
+        A cube, lazy or in memory.
+
+    Returns
+    -------
+    CubeSummary
+        Size, band table, georeference, attributes and sampled range.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from hyperfuse.io.cube import make_cube
+    >>> summary = summarise(make_cube(np.full((2, 3, 4), 5000, np.uint16), scale=1e-4))
+    >>> summary.bands, summary.dtype, summary.sampled_maximum
+    (2, 'uint16', 0.5)
+    """
     cube = as_cube(cube)
-    grid = grid_of(cube)
-    minimum, maximum, missing = _sampled_range(cube)
+    grid, nodata = grid_of(cube), nodata_of(cube)
+    values = physical_values(sample_of(cube), dtype=np.float64)
+    missing = np.isnan(values)
     bands, height, width = cube.shape
-    nodata = nodata_of(cube)
+    code = grid.crs.to_epsg() if grid.crs else None
     return CubeSummary(
         bands=bands,
         height=height,
         width=width,
         dtype=cube.dtype.name,
-        wavelength_nm=_without_nan(cube["wavelength"].values),
-        fwhm_nm=_without_nan(cube["fwhm"].values),
+        wavelength_nm=_strict(cube["wavelength"].values.tolist()),
+        fwhm_nm=_strict(cube["fwhm"].values.tolist()),
         good=cube["good"].values.tolist(),
         band_name=[str(name) for name in cube["band_name"].values],
         scale=cube["scale"].values.tolist(),
         offset=cube["offset"].values.tolist(),
         nodata=str(nodata) if nodata is not None and not np.isfinite(nodata) else nodata,
-        crs=_crs_text(grid),
+        crs=None if grid.crs is None else f"EPSG:{code}" if code else str(grid.crs.to_wkt()),
         transform=list(grid.transform)[:6] if grid.transform else None,
         pixel_size=list(grid.pixel_size),
         bounds=_bounds(grid),
         attributes=text_attributes(cube),
-        sampled_minimum=minimum,
-        sampled_maximum=maximum,
-        sampled_missing_share=missing,
+        sampled_minimum=None if missing.all() else float(np.nanmin(values)),
+        sampled_maximum=None if missing.all() else float(np.nanmax(values)),
+        sampled_missing_share=float(missing.mean()),
     )
 
 
-def sample_of(cube: xr.DataArray) -> xr.DataArray:
-    """One compact window from the middle, still lazy, because single scattered pixels cost a whole block each."""
-    bands, height, width = cube.shape
-    rows = slice(max(0, (height - SAMPLED_ROWS) // 2), (height + SAMPLED_ROWS) // 2 + 1)
-    columns = slice(max(0, (width - SAMPLED_COLUMNS) // 2), (width + SAMPLED_COLUMNS) // 2 + 1)
-    chosen = np.unique(np.linspace(0, bands - 1, min(bands, SAMPLED_BANDS)).round().astype(np.int64))
-    return cube.isel(band=chosen, y=rows, x=columns)
-
-
-def _sampled_range(cube: xr.DataArray) -> tuple[float | None, float | None, float]:
-    values = physical_values(sample_of(cube), dtype=np.float64)
-    missing = np.isnan(values)
-    if missing.all():
-        return None, None, 1.0
-    return float(np.nanmin(values)), float(np.nanmax(values)), float(missing.mean())
-
-
-def _without_nan(values: Any) -> list[float | None]:
-    return [None if np.isnan(value) else float(value) for value in values]
+def _bounds(grid: Grid) -> list[float] | None:
+    if grid.transform is None:
+        return None
+    corners = [(0, 0), (grid.width, 0), (0, grid.height), (grid.width, grid.height)]
+    xs, ys = zip(*(grid.transform @ corner for corner in corners), strict=True)
+    return [min(xs), min(ys), max(xs), max(ys)]
 
 
 def _strict(value: Any) -> Any:
     if isinstance(value, list):
         return [_strict(entry) for entry in value]
     return None if isinstance(value, float) and not np.isfinite(value) else value
-
-
-def _crs_text(grid: Grid) -> str | None:
-    if grid.crs is None:
-        return None
-    code = grid.crs.to_epsg()
-    return f"EPSG:{code}" if code else str(grid.crs.to_wkt())
-
-
-def _bounds(grid: Grid) -> list[float] | None:
-    """Left, bottom, right, top."""
-    if grid.transform is None:
-        return None
-    corners = [
-        grid.transform @ corner for corner in ((0, 0), (grid.width, 0), (0, grid.height), (grid.width, grid.height))
-    ]
-    xs, ys = zip(*corners, strict=True)
-    return [min(xs), min(ys), max(xs), max(ys)]

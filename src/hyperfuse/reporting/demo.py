@@ -14,7 +14,7 @@ import xarray as xr
 from affine import Affine
 from rich.table import Table
 
-from hyperfuse.config import FuseConfig, SimulateConfig
+from hyperfuse.config import FuseConfig, OutputConfig, SimulateConfig
 from hyperfuse.errors import CubeFileError, CubeWriteError
 from hyperfuse.fusion.run import estimate, run_fusion
 from hyperfuse.io.cube import make_cube
@@ -86,7 +86,7 @@ def run_demo(folder: Path) -> DemoResult:
     cubes = {"hsi": pair.hsi, "msi": pair.msi, "reference": pair.reference}
     picture = fusion_figure(folder / "demo.png", **cubes, fused_by_method=fused, scale=SCALE, title=title)
     written = {
-        name: write_cube(cube, folder / f"{name}.tif", overwrite=True)
+        name: write_cube(cube, folder / f"{name}.tif", config=OutputConfig(overwrite=True))
         for name, cube in {"fused": fused[best], **cubes}.items()
     }
     return DemoResult(scores, score_table(scores, seconds, title), {"picture": picture, **written})
