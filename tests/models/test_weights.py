@@ -61,7 +61,7 @@ def test_shipped_weights_are_loaded_by_name_unless_a_folder_has_it(tmp_path, mon
     shipped = load_model("universal")
     assert isinstance(shipped, PriorNetwork)
     assert not shipped.training and not any(parameter.requires_grad for parameter in shipped.parameters())
-    with pytest.raises(WeightsError, match="config.json does not exist"):
+    with pytest.raises(WeightsError, match=r"config\.json does not exist"):
         load_model("./weights/universal")
     tiny_network().save_pretrained("universal")
     assert isinstance(load_model("universal"), SSA)

@@ -177,21 +177,17 @@ class SSA(PretrainedNetwork):
         self.pair_kernel: InputKernel
         self.output_kernel: OutputKernel
         self.msi_kernel: InputKernel | None = None
-        channels, width, joined = config.channels, config.width, config.msi_kernel == "joined"
+        channels, width = config.channels, config.width
         if isinstance(channels, WavelengthBands):
             self.hsi_kernel, self.pair_kernel = (WavelengthInputKernel(channels, width) for _ in range(2))
             self.output_kernel = WavelengthOutputKernel(config.feature_width, channels)
             self.msi_kernel = WavelengthInputKernel(channels, width)
         else:
-            slots = pair_slots = _slots(channels)
-            msi_slots = config.max_msi_bands
-            if isinstance(channels, FixedBands):  # a Matryoshka kernel of full width is a plain convolution
-                pair_slots = slots + channels.msi_bands if joined else slots
-                msi_slots = channels.msi_bands
-            self.hsi_kernel = MatryoshkaInputKernel(slots, width, kernel_size=3, padding=1)
+            hsi_slots, pair_slots, msi_slots = _slots(config, channels)
+            self.hsi_kernel = MatryoshkaInputKernel(hsi_slots, width, kernel_size=3, padding=1)
             self.pair_kernel = MatryoshkaInputKernel(pair_slots, width, kernel_size=3, padding=1)
-            self.output_kernel = MatryoshkaOutputKernel(config.feature_width, slots, kernel_size=3, padding=1)
-            if not joined:
+            self.output_kernel = MatryoshkaOutputKernel(config.feature_width, hsi_slots, kernel_size=3, padding=1)
+            if config.msi_kernel == "own":
                 self.msi_kernel = MatryoshkaInputKernel(msi_slots, width, kernel_size=3, padding=1)
         self.spectral_encoder = Encoder(width, config.spectral_blocks)
         self.spatial_encoder = Encoder(width, config.spatial_blocks)
@@ -316,10 +312,13 @@ class SSA(PretrainedNetwork):
             raise GridError(f"a base of shape {tuple(base.shape)}", f"{expected}: the hsi's bands on the msi's pixels")
 
 
-def _slots(channels: MatryoshkaBands | Components | FixedBands) -> int:
-    if isinstance(channels, MatryoshkaBands):
-        return channels.max_channels
-    return channels.count if isinstance(channels, Components) else channels.bands
+def _slots(config: SSAConfig, channels: MatryoshkaBands | Components | FixedBands) -> tuple[int, int, int]:
+    """Most channels of the kernels on the hsi, on the pair, and on the msi alone."""
+    if isinstance(channels, FixedBands):  # a Matryoshka kernel of full width is a plain convolution
+        joined = channels.msi_bands if config.msi_kernel == "joined" else 0
+        return channels.bands, channels.bands + joined, channels.msi_bands
+    slots = channels.count if isinstance(channels, Components) else channels.max_channels
+    return slots, slots, config.max_msi_bands
 
 
 def _apply(kernel: InputKernel, image: Tensor, wavelength_nm: Tensor | None = None) -> Tensor:
