@@ -24,7 +24,7 @@ from hyperfuse.methods.pair_model import principal_axes
 from hyperfuse.methods.run import fuse_arrays
 from hyperfuse.methods.scene_stats import SceneComputation
 from hyperfuse.methods.universal import shipped_network
-from hyperfuse.metrics.metrics import psnr_db, spectral_angle_degrees
+from hyperfuse.metrics.metrics import psnr_db, sam_degrees
 from hyperfuse.models.prior import LIKE_LOCAL_FUSE, PREDICTIONS, Prediction, PriorNetwork
 from hyperfuse.physics.estimate import estimate_observation
 from hyperfuse.physics.observation import Observation
@@ -75,7 +75,7 @@ def row(name: str, pairs: list[Pair], network: PriorNetwork) -> str:
 
 def scores(fused: Tensor, reference: Tensor) -> tuple[float, float]:
     image, truth = fused.clamp(0, 1).numpy(), reference.numpy()
-    return psnr_db(image, truth), spectral_angle_degrees(image, truth)
+    return psnr_db(image, truth), sam_degrees(image, truth)
 
 
 @contextmanager

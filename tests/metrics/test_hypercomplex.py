@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from quality import metric_oracles as oracle
+from tests.metrics import metric_oracles as oracle
 
 from hyperfuse.metrics import metrics
-from hyperfuse.metrics.similarity import hypercomplex_product_sum, sign_table
+from hyperfuse.metrics.sums import hypercomplex_product_sum, sign_table
 
 
 def multiply(p: np.ndarray, q: np.ndarray) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Indices without a reference, consistency, and the score one scale coarser: against slow loops, and on what is known."""
+"""Indices without a reference, consistency and reduced-resolution scores: against slow loops, and on known cases."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from tests.methods.tiny_pairs import TinyPair, tiny_pair
 
 from hyperfuse.methods.run import fuse_arrays
 from hyperfuse.metrics.no_reference import (
-    as_seen_by_hsi,
+    assess_at_reduced_resolution,
+    band_pair_quality,
+    band_quality,
     consistency,
-    khan_distortion,
+    d_k,
+    d_lambda,
+    d_s,
+    degrade_to_hsi,
     no_reference_scores,
-    quality_of_all_pairs,
-    quality_of_partners,
-    scored_at_reduced_resolution,
-    spatial_distortion,
-    spectral_distortion,
 )
 from hyperfuse.physics.resample import upsample_bicubic
 
@@ -49,7 +49,7 @@ def pair() -> TinyPair:
 
 def test_all_pairs_of_bands_against_a_loop() -> None:
     image = np.random.default_rng(0).random((3, 18, 19)) + 0.2
-    found = quality_of_all_pairs(image, 8)
+    found = band_pair_quality(image, 8)
     assert found is not None
     for i in range(3):
         for j in range(3):
@@ -60,7 +60,7 @@ def test_partners_against_a_loop_and_holes_do_not_count() -> None:
     random = np.random.default_rng(1)
     first, second = random.random((2, 16, 24)) + 0.1, random.random((2, 16, 24)) + 0.1
     first[0, 3, 3] = np.nan  # takes its whole block out, for all bands
-    found = quality_of_partners(first, second, 8)
+    found = band_quality(first, second, 8)
     assert found is not None
     first[:, :8, :8] = np.nan
     for band in range(2):
@@ -77,14 +77,14 @@ def test_d_lambda_and_d_s_against_their_equations() -> None:
         for j in range(3)
         if i != j
     ]
-    assert spectral_distortion(fused, hsi, 16, 8) == pytest.approx(np.mean(differences), rel=1e-10)
+    assert d_lambda(fused, hsi, 16, 8) == pytest.approx(np.mean(differences), rel=1e-10)
     differences = []
     for band in range(3):
         gain = hsi[band].std() / coarse_msi[0].std()
         offset = hsi[band].mean() - gain * coarse_msi[0].mean()
         fine, coarse = msi[0] * gain + offset, coarse_msi[0] * gain + offset
         differences.append(abs(slow_mean_index(fused[band], fine, 16) - slow_mean_index(hsi[band], coarse, 8)))
-    assert spatial_distortion(fused, hsi, msi, coarse_msi, 16, 8) == pytest.approx(np.mean(differences), rel=1e-10)
+    assert d_s(fused, hsi, msi, coarse_msi, 16, 8) == pytest.approx(np.mean(differences), rel=1e-10)
 
 
 def test_indices_do_not_depend_on_the_msi_s_unit_nor_on_one_for_both() -> None:
@@ -101,13 +101,13 @@ def test_indices_do_not_depend_on_the_msi_s_unit_nor_on_one_for_both() -> None:
 
 def test_constant_black_small_and_empty_images() -> None:
     flat, black = np.full((2, 16, 16), 0.5), np.zeros((2, 16, 16))
-    assert quality_of_all_pairs(flat, 8) == pytest.approx(1)
-    assert quality_of_all_pairs(black, 8) == pytest.approx(1)
-    assert spectral_distortion(flat[:1], flat[:1], 8, 8) == 0
+    assert band_pair_quality(flat, 8) == pytest.approx(1)
+    assert band_pair_quality(black, 8) == pytest.approx(1)
+    assert d_lambda(flat[:1], flat[:1], 8, 8) == 0
     nothing = np.full((2, 16, 16), np.nan)
-    assert spectral_distortion(nothing, flat, 8, 8) is None
-    assert spatial_distortion(flat, nothing, flat, flat, 8, 8) is None
-    assert khan_distortion(flat[:, :4], flat[:, :4], 8) is None
+    assert d_lambda(nothing, flat, 8, 8) is None
+    assert d_s(flat, nothing, flat, flat, 8, 8) is None
+    assert d_k(flat[:, :4], flat[:, :4], 8) is None
     scores = no_reference_scores(
         flat[:, :1, :1], flat[:, :1, :1], flat[:, :1, :1], flat[:, :1, :1], flat[:, :1, :1], 1.0
     )
@@ -131,7 +131,7 @@ def test_the_truth_is_consistent_and_a_blurred_image_is_not_with_the_msi(pair: T
 def test_pixels_beyond_the_edge_and_under_holes_are_not_compared(pair: TinyPair) -> None:
     fused = pair.reference.clone()
     fused[:, 40:44, 40:44] = torch.nan
-    seen = as_seen_by_hsi(fused, (20, 24), pair.observation)
+    seen = degrade_to_hsi(fused, (20, 24), pair.observation)
     assert np.isnan(seen[:, 10, 10]).all()
     assert np.isnan(seen[:, 0]).all() and np.isnan(seen[:, :, -1]).all()
     assert np.isfinite(seen[:, 3:7, 3:7]).all()
@@ -144,7 +144,7 @@ def test_the_better_method_is_found_one_scale_coarser(pair: TinyPair) -> None:
         return lambda hsi, msi, observation: fuse_arrays(hsi, msi, observation, method)
 
     sharp, blurred = (
-        scored_at_reduced_resolution(pair.hsi, pair.msi, pair.observation, by(name)) for name in ("fuse", "bicubic")
+        assess_at_reduced_resolution(pair.hsi, pair.msi, pair.observation, by(name)) for name in ("fuse", "bicubic")
     )
     assert sharp is not None and blurred is not None
     assert sharp.psnr_db > blurred.psnr_db + 1
@@ -152,6 +152,6 @@ def test_the_better_method_is_found_one_scale_coarser(pair: TinyPair) -> None:
     assert sharp.coarser_size == (5, 6)
     holed = pair.hsi.clone()
     holed[:, 10, 10] = torch.nan
-    again = scored_at_reduced_resolution(holed, pair.msi, pair.observation, by("bicubic"))
+    again = assess_at_reduced_resolution(holed, pair.msi, pair.observation, by("bicubic"))
     assert again is not None and np.isfinite(again.psnr_db)
-    assert scored_at_reduced_resolution(pair.hsi[:, :6], pair.msi[:, :24], pair.observation, by("bicubic")) is None
+    assert assess_at_reduced_resolution(pair.hsi[:, :6], pair.msi[:, :24], pair.observation, by("bicubic")) is None

@@ -40,7 +40,7 @@ from hyperfuse.benchmarking.results import (
 from hyperfuse.data.splits import SplitKind
 from hyperfuse.errors import Cancelled, GridError, HyperfuseError, OptionError, ValueRangeError
 from hyperfuse.io.atomic import target_lock
-from hyperfuse.metrics.metrics import ergas, psnr_db, spectral_angle_degrees, ssim
+from hyperfuse.metrics.metrics import ergas, psnr_db, sam_degrees, ssim
 from hyperfuse.physics.resample import exact_scale
 from hyperfuse.physics.simulate import require_seed
 from hyperfuse.progress import listening, progress
@@ -104,7 +104,7 @@ def score(fused: NDArray[np.float32], pair: CasePair) -> dict[str, float | None]
     shown = np.clip(fused, 0.0, PEAK)
     scores = {
         "psnr_db": psnr_db(shown, reference, PEAK, valid),
-        "spectral_angle_degrees": spectral_angle_degrees(shown, reference, valid),
+        "spectral_angle_degrees": sam_degrees(shown, reference, valid),
         "ergas": ergas(shown, reference, pair.scale, valid),
         "ssim": ssim(shown, reference, PEAK, valid),
     }

@@ -1,12 +1,12 @@
-"""A fused cube against its reference, window by window: a cube of any size needs the memory of a few windows.
-
-What an evaluation says: the overall figures, those of each band, and in words whatever a figure alone would hide.
-"""
+"""Evaluate a fused cube against its reference window by window, in the memory of a few windows."""
 
 from __future__ import annotations
 
 import math
+import operator
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -14,26 +14,39 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from hyperfuse.io.cube import iterate_windows
-from hyperfuse.metrics import sums as error_sums
-from hyperfuse.metrics.metrics import mean_of_defined
 from hyperfuse.metrics.pairing import (
     WAVELENGTH_TOLERANCE_NM,
     Comparison,
     Floats,
-    blank_incomparable,
+    mask_incomparable,
+    mean_of_defined,
     nothing_to_compare,
     plan_comparison,
-    wavelength_difference_nm,
 )
-from hyperfuse.metrics.similarity import BLOCK, WINDOW, SimilaritySums, q2n_sum
-from hyperfuse.metrics.sums import ErrorSums, WindowSums, no_sums, window_sums
+from hyperfuse.metrics.sums import BLOCK, WINDOW, ErrorSums, SimilaritySums, WindowSums, q2n_sum
 from hyperfuse.progress import progress
 
+__all__ = ["Evaluation", "evaluate"]
 
-@dataclass(frozen=True, eq=False)
+WINDOW_BYTES = 64 * 2**20
+# Fields of `Evaluation` by the name that is shown, and the unit.
+SCORES = {
+    "psnr_db": ("PSNR", " dB"),
+    "mean_band_psnr_db": ("mean-band PSNR", " dB"),
+    "spectral_angle_degrees": ("SAM", " deg"),
+    "ergas": ("ERGAS", ""),
+    "ssim": ("SSIM", ""),
+    "uqi": ("UIQI", ""),
+    "q2n": ("Q2n", ""),
+    "rmse": ("RMSE", ""),
+}
+
+
+@dataclass(frozen=True, eq=False, repr=False)
 class Evaluation:
-    """Scores of a fused cube. None: not defined or not asked for, and `notes` say why. Band arrays are NaN for bands
-    left out.
+    """Scores of a fused cube.
+
+    None means not defined or not computed, and `notes` say why; band arrays are NaN for bands that were left out.
     """
 
     psnr_db: float
@@ -54,43 +67,118 @@ class Evaluation:
     band_uqi: Floats
     notes: tuple[str, ...]
 
+    def __repr__(self) -> str:
+        values = ((getattr(self, name), *labels) for name, labels in SCORES.items())
+        scores = ", ".join(f"{label} {value:.4g}{unit}" for value, label, unit in values if value is not None)
+        compared, bands = np.count_nonzero(np.isfinite(self.band_rmse)), self.band_rmse.size
+        return f"Evaluation({scores}; {compared} of {bands} bands, {self.compared_fraction:.4g} of their values)"
+
     def as_dict(self) -> dict[str, Any]:
-        """Ready for JSON, which knows no infinity and no NaN: both are null (an infinite PSNR also has its note)."""
-        names = [
-            "psnr_db",
-            "mean_band_psnr_db",
-            "spectral_angle_degrees",
-            "ergas",
-            "ssim",
-            "uqi",
-            "q2n",
-            "rmse",
-            "peak",
-            "scale",
-        ]
-        overall: dict[str, Any] = {name: _json_number(getattr(self, name)) for name in names}
-        compared = np.isfinite(self.band_rmse)
-        overall |= {
+        """Return a dictionary for JSON, which has neither infinity nor NaN: both are None."""
+        return {
+            **{name: _json_number(getattr(self, name)) for name in (*SCORES, "peak", "scale")},
             "bands": self.band_rmse.size,
-            "compared_bands": int(np.count_nonzero(compared)),
+            "compared_bands": int(np.count_nonzero(np.isfinite(self.band_rmse))),
             "compared_fraction": self.compared_fraction,
             "notes": list(self.notes),
+            "per_band": [self._band_as_dict(band) for band in range(self.band_rmse.size)],
         }
-        return overall | {"per_band": [self._band_as_dict(band) for band in range(self.band_rmse.size)]}
 
     def _band_as_dict(self, band: int) -> dict[str, Any]:
-        numbers = {
+        columns = {
             "wavelength_nm": self.wavelength_nm,
             "psnr_db": self.band_psnr_db,
             "rmse": self.band_rmse,
             "ssim": self.band_ssim,
             "uqi": self.band_uqi,
         }
-        return {"band": band + 1} | {name: _json_number(column[band]) for name, column in numbers.items()}
+        return {"band": band + 1} | {name: _json_number(column[band]) for name, column in columns.items()}
 
 
-def summarise(comparison: Comparison, sums: WindowSums, q2n: float | None) -> Evaluation:
-    """Turn sums into scores; a Q2n of None was not asked for."""
+def evaluate(
+    fused: xr.DataArray,
+    reference: xr.DataArray,
+    scale: float | None = None,
+    peak: float | None = None,
+    *,
+    with_q2n: bool = False,
+    max_bytes: int = WINDOW_BYTES,
+) -> Evaluation:
+    """Compute all metrics of a fused cube, over the pixels valid in both cubes and the bands good in both.
+
+    Parameters
+    ----------
+    fused, reference
+        Cubes on the same grid with the same bands, or arrays (band, y, x); lazy cubes are read in windows.
+    scale
+        Ratio of the coarse to the fine pixel size, for ERGAS; by default what the fused cube has in its attributes.
+    peak
+        Peak of PSNR and SSIM; by default 1 for a reference within [0, 1], else its maximum.
+    with_q2n
+        Compute Q2n, too, which takes about as long as all others.
+    max_bytes
+        Size of a window as float32; the memory needed is about six times that.
+
+    Returns
+    -------
+    PSNR, SAM [2]_, ERGAS [1]_, SSIM [3]_, UIQI, RMSE and Q2n [4]_, overall and per band, with notes on everything that
+    was left out.
+
+    Raises
+    ------
+    GridError, BandError
+        If the grids or the numbers of bands differ.
+    ValueRangeError
+        If no value is valid in both cubes.
+
+    References
+    ----------
+    .. [1] L. Wald, "Quality of high resolution synthesised images: is there a simple criterion?", 2000.
+    .. [2] F. A. Kruse et al., "The spectral image processing system (SIPS)", Remote Sensing of Environment, 1993.
+    .. [3] Z. Wang et al., "Image quality assessment: from error visibility to structural similarity", 2004.
+    .. [4] A. Garzelli and F. Nencini, "Hypercomplex quality assessment of multi/hyperspectral images", 2009.
+    .. [5] G. Vivone et al., "A critical comparison among pansharpening algorithms", IEEE TGRS 53, 2015 (the protocol).
+
+    Examples
+    --------
+    >>> from hyperfuse import evaluate, make_cube
+    >>> values = np.random.default_rng(0).random((3, 16, 16))
+    >>> scores = evaluate(make_cube(values + 0.01), make_cube(values), scale=4)
+    >>> round(scores.psnr_db, 6)
+    40.0
+    >>> scores
+    Evaluation(PSNR 40 dB, ...; 3 of 3 bands, 1 of their values)
+    """
+    comparison = plan_comparison(fused, reference, scale, peak, max_bytes)
+    windows = _windows("Evaluating", comparison, max_bytes)
+    sums = reduce(operator.add, (WindowSums.of(comparison, *window) for window in windows))
+    if sums.pixels == 0:
+        raise nothing_to_compare()
+    q2n = _compute_q2n(comparison, comparison.bands[sums.errors.compared], max_bytes) if with_q2n else None
+    return _summarise(comparison, sums, q2n)
+
+
+def _windows(task: str, comparison: Comparison, max_bytes: int, block: int = 256) -> Iterator[tuple[slice, slice]]:
+    windows = list(iterate_windows(comparison.reference, max_bytes, block))
+    with progress(task, total=len(windows)) as advance:
+        for window in windows:
+            yield window
+            advance(1)
+
+
+def _compute_q2n(comparison: Comparison, bands: NDArray[np.int64], max_bytes: int) -> float:
+    """Compute Q2n over windows that consist of whole blocks."""
+    one_block = 4 * comparison.reference.sizes["band"] * BLOCK**2
+    total, blocks = 0.0, 0
+    for rows, columns in _windows("Q2n", comparison, max(max_bytes, one_block), BLOCK):
+        fused, reference = comparison.read_pair(rows, columns, bands)
+        mask_incomparable(fused, reference)
+        window_total, window_blocks = q2n_sum(fused, reference)
+        total, blocks = total + window_total, blocks + window_blocks
+    return total / blocks if blocks else float("nan")
+
+
+def _summarise(comparison: Comparison, sums: WindowSums, q2n: float | None) -> Evaluation:
     errors, similarity, peak, scale = sums.errors, sums.similarity, comparison.peak, comparison.scale
     wavelength_nm = np.array(comparison.reference["wavelength"].values, dtype=np.float64)
 
@@ -100,22 +188,22 @@ def summarise(comparison: Comparison, sums: WindowSums, q2n: float | None) -> Ev
         return spread
 
     return Evaluation(
-        psnr_db=error_sums.pooled_psnr_db(errors, peak),
-        mean_band_psnr_db=error_sums.mean_band_psnr_db(errors, peak),
+        psnr_db=errors.psnr_db(peak),
+        mean_band_psnr_db=errors.mean_band_psnr_db(peak),
         spectral_angle_degrees=sums.angle_degrees / sums.pixels,
-        ergas=None if scale is None else _defined(error_sums.ergas(errors, scale)),
+        ergas=None if scale is None else _defined(errors.ergas(scale)),
         ssim=_defined(mean_of_defined(similarity.band_ssim)),
-        uqi=_defined(mean_of_defined(similarity.band_uqi)),
+        uqi=_defined(mean_of_defined(similarity.band_uiqi)),
         q2n=None if q2n is None else _defined(q2n),
-        rmse=math.sqrt(error_sums.pooled_mean_squared_error(errors)),
+        rmse=math.sqrt(errors.mse),
         peak=peak,
         scale=scale,
         compared_fraction=int(errors.count.sum()) / (comparison.bands.size * math.prod(comparison.reference.shape[1:])),
         wavelength_nm=wavelength_nm,
-        band_psnr_db=on_all_bands(error_sums.band_psnr_db(errors, peak)),
-        band_rmse=on_all_bands(np.sqrt(error_sums.band_mean_squared_error(errors))),
+        band_psnr_db=on_all_bands(errors.band_psnr_db(peak)),
+        band_rmse=on_all_bands(np.sqrt(errors.band_mse)),
         band_ssim=on_all_bands(similarity.band_ssim),
-        band_uqi=on_all_bands(similarity.band_uqi),
+        band_uqi=on_all_bands(similarity.band_uiqi),
         notes=(*_coverage_notes(comparison, sums), *_metric_notes(errors, similarity, q2n, scale)),
     )
 
@@ -129,9 +217,8 @@ def _coverage_notes(comparison: Comparison, sums: WindowSums) -> list[str]:
         notes.append(f"{empty} bands have no value that is valid in both images and are left out")
     if missing := sums.reference_values - int(sums.errors.count.sum()):
         notes.append(f"the fused image has no data at {missing} values that the reference has; they are not scored")
-    apart_nm = wavelength_difference_nm(comparison.fused, comparison.reference)
-    if apart_nm > WAVELENGTH_TOLERANCE_NM:
-        notes.append(f"the band centres of the two images differ by up to {apart_nm:.1f} nm")
+    if comparison.wavelength_difference_nm > WAVELENGTH_TOLERANCE_NM:
+        notes.append(f"the band centres of the two images differ by up to {comparison.wavelength_difference_nm:.1f} nm")
     return notes
 
 
@@ -143,14 +230,14 @@ def _metric_notes(errors: ErrorSums, similarity: SimilaritySums, q2n: float | No
         notes.append("the images are equal where both have data: PSNR is infinite (null in JSON)")
     elif exact:
         notes.append(
-            f"{exact} bands have no error at all (infinite PSNR, null in JSON) and do not count in the mean-band PSNR"
+            f"{exact} bands have no error (infinite PSNR, null in JSON) and do not count in the mean-band PSNR"
         )
     if scale is None:
-        notes.append("no ERGAS: it needs the scale, and the fused cube does not say it; give it (--scale)")
-    elif dark := compared - int(np.count_nonzero(error_sums.bands_with_mean(errors))):
+        notes.append("no ERGAS: the fused cube does not state the scale; give it (--scale)")
+    elif dark := compared - int(np.count_nonzero(errors.bands_with_mean)):
         notes.append(f"{dark} bands have a reference of mean zero and do not count in ERGAS")
     if not similarity.count.any():
-        notes.append(f"no SSIM and UQI: no window of {WINDOW}x{WINDOW} valid pixels fits into the images")
+        notes.append(f"no SSIM and UIQI: no window of {WINDOW}x{WINDOW} valid pixels fits into the images")
     if q2n is not None and math.isnan(q2n):
         notes.append(f"no Q2n: no block of {BLOCK}x{BLOCK} pixels is valid in every compared band")
     return notes
@@ -162,55 +249,3 @@ def _defined(value: float) -> float | None:
 
 def _json_number(value: float | None) -> float | None:
     return float(value) if value is not None and math.isfinite(value) else None
-
-
-__all__ = ["Evaluation", "evaluate"]
-
-WINDOW_BYTES = 64 * 2**20
-
-
-def evaluate(
-    fused: xr.DataArray,
-    reference: xr.DataArray,
-    scale: float | None = None,
-    peak: float | None = None,
-    *,
-    with_q2n: bool = False,
-    max_bytes: int = WINDOW_BYTES,
-) -> Evaluation:
-    """All metrics of a fused cube, over the pixels valid in both and the bands good in both.
-
-    `scale` (for ERGAS) is taken from the fused cube where it remembers it; `peak` is 1 for a reference within [0, 1],
-    else the reference's maximum. `max_bytes` bounds one window as float32; the work needs about six times that.
-    """
-    comparison = plan_comparison(fused, reference, scale, peak, max_bytes)
-    sums = _sums_over_windows(comparison, max_bytes)
-    if sums.pixels == 0:
-        raise nothing_to_compare()
-    q2n = _q2n(comparison, comparison.bands[sums.errors.compared], max_bytes) if with_q2n else None
-    return summarise(comparison, sums, q2n)
-
-
-def _sums_over_windows(comparison: Comparison, max_bytes: int) -> WindowSums:
-    windows = list(iterate_windows(comparison.reference, max_bytes))
-    sums = no_sums(comparison.bands.size)
-    with progress("Evaluating", total=len(windows)) as advance:
-        for rows, columns in windows:
-            sums += window_sums(comparison, rows, columns)
-            advance(1)
-    return sums
-
-
-def _q2n(comparison: Comparison, bands: NDArray[np.int64], max_bytes: int) -> float:
-    """Over windows that begin at whole blocks and are never smaller than one, or none would be whole."""
-    one_block = 4 * comparison.reference.sizes["band"] * BLOCK**2
-    windows = list(iterate_windows(comparison.reference, max(max_bytes, one_block), BLOCK))
-    total, blocks = 0.0, 0
-    with progress("Q2n", total=len(windows)) as advance:
-        for rows, columns in windows:
-            fused, reference = comparison.read_pair(rows, columns, bands)
-            blank_incomparable(fused, reference)
-            window_total, window_blocks = q2n_sum(fused, reference)
-            total, blocks = total + window_total, blocks + window_blocks
-            advance(1)
-    return total / blocks if blocks else float("nan")

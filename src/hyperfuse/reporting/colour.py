@@ -16,7 +16,7 @@ from scipy.spatial.distance import cdist
 from hyperfuse.errors import ValueRangeError
 from hyperfuse.io.cube import as_cube, iterate_windows, physical_values
 from hyperfuse.metrics.evaluation import WINDOW_BYTES
-from hyperfuse.metrics.pairing import Floats, blank_incomparable, plan_comparison
+from hyperfuse.metrics.pairing import Floats, mask_incomparable, plan_comparison
 
 RED_GREEN_BLUE_NM = (650.0, 550.0, 470.0)
 # A band further than this from a colour does not show it; then bands are chosen by position.
@@ -80,7 +80,7 @@ def error_map(fused: xr.DataArray, reference: xr.DataArray, max_bytes: int = WIN
     errors = np.full(comparison.reference.shape[1:], np.nan)
     for rows, columns in iterate_windows(comparison.reference, max_bytes):
         fused_values, reference_values = comparison.read_pair(rows, columns, comparison.bands)
-        comparable = blank_incomparable(fused_values, reference_values)
+        comparable = mask_incomparable(fused_values, reference_values)
         squared = np.nan_to_num(np.square(fused_values - reference_values)).sum(axis=0)
         bands = np.count_nonzero(comparable, axis=0)
         window = errors[rows, columns]

@@ -34,12 +34,12 @@ from hyperfuse.metrics.no_reference import (
     Consistency,
     Fuse,
     NoReferenceScores,
-    OnceMoreScores,
+    ReducedResolutionScores,
     consistency,
     no_reference_scores,
-    scored_at_reduced_resolution,
+    assess_at_reduced_resolution,
 )
-from hyperfuse.metrics.pairing import Floats, blank_incomparable, per_band_mean, plan_comparison
+from hyperfuse.metrics.pairing import Floats, mask_incomparable, per_band_mean, plan_comparison
 from hyperfuse.metrics.sums import spectral_angles_degrees
 from hyperfuse.physics.observation import Observation
 from hyperfuse.physics.srf import SRFSpec
@@ -293,7 +293,7 @@ class ReducedResolution:
     """Scores of the method that fused the image, one scale coarser; or the reason why there are none."""
 
     fused_by: str
-    scores: OnceMoreScores | None
+    scores: ReducedResolutionScores | None
     why_not: str = ""
 
 
@@ -387,7 +387,7 @@ def _at_reduced_resolution(
     name, fuse = _fusion_to_assess(part, recorded, method, weights)
     if isinstance(fuse, str):
         return ReducedResolution(name, None, fuse)
-    scores = scored_at_reduced_resolution(hsi, msi, part.observation, fuse)
+    scores = assess_at_reduced_resolution(hsi, msi, part.observation, fuse)
     too_small = f"The HSI has {hsi.shape[1]}x{hsi.shape[2]} pixels here, too few for a reduced resolution."
     return ReducedResolution(name, scores, too_small if scores is None else "")
 
@@ -440,7 +440,7 @@ def _against_reference(part: ExaminedPart, reference: xr.DataArray) -> AgainstRe
     scores = evaluate(window_of(part.fused, *window), window_of(reference, *window), scale)
     values = physical_values(reference, *window, part.bands)
     fused, truth = part.fused_values.astype(np.float64), values.astype(np.float64)
-    known = blank_incomparable(fused, truth).sum(axis=0)
+    known = mask_incomparable(fused, truth).sum(axis=0)
     error_map = np.sqrt(per_band_mean(np.nansum(np.square(fused - truth), axis=0), known))
     return AgainstReference(scores, values, error_map, spectral_angles_degrees(fused, truth))
 
