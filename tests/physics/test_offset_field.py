@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from hyperfuse.physics.offset_field import OffsetField, WindowOffset, constant_field, fit_offset_field
+from hyperfuse.physics.offset_field import NODES, OffsetField, WindowOffset, constant_field, fit_offset_field
 
 SIZE = (300, 400)
 Field = Callable[[np.ndarray, np.ndarray], np.ndarray]
@@ -59,7 +59,7 @@ def test_without_evidence_the_field_is_one_offset(wrong: float) -> None:
 def test_where_there_are_no_windows_the_error_grows() -> None:
     windows = [window for window in windows_of(bent, 0.05, 0.0) if window.place[1] < 200]
     found = fit_offset_field(windows, SIZE, (1.0, 1.0))
-    near, far = (found.error_at(np.array([150.0]), np.array([x])) for x in (100.0, 390.0))
+    near, far = (found.errors[:, NODES // 2, round(x / 399 * (NODES - 1))] for x in (100.0, 390.0))
     assert (far > 2 * near).all()
 
 
