@@ -14,9 +14,9 @@ from tests.benchmarking.tiny_benchmarks import write_scene
 from tests.models.network_fixtures import tiny_network
 
 from hyperfuse.benchmarking import run as running
-from hyperfuse.benchmarking.cases import CasePair, listed_srfs, read_pairs, simulated_case
-from hyperfuse.benchmarking.figures import keep_views, load_fused
-from hyperfuse.benchmarking.results import read_record, read_results
+from hyperfuse.benchmarking.cases import CaseName, CasePair, listed_srfs, read_pairs, simulated_case
+from hyperfuse.benchmarking.figures import case_figures, case_folder, keep_views, load_fused
+from hyperfuse.benchmarking.results import Result, read_record, read_results
 from hyperfuse.benchmarking.run import benchmark, measured
 from hyperfuse.benchmarking.tables import summary_markdown
 from hyperfuse.errors import OptionError, ValueRangeError
@@ -178,6 +178,22 @@ def test_views_of_models_with_any_name(tmp_path):
     assert list(found) == names
     assert len({float(views.spectra.sum()) for views in found.values()}) == len(names)
     assert (tmp_path / "case" / "plain.npz").exists()
+
+
+def test_every_image_of_a_case_figure_fills_its_axes(tmp_path, monkeypatch):
+    cube = make_cube(np.random.default_rng(0).random((4, 48, 32), dtype=np.float32))
+    pair = CasePair(cube.isel(y=slice(0, 12), x=slice(0, 8)), cube.isel(band=slice(0, 3)), cube, None, None, 4.0)
+    case = CaseName("set", "scene", "rgb", 4.0, "clean")
+    keep_views(case_folder(tmp_path, case), pair, "ours", cube.values * 0.9)
+    drawn = []
+    monkeypatch.setattr("hyperfuse.benchmarking.figures.save_png", lambda figure, path: drawn.append(figure) or path)
+    assert len(case_figures(tmp_path, [Result(case, "ours", "blind", "scored")])) == 1
+    images = [axes for axes in drawn[0].axes if axes.images]
+    assert len(images) == 4 * 2 + 1, "HSI, MSI, reference and fused image, each with a close-up, and the error map"
+    for axes in images:
+        left, right, bottom, top = axes.images[0].get_extent()
+        assert left <= min(axes.get_xlim()) < max(axes.get_xlim()) <= right
+        assert top <= min(axes.get_ylim()) < max(axes.get_ylim()) <= bottom
 
 
 def test_networks_and_baselines_that_do_not_fit(tmp_path, scene):

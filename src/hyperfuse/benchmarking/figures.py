@@ -188,7 +188,7 @@ def _case_figure(path: Path, title: str, inputs: InputViews, fused: Mapping[str,
         whole, detail, below = frames(MARGIN + column * (SIDE + GAP), HEADING + row * row_height + TITLE)
         score = "" if error is None else f"RMSE {short_number(overall_rmse(error))}"
         axes = image_axes(figure, whole, name, score, bold=name == best)
-        _draw_images(axes, image_axes(figure, detail), picture, close_up)
+        _draw_images(axes, image_axes(figure, detail), picture, inputs.reference.shape[:2], close_up)
         if name == "reference":
             mark_pixels(axes, inputs.pixels)
         if error is not None:
@@ -206,9 +206,10 @@ def _case_figure(path: Path, title: str, inputs: InputViews, fused: Mapping[str,
     return save_png(figure, path)
 
 
-def _draw_images(axes: Any, detail: Any, picture: NDArray[np.uint8], close_up: tuple[slice, slice]) -> None:
-    height, width = picture.shape[:2]
-    rows, columns = close_up
+def _draw_images(
+    axes: Any, detail: Any, picture: NDArray[np.uint8], fine_size: tuple[int, ...], close_up: tuple[slice, slice]
+) -> None:
+    (height, width), (rows, columns) = fine_size, close_up
     for each in (axes, detail):
         each.imshow(picture, interpolation="nearest", aspect="auto", extent=(0, width, height, 0))
     axes.set(xlim=(0, width), ylim=(height, 0))
