@@ -9,8 +9,10 @@ import torch
 from tests.methods.tiny_pairs import psnr_db, tiny_pair
 
 from hyperfuse.errors import BandError, GridError, OptionError, ValueRangeError
-from hyperfuse.methods.catalogue import METHODS
+from hyperfuse.methods.catalogue import METHODS, Method
+from hyperfuse.methods.injection import detail_halo
 from hyperfuse.methods.run import fuse_arrays
+from hyperfuse.methods.scene_stats import scene_mean
 from hyperfuse.physics.observation import known_observation
 
 WITH_DETAIL = [name for name in METHODS if name != "bicubic"]
@@ -64,7 +66,9 @@ def test_holes_stay_holes_and_stay_small(name):
     expected[:, 20:25, 30:33] = True
     assert torch.equal(torch.isnan(fused), expected)
     whole = fuse_arrays(pair.hsi, pair.msi, pair.observation, name)
-    assert psnr_db(fused, pair.reference) > psnr_db(whole, pair.reference) - 3
+    # Measured: universal loses 2.98 dB (the filled pixels spoil slopes around them), the others at most 1.32 (lift).
+    most_lost_db = 3 if name == "universal" else 2
+    assert psnr_db(fused, pair.reference) > psnr_db(whole, pair.reference) - most_lost_db
 
 
 @pytest.mark.parametrize("name", WITH_DETAIL)
@@ -166,7 +170,7 @@ def test_auto_is_at_least_as_good_as_most():
     assert chosen >= scores[-3] - 0.1
 
 
-def test_what_is_refused_is_said():
+def test_wrong_input_is_refused():
     pair = tiny_pair(6, 3, (6, 6), 2)
     with pytest.raises(OptionError, match="one of auto, bicubic"):
         fuse_arrays(pair.hsi, pair.msi, pair.observation, "magic")
@@ -196,13 +200,30 @@ def test_noise_of_many_msi_bands_is_not_fitted(name):
 
 
 @pytest.mark.parametrize("name", ["sfim", "gsa", "glp", "cnmf"])
-def test_values_that_agree_while_detail_does_not(name):
-    """The msi follows every hsi band in the large and opposes it in the small: gains regressed on values turn detail
-    around.
-    """
+def test_detail_that_contradicts_values(name):
+    """The msi follows every hsi band at low frequencies and opposes it at high ones: gains have the wrong sign there."""
     pair = tiny_pair(8, 1, (16, 16), 4)
     detail = pair.reference - pair.reference.mean((1, 2), keepdim=True)
     smooth = 2 + torch.cos(torch.pi * (torch.arange(64.0) + 0.5) / 64)[:, None]
     reference, msi = smooth + detail, smooth - detail[:1]
     hsi = pair.observation.spatial_operator((64, 64), (16, 16)).apply(reference)
     assert worse_than_bicubic_db(name, replace(pair, reference=reference, hsi=hsi, msi=msi)) < 0.1
+
+
+def test_a_method_of_a_few_lines_can_be_added(monkeypatch):
+    """The example of the catalogue's docstring, through everything around a method: units, missing pixels, `auto`."""
+
+    def modulation(window):
+        intensity = window.fine(window.msi).mean(0)
+        mean = yield from scene_mean(lambda: (intensity.mean(), intensity.numel()))
+        return window.upsample_to_core(window.hsi) * (intensity / mean)
+
+    monkeypatch.setitem(METHODS, "modulation", Method(modulation, "", "", halo=detail_halo))
+    pair = tiny_pair(12, 3, (10, 10), 4)
+    msi = pair.msi.clone()
+    msi[:, 3, 4] = torch.nan
+    fused = fuse_arrays(pair.hsi, msi, pair.observation, "modulation")
+    assert torch.equal(torch.isnan(fused), torch.isnan(msi).all(0).expand_as(fused))
+    assert fuse_arrays(pair.hsi, pair.msi, pair.observation, "auto").shape == pair.reference.shape
+    with pytest.raises(OptionError, match="uncertainty"):
+        fuse_arrays(pair.hsi, pair.msi, pair.observation, "modulation", uncertainty=True)

@@ -1,11 +1,9 @@
-"""The method that ships with weights: any bands, any scale; what its network may change and what not; how it is
-trained.
-"""
+"""The method that ships with weights: any bands, any scale, and what its network may change."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -17,10 +15,16 @@ from hyperfuse.fusion.fusers import fuse_with_network
 from hyperfuse.methods.local_regression import LocalRegression, solve_lower, solve_small
 from hyperfuse.methods.run import fuse_arrays
 from hyperfuse.methods.scene_stats import run_on_scene
-from hyperfuse.methods.universal import fuse_guided, shipped_network
+from hyperfuse.methods.universal import (
+    ComponentStatistics,
+    Predictions,
+    fuse_guided,
+    guided_predictions,
+    shipped_network,
+)
 from hyperfuse.methods.window import Window
 from hyperfuse.metrics.metrics import psnr_db
-from hyperfuse.models.prior import PriorConfig, PriorNetwork
+from hyperfuse.models.prior import COMPONENT_STATISTICS, Prediction, PriorConfig, PriorNetwork
 from hyperfuse.training.objective import decibel_loss
 
 WEIGHTS = Path(hyperfuse.__file__).parent / "weights" / "universal"
@@ -131,6 +135,25 @@ def test_small_systems():
     assert torch.allclose(solve_lower(lower, right), expected)
 
 
+def test_statistics_and_predictions_are_in_the_order_of_the_weights():
+    names = [each.name for each in fields(ComponentStatistics)]
+    assert len(names) == COMPONENT_STATISTICS
+    assert names[0] == "scene_explains" and names[7] == "noise" and names[12:15] == ["rank", "is_first", "is_second"]
+    predictions = [each.name for each in fields(Predictions)][: len(Prediction)]
+    assert predictions == [each.name.lower() for each in Prediction]
+
+
+def test_the_weighted_sum_is_that_of_its_images():
+    pair = tiny_pair(12, 3, (8, 9), 4.0)
+    network = shipped_network()
+    window = Window(pair.hsi.float(), pair.msi.float(), pair.observation)
+    _, _, predictions = run_on_scene(guided_predictions(window, network))
+    gains = network.gains(predictions.statistics, predictions.numbers)
+    images = torch.stack(predictions.as_images())
+    expected = (torch.cat(gains, dim=1).T[:, :, None, None] * images).sum(0)
+    torch.testing.assert_close(predictions.weighted(gains), expected, atol=1e-5, rtol=1e-4)
+
+
 def test_very_few_pixels_are_fused_without_the_network():
     pair = tiny_pair(6, 3, (4, 4), 4)
     by_network = run_on_scene(
@@ -153,14 +176,14 @@ def test_one_odd_pixel_of_the_msi_does_not_spoil_the_scene(value):
     assert psnr_db(fuse_arrays(pair.hsi, msi, pair.observation, "universal").numpy(), pair.reference.numpy()) > 33
 
 
-@pytest.mark.parametrize("method", ["universal", "uncertainty", "fuse"])
+@pytest.mark.parametrize(("method", "uncertainty"), [("universal", False), ("universal", True), ("fuse", False)])
 @pytest.mark.parametrize("spike", [-9999, 1e6])
-def test_one_wild_pixel_leaves_numbers_everywhere(method, spike):
+def test_an_outlier_leaves_finite_values_everywhere(method, uncertainty, spike):
     pair = tiny_pair(12, 3, (10, 11), 4.0)
     for place in (0, 1):
         images = [pair.hsi.clone(), pair.msi.clone()]
         images[place][:, 3, 3] = spike
-        assert bool(torch.isfinite(fuse_arrays(*images, pair.observation, method)).all())
+        assert bool(torch.isfinite(fuse_arrays(*images, pair.observation, method, uncertainty=uncertainty)).all())
 
 
 def test_shipped_weights_say_how_they_were_made():
