@@ -94,7 +94,8 @@ def colour_at(page: Any, across: float, down: float) -> list[int]:
     """Red, green, blue and alpha of the map, at shares of its width and height."""
     script = """([across, down]) => {
         const canvas = document.getElementById("canvas"), context = canvas.getContext("2d");
-        return [...context.getImageData(Math.round(across * canvas.width), Math.round(down * canvas.height), 1, 1).data];
+        const [x, y] = [Math.round(across * canvas.width), Math.round(down * canvas.height)];
+        return [...context.getImageData(x, y, 1, 1).data];
     }"""
     return list(page.evaluate(script, [across, down]))
 

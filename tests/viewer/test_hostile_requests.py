@@ -16,16 +16,15 @@ import pytest
 from tests.viewer.served_page import served
 from tests.viewer.viewer_scenes import write_pair
 
-from hyperfuse.viewer import app as gate
-from hyperfuse.viewer import server as connections
-from hyperfuse.viewer.app import SMALL_BODY
+from hyperfuse.viewer import server
+from hyperfuse.viewer.server import SMALL_BODY
 
 SECRET = "nobody may see this"
 VRT = (
     "<VRTDataset rasterXSize='9' rasterYSize='9'><VRTRasterBand dataType='Byte' band='1'><SimpleSource>"
     "<SourceFilename relativeToVRT='0'>{}</SourceFilename></SimpleSource></VRTRasterBand></VRTDataset>"
 )
-PAIR = {"hsi": "hsi.tif", "msi": "msi.tif", "method": "gsa"}
+PAIR = {"hsi": "hsi.tif", "msi": "msi.tif", "options": {"method": "gsa"}}
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +40,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "link.tif").symlink_to(above / "secret.tif")
     (folder / "up").symlink_to(above)
     (folder / "loop.tif").symlink_to(folder / "loop.tif")
-    header = "ENVI\nsamples = 10\nlines = 10\nbands = 1\nheader offset = 0\ndata type = 1\ninterleave = bsq\nbyte order = 0\n"
+    size = "samples = 10\nlines = 10\nbands = 1\n"
+    header = f"ENVI\n{size}header offset = 0\ndata type = 1\ninterleave = bsq\nbyte order = 0\n"
     (folder / "outside.hdr").write_text(header)
     (folder / "outside.img").symlink_to(above / "secret.img")
     (folder / "linked.zarr").mkdir()
@@ -168,9 +168,9 @@ def test_no_path_leads_outside(client: httpx.Client, path: str) -> None:
     refused(client.post("api/estimate", json={"hsi": path, "msi": "msi.tif"}))
     refused(client.post("api/fuse", json=PAIR | {"output": path}))
     refused(client.post("api/fuse", json=PAIR | {"msi": path, "output": "out.tif"}))
-    refused(client.post("api/fuse", json=PAIR | {"weights": path, "output": "out.tif"}))
-    refused(client.post("api/uncertainty", json=PAIR | {"output": "reference.tif", "uncertainty": path}))
-    refused(client.post("api/uncertainty", json=PAIR | {"output": path, "uncertainty": "out.tif"}))
+    for option in ("weights", "mask", "hsi_mask"):
+        refused(client.post("api/fuse", json=PAIR | {"output": "out.tif", "options": {option: path}}))
+    refused(client.post("api/uncertainty", json=PAIR | {"output": path, "options": {}}))
 
 
 REACHING_OUT = [
@@ -240,12 +240,12 @@ def test_too_large_requests(client: httpx.Client, url: str, folder: Path) -> Non
 
 
 def test_a_request_that_never_ends_is_given_up(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gate, "SECONDS_WITHOUT_DATA", 0.3)
+    monkeypatch.setattr(server, "SECONDS_WITHOUT_DATA", 0.3)
     assert b" 408 " in first_line(url, "POST", "api/scene", "Content-Type: application/json\r\nContent-Length: 100")
 
 
 def test_an_upload_drop_by_drop_is_given_up(url: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gate, "SECONDS_WITHOUT_DATA", 0.3)
+    monkeypatch.setattr(server, "SECONDS_WITHOUT_DATA", 0.3)
     with asking(url, "PUT", "api/uploads/slow.tif", "Content-Length: 1000000") as connection:
         connection.settimeout(0.02)
         answer = b""
@@ -276,7 +276,7 @@ def test_an_upload_that_ends_early_leaves_nothing(url: str, folder: Path, caplog
 @pytest.mark.parametrize("words", [b"", b"GET / HTTP/1.1\r\nHost"])
 def test_silence_is_hung_up_on(url: str, monkeypatch: pytest.MonkeyPatch, words: bytes) -> None:
     """Else a few hundred connections that say nothing would keep everybody out."""
-    monkeypatch.setattr(connections, "SECONDS_FOR_A_HEAD", 0.2)
+    monkeypatch.setattr(server, "SECONDS_FOR_A_HEAD", 0.2)
     parts = urlsplit(url)
     with socket.create_connection((parts.hostname, parts.port), timeout=60) as connection:
         connection.sendall(words)
@@ -362,15 +362,28 @@ def test_bodies_that_are_none(client: httpx.Client, body: bytes) -> None:
 
 
 def test_unknown_choices_of_fusing(client: httpx.Client, folder: Path) -> None:
-    for wrong in (
-        {"output": "x.tif", "trust": "me"},
-        {"output": "x.exe"},
-        {"output": "x\n.tif"},
-        {"output": "none/x.tif"},
-        {"output": "x.tif", "weights": "y"},
-        {},
+    for output in ("x.exe", "x\n.tif", "none/x.tif", None):
+        refused(client.post("api/fuse", json=PAIR | {"output": output}))
+    for options in (
+        {"trust": "me"},
+        {"weights": "y"},
+        {"weights": ["deeper"]},
+        {"unknown": 1},
+        {"uncertainty": "other.tif"},
+        {"cluster": "tcp://127.0.0.1:1"},
+        {"srf": "../secret.csv"},
+        {"creation_options": {"COMPRESS": "ZSTD"}},
+        {"estimate": "perhaps"},
+        {"ram_gb": -1},
+        {"psf_fwhm": "wide"},
+        {"bounds": "1 2 3"},
+        {"hsi_band_axis": 7},
+        {"method": {"name": "gsa"}},
+        {"dtype": "x" * 10_000},
+        [],
+        None,
     ):
-        refused(client.post("api/fuse", json=PAIR | wrong))
+        refused(client.post("api/fuse", json=PAIR | {"output": "x.tif", "options": options}))
     assert not (folder / "x.tif").exists()
 
 

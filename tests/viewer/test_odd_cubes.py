@@ -1,4 +1,4 @@
-"""Cubes at the edges of what is possible: each opens, shows every look that is offered for it, and gives spectra."""
+"""Cubes at the edges of what is possible: each opens, is shown in every rendering offered for it, and gives spectra."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from hyperfuse.errors import HyperfuseError
 from hyperfuse.io.cube import make_cube
 from hyperfuse.io.files import write_cube
-from hyperfuse.viewer.colours import Look
+from hyperfuse.viewer.colours import Rendering
 from hyperfuse.viewer.folder import Folder
 from hyperfuse.viewer.session import Session
 from hyperfuse.viewer.spectra import region_spectra, spectra_at
@@ -71,40 +71,44 @@ def opened(folder: Path, cube: dict[str, Any]) -> Session:
     return session
 
 
-def looks_for(described: dict[str, Any]) -> list[Look]:
+def renderings_for(described: dict[str, Any]) -> list[Rendering]:
     bands = described["images"][0]["bands"]
-    looks = [Look(), Look(style="band", bands=(bands - 1,)), Look(style="bands", bands=(0, bands // 2, bands - 1))]
+    renderings = [
+        Rendering(),
+        Rendering(style="band", bands=(bands - 1,)),
+        Rendering(style="bands", bands=(0, bands // 2, bands - 1)),
+    ]
     if described["styles"]["infrared"]:
-        looks.append(Look(style="infrared"))
-    return looks + [Look(style="index", index=index["name"]) for index in described["indices"]]
+        renderings.append(Rendering(style="infrared"))
+    return renderings + [Rendering(style="index", index=index["name"]) for index in described["indices"]]
 
 
 @pytest.mark.parametrize("name", CUBES)
-def test_every_look_and_spectra(name: str, tmp_path: Path) -> None:
+def test_every_rendering_and_spectra(name: str, tmp_path: Path) -> None:
     session = opened(tmp_path, CUBES[name])
-    scene = session.require_scene()
-    described = session.describe(scene)
+    view = session.require_view()
+    described = view.describe(session.folder)
     json.dumps(described, allow_nan=False)
     top = TilePlace(described["levels"], 0, 0)
-    for look in looks_for(described):
-        assert session.tile(scene.number, "fused", top, look).png.startswith(b"\x89PNG")
-        limits, _ = session.limits(scene, "fused", look)
+    for rendering in renderings_for(described):
+        assert view.tile("fused", top, rendering).png.startswith(b"\x89PNG")
+        limits, _ = view.limits("fused", rendering)
         assert np.isfinite(limits).all()
     if name in NO_COMPONENTS:
-        with pytest.raises(HyperfuseError, match="whole spectra"):
-            session.tile(scene.number, "fused", top, Look(style="pca"))
+        with pytest.raises(HyperfuseError, match="complete spectra"):
+            view.tile("fused", top, Rendering(style="pca"))
     else:
-        session.tile(scene.number, "fused", top, Look(style="pca"))
-    assert session.quick_look(tmp_path / "odd.tif").startswith(b"\x89PNG")
+        view.tile("fused", top, Rendering(style="pca"))
+    assert session.thumbnail(tmp_path / "odd.tif").startswith(b"\x89PNG")
     whole = [(-1.0, -1.0), (-1.0, 30.0), (30.0, 30.0), (30.0, -1.0)]
-    for spectrum in (*spectra_at(scene, 0, 0), *region_spectra(scene, whole)):
+    for spectrum in (*spectra_at(view.opened, 0, 0), *region_spectra(view.opened, whole)):
         json.dumps(spectrum.as_dict(), allow_nan=False)
         assert len(spectrum.mean) == described["images"][0]["bands"]
 
 
 def test_components_leave_an_empty_band_out(tmp_path: Path) -> None:
     session = opened(tmp_path, CUBES["an empty band"])
-    layer = session.layer(session.require_scene(), "fused", Look(style="pca"))
+    layer = session.require_view().layer("fused", Rendering(style="pca"))
     assert np.isfinite(layer.window(slice(0, 20), slice(0, 24))).all()
 
 
@@ -112,9 +116,9 @@ def test_uncertainty_of_one_band(tmp_path: Path) -> None:
     """As `hyperfuse view FUSED --uncertainty U` opens it: a map of its own, and a number for every pixel."""
     session = opened(tmp_path, CUBES["plain"])
     write_cube(make_cube(GROUND[:1] / 10, crs="EPSG:32633", transform=TRANSFORM), tmp_path / "sure.tif")
-    scene = session.open({"fused": tmp_path / "odd.tif", "uncertainty": tmp_path / "sure.tif"})
-    layer = session.layer(scene, "uncertainty_map", Look())
+    view = session.open({"fused": tmp_path / "odd.tif", "uncertainty": tmp_path / "sure.tif"})
+    layer = view.layer("uncertainty_map", Rendering())
     np.testing.assert_allclose(layer.window(slice(0, 20), slice(0, 24)), GROUND[:1] / 10, rtol=1e-6)
     assert (layer.label, layer.planes) == ("uncertainty", 1)
-    spectra = {spectrum.role: spectrum for spectrum in spectra_at(scene, 3, 5)}
+    spectra = {spectrum.role: spectrum for spectrum in spectra_at(view.opened, 3, 5)}
     np.testing.assert_allclose(spectra["uncertainty"].mean, GROUND[:1, 3, 5] / 10, rtol=1e-6)

@@ -16,7 +16,7 @@ from hyperfuse.errors import Cancelled, CubeWriteError
 from hyperfuse.io.cube import make_cube
 from hyperfuse.io.files import write_cube
 from hyperfuse.viewer import session as description
-from hyperfuse.viewer.work import build_overviews
+from hyperfuse.viewer.overviews import build_overviews
 
 
 @pytest.fixture
@@ -56,12 +56,12 @@ def test_cancelled_overviews_leave_nothing(image: Path) -> None:
     cancel = threading.Event()
     cancel.set()
     with pytest.raises(Cancelled):
-        build_overviews(image, 700, cancel)
+        build_overviews(image, 2, cancel)
     assert [path.name for path in image.parent.iterdir()] == ["large.tif"]
 
 
 def test_failed_overviews_leave_nothing(image: Path) -> None:
     image.write_bytes(b"no longer an image")
     with pytest.raises(CubeWriteError, match="no overviews"):
-        build_overviews(image, 700, threading.Event())
+        build_overviews(image, 2, threading.Event())
     assert [path.name for path in image.parent.iterdir()] == ["large.tif"]

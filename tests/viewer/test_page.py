@@ -185,7 +185,8 @@ def test_bands_indices_and_colour_maps(page: Any) -> None:
         page.wait_for_function(
             """(before) => {
                 const canvas = document.getElementById("canvas"), context = canvas.getContext("2d");
-                const now = [...context.getImageData(Math.round(0.52 * canvas.width), Math.round(0.42 * canvas.height), 1, 1).data];
+                const [x, y] = [Math.round(0.52 * canvas.width), Math.round(0.42 * canvas.height)];
+                const now = [...context.getImageData(x, y, 1, 1).data];
                 return String(now) !== before && canvas.dataset.whole === "true";
             }""",
             arg=",".join(map(str, before)),
@@ -248,7 +249,8 @@ def test_on_a_phone(browser: Any, url: str) -> None:
             assert page.locator(f"#panel-{name}").is_visible()
         assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
         sizes = page.evaluate(
-            "[...document.querySelectorAll('.bar button, .zoom button')].map((one) => one.getBoundingClientRect().height)"
+            "[...document.querySelectorAll('.bar button, .zoom button')]"
+            ".map((one) => one.getBoundingClientRect().height)"
         )
         assert min(sizes) >= 30
 
@@ -269,8 +271,8 @@ def test_everything_has_a_name(page: Any) -> None:
     nameless = page.evaluate(
         """() => [...document.querySelectorAll("button, select, input, a, canvas, [role]")]
             .filter((one) => !one.closest("[aria-hidden=true]") && one.type !== "file")
-            .filter((one) => !(one.getAttribute("aria-label") || one.getAttribute("aria-labelledby") || one.labels?.length
-                || one.textContent.trim() || one.title || one.querySelector("img[alt], input")))
+            .filter((one) => !(one.getAttribute("aria-label") || one.getAttribute("aria-labelledby")
+                || one.labels?.length || one.textContent.trim() || one.title || one.querySelector("img[alt], input")))
             .map((one) => one.outerHTML.slice(0, 120))"""
     )
     assert [one for one in nameless if 'id="messages"' not in one] == []

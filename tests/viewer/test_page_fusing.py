@@ -1,4 +1,4 @@
-"""Working, in a real browser: choose and drop files, estimate, fuse to the end, cancel, and mistakes said in words."""
+"""Working, in a real browser: choose and drop files, estimate, fuse to the end, cancel, and error messages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.viewer.browsers import drawn, launched_browser, opened_page
 from tests.viewer.served_page import served
 from tests.viewer.viewer_scenes import write_pair
 
-from hyperfuse.fusion import run as fuse_scene
+from hyperfuse.fusion import run as fusion
 from hyperfuse.io.files import open_cube
 from hyperfuse.progress import progress
 
@@ -59,7 +59,7 @@ def test_fuse_to_the_end(page: Any, folder: Path) -> None:
     page.wait_for_selector("#card-hsi:has-text('33 bands, 16 × 16 pixels')")
     page.wait_for_selector("#card-msi:has-text('4 bands, 64 × 64 pixels')")
     page.locator("#estimate").click()
-    page.wait_for_selector("#estimation:has-text('Point spread')")
+    page.wait_for_selector("#estimation:has-text('PSF')")
     page.select_option("#fuse-method", "gsa")
     page.fill("#fuse-output", "result.tif")
     page.locator("#fuse-start").click()
@@ -75,14 +75,13 @@ def test_fuse_to_the_end(page: Any, folder: Path) -> None:
 
 
 def test_cancel(page: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def slow(hsi: Path, msi: Path, output: Path, **choices: Any) -> Path:
+    def slow(*arguments: Any, **options: Any) -> None:
         with progress("Fusing", total=2000, unit="tiles") as advance:
             for _ in range(2000):
                 time.sleep(0.02)
                 advance(1, pixels=1000)
-        return output
 
-    monkeypatch.setattr(fuse_scene, "fuse_files", slow)
+    monkeypatch.setattr(fusion, "run_fusion", slow)
     choose(page)
     page.locator("#fuse-start").click()
     page.wait_for_selector("text=/of 2000 tiles .* left/")
@@ -95,7 +94,7 @@ def test_cancel(page: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert sorted(path.name for path in folder.iterdir()) == ["broken.tif", "hsi.tif", "msi.tif"]
 
 
-def test_mistakes_are_said_in_words(page: Any) -> None:
+def test_error_messages(page: Any) -> None:
     choose(page, hsi="broken.tif")
     page.wait_for_selector("#card-hsi .error:has-text('cannot be read')")
     choose(page, hsi="msi.tif", msi="hsi.tif")

@@ -14,8 +14,9 @@ from PIL import Image
 from tests.viewer.served_page import finished, served
 from tests.viewer.viewer_scenes import write_pair
 
+from hyperfuse.config import FuseConfig
 from hyperfuse.io.files import open_cube
-from hyperfuse.viewer import app as page_files
+from hyperfuse.viewer import app
 
 IMAGES = ("hsi", "msi", "reference")
 
@@ -47,7 +48,7 @@ def test_page_and_its_modules(client: httpx.Client) -> None:
     assert client.get("script/main.js").headers["content-type"].startswith("text/javascript")
     assert client.get("style/base.css").headers["content-type"].startswith("text/css")
     assert "http://" not in page.text.replace("http://www.w3.org", "")
-    modules = {path.name for path in (page_files.FOLDER / "script").glob("*.js")}
+    modules = {path.name for path in (app.PAGE / "script").glob("*.js")}
     assert set(re.findall(r'"script/(\w+\.js)"', page.text)) == modules
 
 
@@ -58,7 +59,7 @@ def test_scene(client: httpx.Client) -> None:
     assert scene["images"][1]["scale"] == [4.0, 4.0]
     assert scene["images"][1]["path"] == "hsi.tif"
     assert {"NDVI", "NDWI", "NDMI", "NBR", "EVI"} <= {index["name"] for index in scene["indices"]}
-    assert not any(map_["why_not"] for map_ in scene["maps"] if map_["name"] != "uncertainty_map")
+    assert not any(map_["unavailable"] for map_ in scene["maps"] if map_["name"] != "uncertainty_map")
 
 
 def test_tile(client: httpx.Client) -> None:
@@ -105,7 +106,8 @@ def test_estimate_fuse_view_download(client: httpx.Client, folder: Path) -> None
     assert estimated["result"]["scale"] == [4.0, 4.0]
     methods = {method["name"] for method in client.get("api/methods").json()["methods"]}
     assert {"auto", "gsa", "local_fuse"} <= methods
-    done = finished(client, client.post("api/fuse", json=pair | {"output": "deeper/out.tif", "method": "gsa"}).json())
+    fusion = pair | {"output": "deeper/out.tif", "options": {"method": "gsa"}}
+    done = finished(client, client.post("api/fuse", json=fusion).json())
     assert done["state"] == "done", done
     assert done["result"] == {
         "hsi": "hsi.tif",
@@ -125,18 +127,47 @@ def test_estimate_fuse_view_download(client: httpx.Client, folder: Path) -> None
 
 
 def test_uncertainty_of_what_was_fused(client: httpx.Client) -> None:
-    choices = {"hsi": "hsi.tif", "msi": "msi.tif", "output": "sure.tif", "estimate": False}
-    assert finished(client, client.post("api/fuse", json=choices).json())["state"] == "done"
-    job = finished(
-        client, client.post("api/uncertainty", json=choices | {"uncertainty": "sure_uncertainty.tif"}).json()
-    )
+    request = {"hsi": "hsi.tif", "msi": "msi.tif", "output": "sure.tif", "options": {"estimate": False}}
+    assert finished(client, client.post("api/fuse", json=request).json())["state"] == "done"
+    request["output"] = "sure_uncertainty.tif"
+    job = finished(client, client.post("api/uncertainty", json=request).json())
     assert job["state"] == "done", job
-    scene = client.post("api/scene", json={"fused": "sure.tif", "uncertainty": job["result"]["uncertainty"]}).json()
-    assert [map_["name"] for map_ in scene["maps"] if not map_["why_not"]] == ["uncertainty_map"]
+    scene = client.post("api/scene", json={"fused": "sure.tif", "uncertainty": job["result"]["output"]}).json()
+    assert [map_["name"] for map_ in scene["maps"] if not map_["unavailable"]] == ["uncertainty_map"]
     legend = client.get(f"api/legends/{scene['number']}/uncertainty_map").json()
     assert 0 < legend["limits"][0][1] < 1
-    other = choices | {"uncertainty": "other.tif", "method": "gsa"}
-    assert "another method" in finished(client, client.post("api/uncertainty", json=other).json())["error"]["got"]
+    other = request | {"output": "other.tif", "options": {"method": "gsa"}}
+    refused = client.post("api/uncertainty", json=other)
+    assert refused.status_code == 400
+    assert "another method" in refused.json()["got"]
+
+
+def test_options_of_the_form_are_those_of_the_configuration(client: httpx.Client, folder: Path) -> None:
+    fields = {field["name"]: field for field in client.get("api/methods").json()["fields"]}
+    hidden = {"method", "weights", "resume", "uncertainty", "cluster", "srf", "creation_options"}
+    assert set(fields) == set(FuseConfig.model_fields) - hidden
+    assert fields["estimate"] | {"help": ""} == {
+        "name": "estimate",
+        "label": "Estimate",
+        "help": "",
+        "group": "How the pair was observed",
+        "input": "checkbox",
+        "choices": [],
+        "placeholder": "",
+        "default": True,
+    }
+    assert fields["trust"]["choices"] == ["msi", "hsi"]
+    inputs = {name: fields[name]["input"] for name in ("trust", "psf_fwhm", "workers", "bounds", "bands", "mask")}
+    assert list(inputs.values()) == ["select", "number", "number", "text", "text", "file"]
+    # The defaults of the form, and values as a form gives them, are valid options.
+    options = {name: field["default"] for name, field in fields.items()}
+    options |= {"method": "gsa", "bounds": "400000 5799500 400500 5800000", "psf_fwhm": 4, "bands": "1-5"}
+    options |= {"hsi_band_axis": None, "mask": None}
+    request = {"hsi": "hsi.tif", "msi": "msi.tif", "output": "part.hdr", "options": options}
+    done = finished(client, client.post("api/fuse", json=request).json())
+    assert done["state"] == "done", done
+    assert open_cube(folder / "part.hdr").shape == (5, 50, 50)
+    assert done["result"]["downloads"] == ["part.hdr", "part.img"]
 
 
 def test_networks_of_the_folder(client: httpx.Client, folder: Path) -> None:
@@ -145,22 +176,22 @@ def test_networks_of_the_folder(client: httpx.Client, folder: Path) -> None:
     (weights / "config.json").write_text("{}")
     (weights / "weights-0123456789ab.safetensors").write_bytes(b"no tensors")
     assert client.get("api/methods").json()["networks"] == ["deeper/network"]
-    choices = {"hsi": "hsi.tif", "msi": "msi.tif", "output": "by_network.tif", "weights": "deeper/network"}
-    failed = finished(client, client.post("api/fuse", json=choices).json())
+    request = {"hsi": "hsi.tif", "msi": "msi.tif", "output": "by_network.tif", "options": {"weights": "deeper/network"}}
+    failed = finished(client, client.post("api/fuse", json=request).json())
     assert failed["state"] == "failed"
     assert "config.json" in failed["error"]["got"]
-    assert client.post("api/fuse", json=choices | {"weights": "deeper"}).status_code == 400
+    assert client.post("api/fuse", json=request | {"options": {"weights": "deeper"}}).status_code == 400
 
 
 def test_a_second_run_does_not_overwrite(client: httpx.Client, folder: Path) -> None:
-    pair = {"hsi": "hsi.tif", "msi": "msi.tif", "output": "reference.tif", "method": "gsa"}
+    pair = {"hsi": "hsi.tif", "msi": "msi.tif", "output": "reference.tif", "options": {"method": "gsa"}}
     reply = client.post("api/fuse", json=pair)
     assert reply.status_code == 400
     assert "exists already" in reply.json()["got"]
 
 
 def test_fusing_that_fails_says_why(client: httpx.Client) -> None:
-    wrong_way = {"hsi": "msi.tif", "msi": "hsi.tif", "output": "never.tif", "method": "gsa"}
+    wrong_way = {"hsi": "msi.tif", "msi": "hsi.tif", "output": "never.tif", "options": {"method": "gsa"}}
     failed = finished(client, client.post("api/fuse", json=wrong_way).json())
     assert failed["state"] == "failed"
     assert "finer" in failed["error"]["got"]

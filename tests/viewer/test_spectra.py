@@ -11,22 +11,22 @@ from tests.viewer.viewer_scenes import write_pair
 from hyperfuse.errors import OptionError
 from hyperfuse.io.files import open_cube
 from hyperfuse.viewer import spectra as pixel_spectra
-from hyperfuse.viewer.scene import Scene, open_scene
+from hyperfuse.viewer.images import OpenImages, open_images
 from hyperfuse.viewer.spectra import region_spectra, spectra_at
 
 
 @pytest.fixture(scope="module")
-def scene(tmp_path_factory: pytest.TempPathFactory) -> Scene:
+def scene(tmp_path_factory: pytest.TempPathFactory) -> OpenImages:
     folder = tmp_path_factory.mktemp("spectra")
     write_pair(folder)
-    return open_scene({"fused": folder / "reference.tif", "hsi": folder / "hsi.tif", "msi": folder / "msi.tif"})
+    return open_images({"fused": folder / "reference.tif", "hsi": folder / "hsi.tif", "msi": folder / "msi.tif"})
 
 
-def values_of(scene: Scene, role: str) -> np.ndarray:
+def values_of(scene: OpenImages, role: str) -> np.ndarray:
     return np.asarray(open_cube(Path(scene.images[role].path)).values)
 
 
-def test_pixel(scene: Scene) -> None:
+def test_pixel(scene: OpenImages) -> None:
     found = {spectrum.role: spectrum for spectrum in spectra_at(scene, 50, 31)}
     assert set(found) == {"fused", "hsi", "msi"}
     assert (found["hsi"].row, found["hsi"].column) == (12, 7)
@@ -34,12 +34,12 @@ def test_pixel(scene: Scene) -> None:
     np.testing.assert_allclose(found["hsi"].mean, values_of(scene, "hsi")[:, 12, 7])
 
 
-def test_pixel_outside(scene: Scene) -> None:
+def test_pixel_outside(scene: OpenImages) -> None:
     assert spectra_at(scene, -3, 5) == []
     assert spectra_at(scene, 1e300, -1e300) == []
 
 
-def test_region_is_the_mean_of_the_pixels_inside(scene: Scene) -> None:
+def test_region_is_the_mean_of_the_pixels_inside(scene: OpenImages) -> None:
     corners = [(9.3, 9.3), (9.3, 49.2), (40.2, 49.2), (44.7, 20.3)]
     found = {spectrum.role: spectrum for spectrum in region_spectra(scene, corners)}
     from matplotlib.path import Path as Polygon
@@ -56,13 +56,13 @@ def test_region_is_the_mean_of_the_pixels_inside(scene: Scene) -> None:
         assert not found[role].sampled
 
 
-def test_region_smaller_than_a_pixel(scene: Scene) -> None:
+def test_region_smaller_than_a_pixel(scene: OpenImages) -> None:
     found = {spectrum.role: spectrum for spectrum in region_spectra(scene, [(20.1, 20.1), (20.1, 20.3), (20.3, 20.2)])}
     assert found["fused"].pixels == 1
     np.testing.assert_allclose(found["fused"].mean, values_of(scene, "fused")[:, 20, 20])
 
 
-def test_large_region_is_sampled(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_region_is_sampled(scene: OpenImages, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pixel_spectra, "LARGEST_REGION_BYTES", 2**20)
     monkeypatch.setattr(pixel_spectra, "PART_SIDE", 16)
     whole = [(-1.0, -1.0), (-1.0, 200.0), (200.0, 200.0), (200.0, -1.0)]
@@ -73,10 +73,10 @@ def test_large_region_is_sampled(scene: Scene, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("corners", [[], [(0.0, 0.0), (1.0, 1.0)], [(0.0, float("nan")), (0.0, 1.0), (1.0, 1.0)]])
-def test_impossible_regions(scene: Scene, corners: list[tuple[float, float]]) -> None:
+def test_impossible_regions(scene: OpenImages, corners: list[tuple[float, float]]) -> None:
     with pytest.raises(OptionError, match="region"):
         region_spectra(scene, corners)
 
 
-def test_region_outside_of_everything(scene: Scene) -> None:
+def test_region_outside_of_everything(scene: OpenImages) -> None:
     assert region_spectra(scene, [(-50.0, -50.0), (-50.0, -20.0), (-20.0, -20.0)]) == []

@@ -19,12 +19,25 @@ from hyperfuse.io.cube import make_cube
 from hyperfuse.io.files import write_cube
 from hyperfuse.io.grid import grid_of
 from hyperfuse.viewer import tiles
-from hyperfuse.viewer.colours import Look, Recipe
+from hyperfuse.viewer.colours import Composite, Rendering
 from hyperfuse.viewer.folder import Folder
-from hyperfuse.viewer.layers import Layer, as_png, colour_table, image_layer, paint, sampled, stretch_limits
-from hyperfuse.viewer.scene import Scene, open_scene
-from hyperfuse.viewer.session import Session
-from hyperfuse.viewer.tiles import SIDE, Preview, TilePlace, highest_level, pooled, tile_planes
+from hyperfuse.viewer.images import OpenImages, open_images
+from hyperfuse.viewer.session import Session, View
+from hyperfuse.viewer.tiles import (
+    SIDE,
+    Layer,
+    Preview,
+    TilePlace,
+    as_png,
+    colour_table,
+    highest_level,
+    image_layer,
+    paint,
+    pooled,
+    sampled,
+    stretch_limits,
+    tile_planes,
+)
 
 CORNER = Affine(PIXEL, 0, 400_000, 0, -PIXEL, 5_800_000)
 
@@ -37,31 +50,25 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def session(folder: Path) -> Session:
-    session = Session(Folder.at(folder))
-    session.open({"fused": folder / "reference.tif", "hsi": folder / "hsi.tif", "msi": folder / "msi.tif"})
-    return session
-
-
-def scene_of(session: Session) -> Scene:
-    return session.require_scene()
+def view(folder: Path) -> View:
+    return View(
+        1, open_images({"fused": folder / "reference.tif", "hsi": folder / "hsi.tif", "msi": folder / "msi.tif"})
+    )
 
 
 def written(path: Path, values: NDArray[np.float32], transform: Affine = CORNER, crs: str = "EPSG:32633") -> Path:
     return write_cube(make_cube(values, crs=crs, transform=transform), path)
 
 
-def layer_of(scene: Scene, role: str, bands: list[int]) -> Layer:
-    return image_layer(
-        scene.images[role], Recipe("test", np.array(bands), len(bands), lambda planes: planes, ""), scene.number
-    )
+def layer_of(scene: OpenImages, role: str, bands: list[int]) -> Layer:
+    return image_layer(scene.images[role], Composite("test", np.array(bands), len(bands), lambda planes: planes, ""))
 
 
 def no_preview() -> Preview:
     raise AssertionError("no preview is needed here")
 
 
-def nearest_tile(scene: Scene, role: str, values: NDArray[np.float32], place: TilePlace) -> NDArray[np.float32]:
+def nearest_tile(scene: OpenImages, role: str, values: NDArray[np.float32], place: TilePlace) -> NDArray[np.float32]:
     """Pixel by pixel through the transforms: where does the middle of this pixel of the tile lie in the image?"""
     tile = np.full((SIDE, SIDE), np.nan, dtype=np.float32)
     page = scene.grid.transform
@@ -79,8 +86,8 @@ def nearest_tile(scene: Scene, role: str, values: NDArray[np.float32], place: Ti
 
 
 @pytest.mark.parametrize("role", ["fused", "hsi", "msi"])
-def test_tile_shows_the_nearest_pixel(session: Session, role: str) -> None:
-    scene, place = scene_of(session), TilePlace(0, 0, 0)
+def test_tile_shows_the_nearest_pixel(view: View, role: str) -> None:
+    scene, place = view.opened, TilePlace(0, 0, 0)
     planes, complete = tile_planes(layer_of(scene, role, [2]), place, scene.grid, no_preview)
     assert complete == 1
     np.testing.assert_array_equal(planes[0], nearest_tile(scene, role, scene.images[role].cube.values[2], place))
@@ -91,7 +98,7 @@ def test_tile_of_an_image_that_is_flipped_and_shifted(tmp_path: Path) -> None:
     written(tmp_path / "page.tif", np.zeros((1, 64, 64), dtype=np.float32))
     # South-up, 2.5 of the page's pixels to a pixel, beginning beyond its edge.
     written(tmp_path / "other.tif", values, Affine(2.5 * PIXEL, 0, 400_000 - 37, 0, 2.5 * PIXEL, 5_800_000 - 611.3))
-    scene = open_scene({"fused": tmp_path / "page.tif", "msi": tmp_path / "other.tif"})
+    scene = open_images({"fused": tmp_path / "page.tif", "msi": tmp_path / "other.tif"})
     planes, _ = tile_planes(layer_of(scene, "msi", [0]), TilePlace(0, 0, 0), scene.grid, no_preview)
     np.testing.assert_array_equal(planes[0], nearest_tile(scene, "msi", values[0], TilePlace(0, 0, 0)))
 
@@ -102,7 +109,7 @@ def test_tile_of_an_image_in_another_crs(tmp_path: Path) -> None:
     written(tmp_path / "page.tif", np.zeros((1, 64, 64), dtype=np.float32))
     x, y = 7_500.0, 5_838_000.0  # about the same place in zone 34
     written(tmp_path / "other.tif", ramp.copy(), Affine(400, 0, x - 40_000, 0, -400, y + 40_000), "EPSG:32634")
-    scene = open_scene({"fused": tmp_path / "page.tif", "hsi": tmp_path / "other.tif"})
+    scene = open_images({"fused": tmp_path / "page.tif", "hsi": tmp_path / "other.tif"})
     assert scene.images["hsi"].placement is None
     planes, _ = tile_planes(layer_of(scene, "hsi", [0]), TilePlace(0, 0, 0), scene.grid, no_preview)
     seen = planes[0][:64, :64]
@@ -138,7 +145,7 @@ def test_every_way_to_a_coarse_tile_gives_the_same(tmp_path: Path, monkeypatch: 
     expected = pooled(values, 4)
     found = []
     for path in (plain, with_overviews):
-        scene = open_scene({"fused": path})
+        scene = open_images({"fused": path})
         layer = layer_of(scene, "fused", [0, 1, 2])
         assert (layer.decimated is not None) == (path == with_overviews)
         found.append(tile_planes(layer, place, scene.grid, no_preview))
@@ -157,7 +164,7 @@ def test_every_way_to_a_coarse_tile_gives_the_same(tmp_path: Path, monkeypatch: 
 
 def test_preview_shows_what_it_has(tmp_path: Path) -> None:
     values = np.random.default_rng(3).random((1, 1500, 1500)).astype(np.float32)
-    layer = layer_of(open_scene({"fused": written(tmp_path / "a.tif", values)}), "fused", [0])
+    layer = layer_of(open_images({"fused": written(tmp_path / "a.tif", values)}), "fused", [0])
     from dataclasses import replace
 
     preview = Preview(replace(layer, bytes_per_pixel=400))
@@ -171,7 +178,7 @@ def test_preview_shows_what_it_has(tmp_path: Path) -> None:
 
 def test_preview_of_a_file_that_vanished_complains(tmp_path: Path) -> None:
     path = written(tmp_path / "a.tif", np.zeros((1, 600, 600), dtype=np.float32))
-    layer = layer_of(open_scene({"fused": path}), "fused", [0])
+    layer = layer_of(open_images({"fused": path}), "fused", [0])
     path.unlink()
     with pytest.raises(HyperfuseError):
         Preview(layer).window(slice(0, 10), slice(0, 10), patience=60)
@@ -196,7 +203,7 @@ def test_constant_and_empty_layers_have_limits() -> None:
 
 def test_sample_is_spread_over_a_large_layer(tmp_path: Path) -> None:
     values = np.broadcast_to(np.arange(2000, dtype=np.float32)[:, None], (1, 2000, 300)).copy()
-    layer = layer_of(open_scene({"fused": written(tmp_path / "a.tif", values)}), "fused", [0])
+    layer = layer_of(open_images({"fused": written(tmp_path / "a.tif", values)}), "fused", [0])
     from dataclasses import replace
 
     for cost in (4, 10**6):
@@ -210,27 +217,24 @@ def test_linked_stretch_unless_the_units_differ(tmp_path: Path) -> None:
     written(tmp_path / "fused.tif", values)
     written(tmp_path / "like.tif", 0.8 * values)
     written(tmp_path / "counts.tif", 1000 * values)
-    session = Session(Folder.at(tmp_path))
-    scene = session.open(
-        {"fused": tmp_path / "fused.tif", "reference": tmp_path / "like.tif", "msi": tmp_path / "counts.tif"}
-    )
-    look = Look(style="bands", bands=(0, 1, 2))
-    lead, _ = session.limits(scene, "fused", look)
-    linked, is_linked = session.limits(scene, "reference", look)
+    names = {"fused": "fused.tif", "reference": "like.tif", "msi": "counts.tif"}
+    view = View(1, open_images({role: tmp_path / name for role, name in names.items()}))
+    rendering = Rendering(style="bands", bands=(0, 1, 2))
+    lead, _ = view.limits("fused", rendering)
+    linked, is_linked = view.limits("reference", rendering)
     np.testing.assert_array_equal(linked, lead)
     assert is_linked
-    own, is_linked = session.limits(scene, "msi", look)
+    own, is_linked = view.limits("msi", rendering)
     assert own[0, 1] == pytest.approx(1000 * lead[0, 1], rel=1e-4)
     assert not is_linked
-    apart, _ = session.limits(scene, "reference", look.model_copy(update={"linked": False}))
-    assert apart[0, 1] == pytest.approx(0.8 * lead[0, 1], rel=1e-4)
+    unlinked, _ = view.limits("reference", rendering.model_copy(update={"linked": False}))
+    assert unlinked[0, 1] == pytest.approx(0.8 * lead[0, 1], rel=1e-4)
 
 
 @pytest.mark.parametrize("style", ["true", "infrared", "pca", "index"])
 @pytest.mark.parametrize("role", ["fused", "hsi", "msi"])
-def test_every_style_of_every_image_has_a_picture(session: Session, style: str, role: str) -> None:
-    scene = scene_of(session)
-    tile = session.tile(scene.number, role, TilePlace(0, 0, 0), Look(style=style))
+def test_every_style_of_every_image_has_a_picture(view: View, style: str, role: str) -> None:
+    tile = view.tile(role, TilePlace(0, 0, 0), Rendering(style=style))
     picture = np.array(Image.open(io.BytesIO(tile.png)))
     assert picture.shape == (SIDE, SIDE, 4)
     assert picture[:96, :96, 3].all()
@@ -238,47 +242,53 @@ def test_every_style_of_every_image_has_a_picture(session: Session, style: str, 
     assert len(np.unique(picture[:96, :96, :3].reshape(-1, 3), axis=0)) >= 4
 
 
-def test_index_and_principal_components(session: Session) -> None:
-    scene = scene_of(session)
-    cube = scene.lead.cube
+def test_index_and_principal_components(view: View) -> None:
+    cube = view.opened.lead.cube
     wavelength = cube["wavelength"].values
     near, red = (cube.values[np.abs(wavelength - nm).argmin()] for nm in (850, 665))
-    ndvi = session.layer(scene, "fused", Look(style="index", index="NDVI")).window(slice(0, 96), slice(0, 96))[0]
+    ndvi = view.layer("fused", Rendering(style="index", index="NDVI")).window(slice(0, 96), slice(0, 96))[0]
     np.testing.assert_allclose(ndvi, (near - red) / (near + red), rtol=1e-5)
 
     spectra = cube.values[cube["good"].values].reshape(int(cube["good"].sum()), -1).astype(np.float64)
     centred = spectra - spectra.mean(axis=1, keepdims=True)
     axes, values, _ = np.linalg.svd(centred, full_matrices=False)
-    found = session.layer(scene, "fused", Look(style="pca")).window(slice(0, 96), slice(0, 96)).reshape(3, -1)
+    found = view.layer("fused", Rendering(style="pca")).window(slice(0, 96), slice(0, 96)).reshape(3, -1)
     for k in range(3):
         assert abs(np.corrcoef(found[k], axes[:, k] @ centred)[0, 1]) > 0.9999
     assert found.var(axis=1) == pytest.approx(values[:3] ** 2 / spectra.shape[1], rel=1e-2)
 
 
-def test_bands_are_matched_by_wavelength(session: Session) -> None:
-    scene = scene_of(session)
-    nm = scene.lead.cube["wavelength"].values
+def test_bands_are_matched_by_wavelength(view: View) -> None:
+    nm = view.opened.lead.cube["wavelength"].values
     band = int(np.abs(nm - 560).argmin())
-    assert session.layer(scene, "msi", Look(style="band", bands=(band,))).label == "560 nm"
-    assert session.layer(scene, "hsi", Look(style="band", bands=(band,))).label == f"{nm[band]:.0f} nm"
+    assert view.layer("msi", Rendering(style="band", bands=(band,))).label == "560 nm"
+    assert view.layer("hsi", Rendering(style="band", bands=(band,))).label == f"{nm[band]:.0f} nm"
 
 
-def test_what_cannot_be_shown_is_refused(session: Session) -> None:
-    number = scene_of(session).number
+def test_what_cannot_be_shown_is_refused(view: View) -> None:
     with pytest.raises(BandError, match="band 400"):
-        session.tile(number, "fused", TilePlace(0, 0, 0), Look(style="band", bands=(399,)))
+        view.tile("fused", TilePlace(0, 0, 0), Rendering(style="band", bands=(399,)))
     with pytest.raises(BandError, match="no good band within"):
-        session.tile(number, "msi", TilePlace(0, 0, 0), Look(style="index", index="NDMI"))
+        view.tile("msi", TilePlace(0, 0, 0), Rendering(style="index", index="NDMI"))
     with pytest.raises(OptionError, match="index"):
-        session.tile(number, "fused", TilePlace(0, 0, 0), Look(style="index", index="NDXX"))
+        view.tile("fused", TilePlace(0, 0, 0), Rendering(style="index", index="NDXX"))
     with pytest.raises(OptionError, match="level"):
-        session.tile(number, "fused", TilePlace(9, 0, 0), Look())
+        view.tile("fused", TilePlace(9, 0, 0), Rendering())
     with pytest.raises(OptionError, match="layer"):
-        session.tile(number, "reference", TilePlace(0, 0, 0), Look())
+        view.tile("reference", TilePlace(0, 0, 0), Rendering())
     with pytest.raises(OptionError, match="no reference open"):
-        session.tile(number, "difference", TilePlace(0, 0, 0), Look())
+        view.tile("difference", TilePlace(0, 0, 0), Rendering())
+
+
+def test_requests_about_replaced_images(folder: Path) -> None:
+    session = Session(Folder.at(folder))
+    with pytest.raises(OptionError, match="no image is open"):
+        session.require_view()
+    for number in (1, 2):
+        assert session.open({"fused": folder / "msi.tif"}).number == number
+    assert session.require_view(2) is session.require_view()
     with pytest.raises(HyperfuseError, match="replaced"):
-        session.tile(number - 1, "fused", TilePlace(0, 0, 0), Look())
+        session.require_view(1)
 
 
 def test_highest_level_fits_into_one_tile() -> None:
@@ -289,7 +299,7 @@ def test_image_without_georeference_covers_the_same_extent(tmp_path: Path) -> No
     coarse = np.random.default_rng(5).random((1, 8, 8)).astype(np.float32)
     written(tmp_path / "fused.tif", np.zeros((1, 32, 32), dtype=np.float32))
     write_cube(make_cube(coarse), tmp_path / "hsi.npy")
-    scene = open_scene({"fused": tmp_path / "fused.tif", "hsi": tmp_path / "hsi.npy"})
+    scene = open_images({"fused": tmp_path / "fused.tif", "hsi": tmp_path / "hsi.npy"})
     assert any("same extent" in note for note in scene.notes)
     planes, _ = tile_planes(layer_of(scene, "hsi", [0]), TilePlace(0, 0, 0), scene.grid, no_preview)
     np.testing.assert_array_equal(planes[0, :32, :32], coarse[0].repeat(4, axis=0).repeat(4, axis=1))

@@ -19,7 +19,7 @@ from tests.viewer.served_page import PATIENCE_SECONDS, served
 from tests.viewer.viewer_scenes import write_pair
 
 from hyperfuse.cli.app import run
-from hyperfuse.fusion import run as fuse_scene
+from hyperfuse.fusion import run as fusion
 from hyperfuse.io.atomic import published
 from hyperfuse.progress import progress
 
@@ -47,7 +47,7 @@ def test_ending_the_server_stops_a_job_and_leaves_nothing(tmp_path: Path, monkey
     before = sorted(tmp_path.iterdir())
     half_written = threading.Event()
 
-    def endless(hsi: Path, msi: Path, output: Path, **choices: Any) -> Path:
+    def endless(hsi: Path, msi: Path, output: Path, *options: Any, **others: Any) -> None:
         with published(output) as temporary, progress("Fusing", total=10**9) as advance:
             temporary.write_bytes(b"half")
             half_written.set()
@@ -55,7 +55,7 @@ def test_ending_the_server_stops_a_job_and_leaves_nothing(tmp_path: Path, monkey
                 time.sleep(0.01)
                 advance(1)
 
-    monkeypatch.setattr(fuse_scene, "fuse_files", endless)
+    monkeypatch.setattr(fusion, "run_fusion", endless)
     with served({}, tmp_path) as url:
         pair = {"hsi": "hsi.tif", "msi": "msi.tif", "output": "out.tif"}
         assert httpx.post(url + "api/fuse", json=pair, timeout=PATIENCE_SECONDS).json()["state"] == "running"
@@ -68,7 +68,7 @@ def test_ending_the_server_stops_a_job_and_leaves_nothing(tmp_path: Path, monkey
     ("arguments", "words"),
     [
         (["missing.tif"], "does not exist"),
-        (["--folder", "nowhere"], "is no folder"),
+        (["--folder", "nowhere"], "is not a folder"),
         (["wrong.txt"], "wrong.txt"),
         (["--uncertainty", "hsi.tif"], "no image to show"),
         (["reference.tif", "--hsi", "elsewhere.tif"], "do not overlap"),

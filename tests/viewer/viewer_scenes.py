@@ -10,7 +10,7 @@ from affine import Affine
 
 from hyperfuse.io.cube import make_cube
 from hyperfuse.io.files import write_cube
-from hyperfuse.physics.simulate import simulate_pair
+from hyperfuse.physics.simulate import simulate
 
 WAVELENGTH_NM = np.concatenate([np.arange(430, 1330, 50), np.arange(1480, 1800, 50), np.arange(2020, 2400, 50)]).astype(
     float
@@ -52,7 +52,7 @@ def make_reference(side: int = 96) -> xr.DataArray:
 def write_pair(folder: Path, side: int = 96, scale: int = 4) -> xr.DataArray:
     """reference.tif, hsi.tif and msi.tif of one scene."""
     reference = make_reference(side)
-    pair = simulate_pair(reference, scale=scale, response="rgb+nir")
+    pair = simulate(reference, scale=scale, srf="rgb+nir")
     for name, cube in (("reference", reference), ("hsi", pair.hsi), ("msi", pair.msi)):
         write_cube(cube, folder / f"{name}.tif")
     return reference

@@ -1,200 +1,327 @@
-"""The server: everything behind one gate, every mistake answered in words.
-
-The files of the page itself, held in memory: what is not among them does not exist.
-
-The one door to the page: this machine, this port, this token; small requests, in good time; strict headers on every
-reply.
-"""
+"""The HTTP interface of the page: its files, the open images, spectra, files of the folder and jobs."""
 
 from __future__ import annotations
 
 import asyncio
-import json
-import secrets
 import threading
-import time
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
+import anyio
 import anyio.to_thread
-from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi import APIRouter, Depends, FastAPI, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
+from fastapi.responses import FileResponse, JSONResponse
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from hyperfuse.errors import HyperfuseError
-from hyperfuse.viewer import routes as routes_view
-from hyperfuse.viewer import routes as routes_work
+from hyperfuse.errors import HyperfuseError, OptionError
+from hyperfuse.io.atomic import published
+from hyperfuse.io.files import open_explained
+from hyperfuse.viewer.colours import Rendering
 from hyperfuse.viewer.folder import Folder, OutsideFolderError
-from hyperfuse.viewer.jobs import Complaint, TooManyJobsError, complaint_of, keep_warnings_as_notes
-from hyperfuse.viewer.session import BusyError, GoneError, Session, Workers
+from hyperfuse.viewer.images import ROLES
+from hyperfuse.viewer.jobs import (
+    ErrorMessage,
+    FuseRequest,
+    Pair,
+    TooManyJobsError,
+    consistency_scores,
+    error_message,
+    estimation,
+    fusion,
+    keep_warnings_as_notes,
+    offered_methods,
+    reference_scores,
+)
+from hyperfuse.viewer.overviews import build_overviews
+from hyperfuse.viewer.session import GoneError, Session, describe_file, offers_overviews
+from hyperfuse.viewer.spectra import MOST_CORNERS, region_spectra, spectra_at
+from hyperfuse.viewer.tiles import TilePlace, colour_table, highest_level
 
-FOLDER = Path(__file__).parent / "page"
+PAGE = Path(__file__).parent / "page"
 TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
-START = "index.html"
+COLOUR_STOPS = 16
+# Requests at work, and threads: one that timed out still has its thread.
+MOST_REQUESTS = 4
+MOST_THREADS = 12
+SECONDS_OF_WORK = 30.0
 
-router = APIRouter()
-_files = {path.relative_to(FOLDER).as_posix(): path.read_bytes() for path in FOLDER.rglob("*") if path.suffix in TYPES}
+Answer = TypeVar("Answer")
+Json = dict[str, Any]
 
 
-@router.get("/{name:path}")
-async def get_file(name: str) -> Response:
-    name = name or START
+class BusyError(HyperfuseError):
+    """A request that took too long; repeating it may find the work done."""
+
+
+STATUS: dict[type[Exception], int] = {
+    OutsideFolderError: 403,
+    GoneError: 410,
+    TooManyJobsError: 429,
+    BusyError: 503,
+    HyperfuseError: 400,
+    OSError: 400,
+    Exception: 500,
+}
+
+
+class Workers:
+    """Runs the work of requests in threads, few at a time and not for ever."""
+
+    def __init__(self) -> None:
+        self._turns = asyncio.Semaphore(MOST_REQUESTS)
+        self._threads = anyio.CapacityLimiter(MOST_THREADS)
+
+    async def run(self, work: Callable[[], Answer]) -> Answer:
+        try:
+            async with asyncio.timeout(SECONDS_OF_WORK), self._turns:
+                return await anyio.to_thread.run_sync(work, limiter=self._threads, abandon_on_cancel=True)
+        except TimeoutError as error:
+            raise BusyError(f"no answer within {SECONDS_OF_WORK:g} s", "less work", "try again in a moment") from error
+
+
+def _session(request: Request) -> Session:
+    session: Session = request.app.state.session
+    return session
+
+
+def _workers(request: Request) -> Workers:
+    workers: Workers = request.app.state.workers
+    return workers
+
+
+SessionOf = Annotated[Session, Depends(_session)]
+WorkersOf = Annotated[Workers, Depends(_workers)]
+RenderingOf = Annotated[Rendering, Query()]
+FileName = Annotated[str | None, Field(max_length=1000)]
+
+
+class Files(BaseModel):
+    """Names below the folder to open together."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    fused: FileName = None
+    hsi: FileName = None
+    msi: FileName = None
+    reference: FileName = None
+    uncertainty: FileName = None
+
+
+class Region(BaseModel):
+    """Rows and columns of the page."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    corners: list[tuple[float, float]] = Field(max_length=MOST_CORNERS)
+
+
+class OverviewRequest(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    role: str = Field(max_length=40)
+
+
+api = APIRouter(prefix="/api")
+pages = APIRouter()
+# In memory: what is not among them does not exist.
+_files = {path.relative_to(PAGE).as_posix(): path.read_bytes() for path in PAGE.rglob("*") if path.suffix in TYPES}
+
+
+@pages.get("/{name:path}")
+async def get_page_file(name: str) -> Response:
+    name = name or "index.html"
     if name not in _files:
         raise HTTPException(404, "nothing of this name")
     return Response(_files[name], media_type=TYPES[Path(name).suffix])
 
 
-HEADERS = {
-    "content-security-policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; connect-src 'self'; "
-        "manifest-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-    ),
-    "x-content-type-options": "nosniff",
-    "x-frame-options": "DENY",
-    "referrer-policy": "no-referrer",
-    "cross-origin-opener-policy": "same-origin",
-    "cross-origin-resource-policy": "same-origin",
-    "cache-control": "no-store",
-}
-READING = ("GET", "HEAD")
-WRITING = ("POST", "PUT")
-SMALL_BODY = 2**20
-SECONDS_WITHOUT_DATA = 20.0
-# A body that comes more slowly than this, on one machine, is meant to hold a connection.
-SLOWEST_BYTES_PER_SECOND = 64 * 2**10
-UPLOADS = "/api/uploads/"
+@api.get("/scene")
+async def get_scene(request: Request, session: SessionOf, workers: WorkersOf) -> Json:
+    view = session.view
+    about = {
+        "folder": session.folder.root.name,
+        "upload_limit": request.app.state.upload_limit,
+        "jobs": [job.as_dict() for job in session.jobs.running()],
+    }
+    if view is None:
+        return about | {"number": 0, "images": []}
+    return about | await workers.run(lambda: view.describe(session.folder))
 
 
-class Gate:
-    """ASGI middleware. The token is the first part of every path: it is nowhere in a cookie, so no other site can use
-    it.
-    """
+@api.post("/scene")
+async def open_files(files: Files, session: SessionOf, workers: WorkersOf) -> Json:
+    def work() -> Json:
+        paths = {role: session.folder.cube(name) for role in ROLES if (name := getattr(files, role))}
+        return session.open(paths).describe(session.folder)
 
-    def __init__(self, app: ASGIApp, token: str, hosts: Iterable[str], upload_limit: int) -> None:
-        self._app = app
-        self._token = token.encode()
-        self._hosts = {host.encode() for host in hosts}
-        self._origins = {b"http://" + host for host in self._hosts}
-        self._upload_limit = upload_limit
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan":
-            await self._app(scope, receive, send)
-        elif scope["type"] == "http":
-            await self._answer(scope, receive, send)
-        else:
-            await send({"type": "websocket.close", "code": 1008})
-
-    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def send_strictly(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                own = {name.encode() for name in HEADERS}
-                kept = [(name, value) for name, value in message["headers"] if name.lower() not in own]
-                message["headers"] = kept + [(name.encode(), value.encode()) for name, value in HEADERS.items()]
-            await send(message)
-
-        refusal = self._refusal(scope)
-        if refusal is not None:
-            await refuse(send_strictly, *refusal)
-            return
-        _, _, rest = scope["path"].removeprefix("/").partition("/")
-        inner = {**scope, "path": f"/{rest}", "raw_path": f"/{rest}".encode(), "root_path": ""}
-        limit = self._upload_limit if inner["path"].startswith(UPLOADS) else SMALL_BODY
-        if _declared_length(scope) > limit:
-            await refuse(send_strictly, 413, _too_large(limit))
-            return
-        await self._app(inner, _LimitedBody(receive, limit), send_strictly)
-
-    def _refusal(self, scope: Scope) -> tuple[int, Complaint] | None:
-        headers = {name.lower(): value for name, value in scope["headers"]}
-        if headers.get(b"host", b"").lower() not in self._hosts:
-            return 403, Complaint(
-                got="a request for another host", expected="this machine's own address", remedy="use the printed URL"
-            )
-        method = scope["method"]
-        if method not in (*READING, *WRITING):
-            return 405, Complaint(got=f"method {method}", expected="GET, POST or PUT", remedy="")
-        if method in WRITING and headers.get(b"origin", next(iter(self._origins))).lower() not in self._origins:
-            return 403, Complaint(got="a request made by another page", expected="one made by this page", remedy="")
-        given, slash, _ = scope["path"].removeprefix("/").partition("/")
-        if not secrets.compare_digest(given.encode("utf-8", "surrogatepass"), self._token) or not slash:
-            return 403, Complaint(
-                got="a wrong or missing token", expected="the token of this page", remedy="use the printed URL"
-            )
-        return None
+    return await workers.run(work)
 
 
-class _LimitedBody:
-    """Reads a request's body, up to a size, and neither for ever nor drop by drop."""
-
-    def __init__(self, receive: Receive, limit: int) -> None:
-        self._receive = receive
-        self._limit = limit
-        self._bytes = 0
-        self._whole = False
-        self._began = time.monotonic()
-
-    async def __call__(self) -> Message:
-        if self._whole:
-            return await self._receive()
-        try:
-            message = await asyncio.wait_for(self._receive(), self._seconds_left())
-        except TimeoutError as error:
-            raise HTTPException(408, "the request did not arrive in time") from error
-        self._whole = not message.get("more_body", False)
-        self._bytes += len(message.get("body", b""))
-        if self._bytes > self._limit:
-            raise HTTPException(413, _too_large(self._limit)["got"])
-        return message
-
-    def _seconds_left(self) -> float:
-        return self._began + SECONDS_WITHOUT_DATA + self._bytes / SLOWEST_BYTES_PER_SECOND - time.monotonic()
+@api.get("/tiles/{number}/{layer}/{level}/{row}/{column}")
+async def get_tile(
+    number: int,
+    layer: str,
+    level: int,
+    row: int,
+    column: int,
+    rendering: RenderingOf,
+    session: SessionOf,
+    workers: WorkersOf,
+) -> Response:
+    view = session.require_view(number)
+    tile = await workers.run(lambda: view.tile(layer, TilePlace(level, row, column), rendering))
+    return Response(tile.png, media_type="image/png", headers={"x-complete": f"{tile.complete:.3f}"})
 
 
-async def refuse(send: Send, status: int, complaint: Complaint) -> None:
-    body = json.dumps(complaint).encode()
-    headers = [
-        (b"content-type", b"application/json"),
-        (b"content-length", str(len(body)).encode()),
-        (b"connection", b"close"),
-    ]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+@api.get("/legends/{number}/{layer}")
+async def get_legend(number: int, layer: str, rendering: RenderingOf, session: SessionOf, workers: WorkersOf) -> Json:
+    view = session.require_view(number)
+
+    def work() -> Json:
+        shown = view.layer(layer, rendering)
+        limits, linked = view.limits(layer, rendering)
+        colours = colour_table(rendering.colours)[:: 255 // (COLOUR_STOPS - 1)].tolist()
+        return {
+            "label": shown.label,
+            "unit": shown.unit,
+            "limits": limits.tolist(),
+            "linked": linked,
+            "stops": [f"rgb({r} {g} {b})" for r, g, b in colours] if shown.planes == 1 else None,
+        }
+
+    return await workers.run(work)
 
 
-def _declared_length(scope: Scope) -> int:
-    declared: Any = dict(scope["headers"]).get(b"content-length", b"0")
-    return int(declared) if declared.isdigit() else 0
+@api.get("/spectra/{number}")
+async def get_spectra(
+    number: int,
+    row: Annotated[float, Query(allow_inf_nan=False)],
+    column: Annotated[float, Query(allow_inf_nan=False)],
+    session: SessionOf,
+    workers: WorkersOf,
+) -> Json:
+    opened = session.require_view(number).opened
+    spectra = await workers.run(lambda: spectra_at(opened, row, column))
+    return {"row": row, "column": column, "spectra": [spectrum.as_dict() for spectrum in spectra]}
 
 
-def _too_large(limit: int) -> Complaint:
-    size = f"{limit / 2**30:g} GB" if limit >= 2**30 else f"{limit / 2**20:g} MB"
-    return Complaint(
-        got="a request that is too large", expected=f"at most {size}", remedy="copy large files into the folder instead"
-    )
+@api.post("/regions/{number}")
+async def get_region(number: int, region: Region, session: SessionOf, workers: WorkersOf) -> Json:
+    opened = session.require_view(number).opened
+    spectra = await workers.run(lambda: region_spectra(opened, region.corners))
+    return {"corners": region.corners, "spectra": [spectrum.as_dict() for spectrum in spectra]}
 
 
-UPLOAD_LIMIT = 4 * 2**30
-STATUS: dict[type[HyperfuseError], int] = {
-    OutsideFolderError: 403,
-    GoneError: 410,
-    TooManyJobsError: 429,
-    BusyError: 503,
-}
+@api.get("/images/{role}")
+async def get_metadata(role: str, session: SessionOf, workers: WorkersOf) -> Json:
+    images = session.require_view().opened.images
+    if role not in images:
+        raise OptionError(f"image {role[:40]!r}", f"one of {', '.join(images)}")
+    image = images[role]
+    return await workers.run(lambda: {"file": str(image.path), "role": role} | describe_file(image.cube, image.notes))
 
 
-def create_app(
-    images: Mapping[str, Path], folder: Path, token: str, *, hosts: Iterable[str], upload_limit: int = UPLOAD_LIMIT
-) -> ASGIApp:
-    """`images` are opened at once, by role, and may lie anywhere; everything else must lie below `folder`.
+@api.get("/files")
+async def list_files(session: SessionOf, workers: WorkersOf) -> Json:
+    return {"folder": session.folder.root.name, "files": await workers.run(session.folder.files)}
 
-    Only requests to `hosts` ("127.0.0.1:PORT") whose path begins with the token are answered.
-    """
+
+@api.get("/files/summary")
+async def summarise_file(path: str, session: SessionOf, workers: WorkersOf) -> Json:
+    return await workers.run(lambda: describe_file(*open_explained(session.folder.cube(path))))
+
+
+@api.get("/files/picture")
+async def picture_of_file(path: str, session: SessionOf, workers: WorkersOf) -> Response:
+    png = await workers.run(lambda: session.thumbnail(session.folder.cube(path)))
+    return Response(png, media_type="image/png")
+
+
+@api.put("/uploads/{name}", status_code=201)
+async def upload_file(name: str, request: Request, session: SessionOf) -> Json:
+    path = session.folder.upload(name)
+    with published(path) as temporary, temporary.open("wb") as target:
+        async for chunk in request.stream():
+            await anyio.to_thread.run_sync(target.write, chunk)
+    return {"path": path.relative_to(session.folder.root).as_posix()}
+
+
+@api.get("/download")
+async def download_file(path: str, session: SessionOf) -> FileResponse:
+    file = session.folder.download(path)
+    return FileResponse(file, filename=file.name, media_type="application/octet-stream")
+
+
+@api.get("/methods")
+async def list_methods(session: SessionOf, workers: WorkersOf) -> Json:
+    return await workers.run(lambda: offered_methods(session.folder))
+
+
+@api.post("/estimate")
+async def estimate(pair: Pair, session: SessionOf) -> Json:
+    work = estimation(session.folder, pair)
+    return session.jobs.start("estimate", lambda cancel: work())
+
+
+@api.post("/fuse")
+async def fuse(body: FuseRequest, session: SessionOf) -> Json:
+    work = fusion(session.folder, body)
+    return session.jobs.start("fuse", lambda cancel: work())
+
+
+@api.post("/uncertainty")
+async def compute_uncertainty(body: FuseRequest, session: SessionOf) -> Json:
+    work = fusion(session.folder, body, uncertainty=True)
+    return session.jobs.start("uncertainty", lambda cancel: work())
+
+
+@api.post("/scores")
+async def score(session: SessionOf) -> Json:
+    view = session.require_view()
+
+    def work(cancel: threading.Event) -> Json:
+        if "reference" in view.opened.images:
+            return {"reference": reference_scores(view.opened)}
+        return {"consistency": consistency_scores(view.opened, view.observed_pair)}
+
+    return session.jobs.start("scores", work)
+
+
+@api.post("/overviews")
+async def overviews(body: OverviewRequest, session: SessionOf) -> Json:
+    view = session.require_view()
+    image = view.opened.images.get(body.role)
+    if image is None or not offers_overviews(image):
+        raise OptionError(f"overviews of {body.role!r}", "a large GeoTIFF without them", "")
+
+    def work(cancel: threading.Event) -> Json:
+        build_overviews(image.path, highest_level(max(image.height, image.width)), cancel)
+        if session.view is view:
+            session.open({role: other.path for role, other in view.opened.images.items()})
+        return {"role": image.role}
+
+    return session.jobs.start("overviews", work)
+
+
+@api.get("/jobs/{name}")
+async def get_job(name: str, session: SessionOf) -> Json:
+    return session.jobs.find(name).as_dict()
+
+
+@api.post("/jobs/{name}/cancel")
+async def cancel_job(name: str, session: SessionOf) -> Json:
+    job = session.jobs.find(name)
+    job.cancel.set()
+    return job.as_dict()
+
+
+def create_app(images: Mapping[str, Path], folder: Path, upload_limit: int) -> FastAPI:
+    """The page without the gate; `images` by role may lie anywhere, everything else below `folder`."""
     session = Session(Folder.at(folder))
     if images:
         session.open(images)
@@ -202,55 +329,32 @@ def create_app(
     app.state.session = session
     app.state.workers = Workers()
     app.state.upload_limit = upload_limit
-    app.include_router(routes_view.router)
-    app.include_router(routes_work.router)
-    app.include_router(router)
-    app.add_exception_handler(HyperfuseError, _own_error)
-    app.add_exception_handler(RequestValidationError, _invalid_request)
-    app.add_exception_handler(HTTPException, _http_error)
-    app.add_exception_handler(OSError, _file_error)
-    app.add_exception_handler(ClientDisconnect, _left)
-    app.add_exception_handler(Exception, _unexpected_error)
-    return Gate(app, token, hosts, upload_limit)
+    app.include_router(api)
+    app.include_router(pages)
+    for kind in (RequestValidationError, HTTPException, ClientDisconnect, HyperfuseError, OSError, Exception):
+        app.add_exception_handler(kind, _error_response)
+    return app
 
 
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     keep_warnings_as_notes()
-    # While the browser starts, what it will ask first is made ready.
+    # While the browser starts, compute what it will request first.
     threading.Thread(target=app.state.session.prepare, name="prepare", daemon=True).start()
     yield
-    await anyio.to_thread.run_sync(app.state.session.close)
+    await anyio.to_thread.run_sync(app.state.session.jobs.stop_all)
 
 
-async def _own_error(request: Request, error: Exception) -> JSONResponse:
-    return JSONResponse(complaint_of(error), STATUS.get(type(error), 400))  # type: ignore[arg-type]
-
-
-async def _invalid_request(request: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, RequestValidationError)
-    first = error.errors()[0]
-    where = ".".join(str(part) for part in first["loc"][1:])
-    return JSONResponse(
-        Complaint(got=f"{where}: {first['msg']}"[:300], expected="a request as the page makes it", remedy=""), 400
-    )
-
-
-async def _http_error(request: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, HTTPException)
-    return JSONResponse(
-        Complaint(got=str(error.detail), expected="a request as the page makes it", remedy=""), error.status_code
-    )
-
-
-async def _file_error(request: Request, error: Exception) -> JSONResponse:
-    return JSONResponse(complaint_of(error), 400)
-
-
-async def _left(request: Request, error: Exception) -> JSONResponse:
-    """Whoever asked has gone in the middle of it; nobody reads this."""
-    return JSONResponse(Complaint(got="half a request", expected="a whole one", remedy=""), 400)
-
-
-async def _unexpected_error(request: Request, error: Exception) -> JSONResponse:
-    return JSONResponse(complaint_of(error), 500)
+async def _error_response(request: Request, error: Exception) -> JSONResponse:
+    if isinstance(error, RequestValidationError):
+        first = error.errors()[0]
+        got, status = f"{'.'.join(map(str, first['loc'][1:]))}: {first['msg']}"[:300], 400
+    elif isinstance(error, HTTPException):
+        got, status = str(error.detail), error.status_code
+    elif isinstance(error, ClientDisconnect):
+        # Nobody reads this.
+        got, status = "half a request", 400
+    else:
+        status = next(STATUS[kind] for kind in type(error).__mro__ if kind in STATUS)
+        return JSONResponse(error_message(error), status)
+    return JSONResponse(ErrorMessage(got=got, expected="a request as the page makes it", remedy=""), status)

@@ -1,53 +1,82 @@
-"""Long work in the background, with progress, time left and a way to stop it: fusing, estimating, scoring, building
-overviews.
-
-Errors as the page gets them: what was got, what was expected, what to do about it; never a traceback.
-"""
+"""Long work in the background, with progress, time left and cancellation: estimate, fuse, score."""
 
 from __future__ import annotations
 
 import contextvars
 import logging
+import math
 import secrets
 import threading
 import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, TextIO, TypedDict
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypedDict, get_args, get_origin
 
-from hyperfuse.errors import Cancelled, HyperfuseError
-from hyperfuse.progress import ProgressReport, listening
+import numpy as np
+from pydantic import BaseModel, ConfigDict
+from pydantic import Field as Limited
+
+from hyperfuse.config import FuseConfig, ObservationConfig, default_of, option_of, plain_type
+from hyperfuse.errors import Cancelled, HyperfuseError, OptionError
+from hyperfuse.io.cube import iterate_windows
+from hyperfuse.io.files import open_cube
+from hyperfuse.io.raster import find_data
+from hyperfuse.metrics.evaluation import evaluate
+from hyperfuse.metrics.pairing import mask_incomparable
+from hyperfuse.metrics.sums import angle_sum
+from hyperfuse.progress import ProgressReport, listening, progress
+from hyperfuse.viewer.colours import Planes
+from hyperfuse.viewer.folder import Folder
+from hyperfuse.viewer.images import OpenImages
+from hyperfuse.viewer.maps import ObservedPair, degraded_and_hsi, degraded_and_msi, unavailable
 
 log = logging.getLogger(__name__)
 
+MOST_AT_ONCE = 2
+MOST_KEPT = 50
+LONGEST_TEXT = 500
+SECONDS_TO_END = 20.0
+# Of an estimation; it gets as much memory as that of a fusion, and never less than this.
+LEAST_BYTES = 2**28
+# One window of the fused image as float32, beside which lie the HSI's and what the operators need.
+WINDOW_BYTES = 48 * 2**20
 
-class Complaint(TypedDict):
+# The form of the page offers every option of `FuseConfig` whose type it has an input for, except these: those with a
+# control of their own, and those that write another file or use other machines.
+OWN_CONTROL = ("method", "weights", "resume")
+NOT_OFFERED = ("uncertainty", "cluster")
+FORM_DEFAULTS = {"overviews": True}
+INPUTS = {bool: "checkbox", int: "number", float: "number", str: "text", tuple: "text", Literal: "select"}
+ACRONYMS = ("hsi", "msi", "psf", "fwhm", "crs", "ram", "gb", "stac", "cog", "srf")
+UNCERTAINTY_STORAGE: dict[str, Any] = {"dtype": "float32", "scale_factor": 1.0, "nodata": None, "uncertainty": None}
+
+_notes: contextvars.ContextVar[list[str] | None] = contextvars.ContextVar("hyperfuse_job_notes", default=None)
+
+
+class ErrorMessage(TypedDict):
     got: str
     expected: str
     remedy: str
 
 
-def complaint_of(error: BaseException) -> Complaint:
+def error_message(error: BaseException) -> ErrorMessage:
+    """What the page shows; an unexpected error goes to the log and never to the page."""
     if isinstance(error, HyperfuseError):
-        return Complaint(got=error.got, expected=error.expected, remedy=error.remedy)
+        return ErrorMessage(got=error.got[:LONGEST_TEXT], expected=error.expected, remedy=error.remedy)
     if isinstance(error, OSError):
-        return Complaint(
-            got=error.strerror or type(error).__name__,
-            expected="a readable file and space to write",
-            remedy="check both",
-        )
+        got = error.strerror or type(error).__name__
+        return ErrorMessage(got=got, expected="a readable file and space to write", remedy="check both")
     if isinstance(error, MemoryError):
-        return Complaint(got="not enough memory", expected="", remedy="close other programs, or fuse a smaller scene")
+        return ErrorMessage(
+            got="not enough memory", expected="", remedy="close other programs, or fuse a smaller scene"
+        )
     log.error("internal error", exc_info=error)
-    return Complaint(got="internal error", expected="", remedy="this is a bug in hyperfuse, please report what you did")
+    return ErrorMessage(got="internal error", expected="", remedy="this is a bug in hyperfuse, please report it")
 
 
-MOST_AT_ONCE = 2
-MOST_REMEMBERED = 50
-SECONDS_TO_END = 20.0
-
-_notes: contextvars.ContextVar[list[str] | None] = contextvars.ContextVar("hyperfuse_job_notes", default=None)
+STARTING = ProgressReport("Starting", "", 0, 0, 0, 0.0)
 
 
 class TooManyJobsError(HyperfuseError):
@@ -56,13 +85,14 @@ class TooManyJobsError(HyperfuseError):
 
 @dataclass(eq=False)
 class Job:
-    name: str
+    """One piece of work; `state` is running, done, failed or cancelled."""
+
     kind: str
+    name: str = field(default_factory=lambda: secrets.token_hex(8))
     state: str = "running"
-    """running, done, failed or cancelled"""
-    report: ProgressReport | None = None
+    report: ProgressReport = STARTING
     result: Any = None
-    complaint: Complaint | None = None
+    error: ErrorMessage | None = None
     notes: list[str] = field(default_factory=list)
     started: float = field(default_factory=time.monotonic)
     ended: float | None = None
@@ -70,56 +100,72 @@ class Job:
     thread: threading.Thread | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        report = self.report
         return {
             "job": self.name,
             "kind": self.kind,
             "state": "stopping" if self.state == "running" and self.cancel.is_set() else self.state,
-            "step": report.description if report else "Starting",
-            "unit": report.unit if report else "",
-            "done": report.done if report else 0,
-            "total": report.total if report else 0,
-            "megapixels_per_second": report.megapixels_per_second if report else None,
-            "seconds_left": _seconds_left(report),
+            "step": self.report.description,
+            "unit": self.report.unit,
+            "done": self.report.done,
+            "total": self.report.total,
+            "megapixels_per_second": self.report.megapixels_per_second,
+            "seconds_left": self.report.seconds_left,
             "seconds": (self.ended or time.monotonic()) - self.started,
             "notes": list(self.notes),
             "result": self.result,
-            "error": self.complaint,
+            "error": self.error,
         }
 
+    def run(self, work: Callable[[threading.Event], Any]) -> None:
+        def listen(report: ProgressReport) -> None:
+            self.report = report
 
-def _seconds_left(report: ProgressReport | None) -> float | None:
-    return None if report is None else report.seconds_left
+        _notes.set(self.notes)
+        try:
+            with listening(listen, cancel=self.cancel):
+                self.result = work(self.cancel)
+            state = "done"
+        except Cancelled:
+            state = "cancelled"
+        except Exception as error:
+            # Whatever it was, the page must learn that the job has ended.
+            self.error = error_message(error)
+            state = "failed"
+        self.ended = time.monotonic()
+        self.state = state
 
 
 class Jobs:
+    """The running jobs and the latest finished ones."""
+
     def __init__(self) -> None:
         self._jobs: dict[str, Job] = {}
         self._lock = threading.Lock()
 
-    def start(self, kind: str, work: Callable[[threading.Event], Any]) -> Job:
-        """`work` gets the event that is set when it shall stop, and returns what JSON can hold."""
+    def start(self, kind: str, work: Callable[[threading.Event], Any]) -> dict[str, Any]:
+        """Run `work` in a thread; it gets the event that cancels it and returns what JSON can hold."""
+        job = Job(kind)
         with self._lock:
-            if sum(job.state == "running" for job in self._jobs.values()) >= MOST_AT_ONCE:
-                raise TooManyJobsError(f"{MOST_AT_ONCE} jobs at work", "fewer", "wait for one to end, or cancel it")
-            job = Job(secrets.token_hex(8), kind)
+            if len(self.running()) >= MOST_AT_ONCE:
+                raise TooManyJobsError(f"{MOST_AT_ONCE} running jobs", "fewer", "wait for one to end, or cancel it")
+            finished = [name for name, other in self._jobs.items() if other.state != "running"]
+            for name in finished[: max(0, len(self._jobs) + 1 - MOST_KEPT)]:
+                del self._jobs[name]
             self._jobs[job.name] = job
-            for old in [name for name, other in self._jobs.items() if other.state != "running"][
-                : len(self._jobs) - MOST_REMEMBERED
-            ]:
-                del self._jobs[old]
-        job.thread = threading.Thread(target=_run, args=(job, work), name=f"job {kind}", daemon=True)
+        job.thread = threading.Thread(target=job.run, args=(work,), name=f"job {kind}", daemon=True)
         job.thread.start()
-        return job
+        return job.as_dict()
 
-    def find(self, name: str) -> Job | None:
-        return self._jobs.get(name)
+    def find(self, name: str) -> Job:
+        if name not in self._jobs:
+            raise OptionError("an unknown job", "one that was started on this page")
+        return self._jobs[name]
 
     def running(self) -> list[Job]:
         return [job for job in list(self._jobs.values()) if job.state == "running"]
 
     def stop_all(self) -> None:
-        """Ask all of them to stop and give them time to clear away what is half done."""
+        """Cancel all jobs and give them time to remove unfinished files."""
         jobs = self.running()
         for job in jobs:
             job.cancel.set()
@@ -129,39 +175,189 @@ class Jobs:
                 job.thread.join(max(0.0, deadline - time.monotonic()))
 
 
-def _run(job: Job, work: Callable[[threading.Event], Any]) -> None:
-    def listen(report: ProgressReport) -> None:
-        job.report = report
-
-    _notes.set(job.notes)
-    try:
-        with listening(listen, cancel=job.cancel):
-            job.result = work(job.cancel)
-        state = "done"
-    except Cancelled:
-        state = "cancelled"
-    except Exception as error:
-        # Whatever it was, the page must learn that the job has ended.
-        job.complaint = complaint_of(error)
-        state = "failed"
-    job.ended = time.monotonic()
-    job.state = state
-
-
 def keep_warnings_as_notes() -> None:
-    """From now on our own warnings become notes of the job in which they occur; those of libraries are for developers."""
+    """Make our own warnings notes of the job in which they occur; those of libraries are for developers."""
+
+    def note(message: Warning | str, category: type[Warning], filename: str, *rest: Any, **others: Any) -> None:
+        notes = _notes.get()
+        if notes is not None and category is UserWarning and "hyperfuse" in filename and str(message) not in notes:
+            notes.append(str(message))
+
     warnings.filterwarnings("always", category=UserWarning, module=r"hyperfuse\.")
-    warnings.showwarning = _note_warning
+    warnings.showwarning = note
 
 
-def _note_warning(
-    message: Warning | str,
-    category: type[Warning],
-    filename: str,
-    lineno: int,
-    file: TextIO | None = None,
-    line: str | None = None,
-) -> None:
-    notes = _notes.get()
-    if notes is not None and category is UserWarning and "hyperfuse" in filename and str(message) not in notes:
-        notes.append(str(message))
+FileName = Annotated[str, Limited(min_length=1, max_length=1000)]
+
+
+class Pair(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    hsi: FileName
+    msi: FileName
+
+
+class FuseRequest(Pair):
+    """`options` are those of `FuseConfig` that `form_fields` describes."""
+
+    output: FileName
+    options: dict[str, Any] = {}
+
+
+def form_fields() -> list[dict[str, Any]]:
+    """The options of a fusion that the form offers, derived from `FuseConfig`."""
+    fields = []
+    for name, field_info in FuseConfig.model_fields.items():
+        option, kind = option_of(FuseConfig, name), plain_type(field_info.annotation)
+        kind_of_input = "file" if option.is_path else INPUTS.get(get_origin(kind) or kind)
+        if kind_of_input is None or name in (*OWN_CONTROL, *NOT_OFFERED):
+            continue
+        label = " ".join(word.upper() if word in ACRONYMS else word for word in name.split("_"))
+        fields.append(
+            {
+                "name": name,
+                "label": label[0].upper() + label[1:],
+                "help": option.help,
+                "group": option.panel or "Method",
+                "input": kind_of_input,
+                "choices": list(get_args(kind)) if kind_of_input == "select" else [],
+                "placeholder": option.metavar or "",
+                "default": FORM_DEFAULTS.get(name, default_of(field_info)),
+            }
+        )
+    return fields
+
+
+def fuse_config(folder: Folder, options: dict[str, Any]) -> FuseConfig:
+    """The options of a request; files must lie in the folder."""
+    offered = {*OWN_CONTROL, *(one["name"] for one in form_fields())}
+    chosen = {name: value for name, value in options.items() if value is not None}
+    for name, value in chosen.items():
+        if name not in offered:
+            raise OptionError(f"option {name[:40]!r}", f"one of {', '.join(sorted(offered))}")
+        if option_of(FuseConfig, name).is_path:
+            chosen[name] = folder.network(str(value)) if name == "weights" else folder.cube(str(value))
+    return FuseConfig(**chosen)
+
+
+def fusion(folder: Folder, request: FuseRequest, *, uncertainty: bool = False) -> Callable[[], dict[str, Any]]:
+    """Check a request at once; the returned function fuses, or computes the expected error of what was fused."""
+    hsi, msi = folder.cube(request.hsi), folder.cube(request.msi)
+    config = fuse_config(folder, request.options)
+    output = folder.output(request.output, overwrite=config.overwrite)
+    if uncertainty:
+        # The first step checks that these options have an uncertainty.
+        config = config.replace(uncertainty=output).replace(**UNCERTAINTY_STORAGE)
+    if output.suffix.lower() not in (".tif", ".tiff"):
+        config = config.replace(overviews=False)
+
+    def work() -> dict[str, Any]:
+        from hyperfuse.fusion import run
+
+        run.run_fusion(hsi, msi, output, config, uncertainty=uncertainty)
+        files = _files_of(output)
+        return {
+            "hsi": request.hsi,
+            "msi": request.msi,
+            "output": folder.name_of(output),
+            "bytes": sum(path.stat().st_size for path in (files or output.rglob("*"))),
+            "method": str(open_cube(output).attrs.get("hyperfuse_method", config.method)),
+            "downloads": [folder.name_of(path) for path in files],
+        }
+
+    return work
+
+
+def _files_of(written: Path) -> list[Path]:
+    """What can be downloaded: for ENVI header and data, of a Zarr store (a folder) nothing."""
+    if written.is_dir():
+        return []
+    return [written, find_data(written)] if written.suffix.lower() == ".hdr" else [written]
+
+
+def estimation(folder: Folder, pair: Pair) -> Callable[[], dict[str, Any]]:
+    """Check a request at once; the returned function estimates how the pair was observed."""
+    hsi, msi = folder.cube(pair.hsi), folder.cube(pair.msi)
+
+    def work() -> dict[str, Any]:
+        from hyperfuse.fusion.memory import SHARE_OF_PREPARING, available_bytes, default_ram_gb
+        from hyperfuse.fusion.observe import observe
+        from hyperfuse.fusion.pair import align_pair
+
+        hsi_cube = open_cube(hsi)
+        most_bytes = max(LEAST_BYTES, int(SHARE_OF_PREPARING * available_bytes(default_ram_gb())))
+        return observe(align_pair(hsi_cube, open_cube(msi)), hsi_cube, ObservationConfig(), most_bytes).summary()
+
+    return work
+
+
+def offered_methods(folder: Folder) -> dict[str, Any]:
+    """The methods, the default first, the networks of the folder, and the other options."""
+    from hyperfuse.methods.catalogue import AUTO, DEFAULT, METHODS
+
+    automatic = {
+        "name": AUTO,
+        "line": "the best in a reduced-resolution (Wald) assessment of the pair",
+        "reference": "",
+    }
+    named = [{"name": name, "line": one.description, "reference": one.reference} for name, one in METHODS.items()]
+    methods = sorted([automatic, *named], key=lambda method: method["name"] != DEFAULT)
+    return {"methods": methods, "default": DEFAULT, "networks": folder.networks(), "fields": form_fields()}
+
+
+def reference_scores(opened: OpenImages) -> dict[str, Any]:
+    """The scores of `hyperfuse evaluate`."""
+    missing = [role for role in ("fused", "reference") if role not in opened.images]
+    if missing:
+        raise OptionError(f"no {missing[0]} open", "a fused image and its reference", "open both")
+    return evaluate(opened.images["fused"].cube, opened.images["reference"].cube).as_dict()
+
+
+def consistency_scores(opened: OpenImages, observed_pair: Callable[[], ObservedPair]) -> dict[str, Any]:
+    """RMSE of the degraded fused image against HSI and MSI, and the spectral angle to the HSI."""
+    reason = unavailable(opened, "consistency_hsi")
+    if reason is not None:
+        raise OptionError(reason, "a fused image and the HSI that it was fused from", "open them in Files")
+    pair = observed_pair()
+    fused, hsi, msi = opened.images["fused"], opened.images["hsi"], opened.images.get("msi")
+    assert hsi.placement is not None
+    coarse_bytes = max(1, int(WINDOW_BYTES / math.prod(hsi.placement.scale)))
+    coarse = list(iterate_windows(hsi.cube, coarse_bytes, block=1))
+    fine = [] if msi is None or pair.observation is None else list(iterate_windows(fused.cube, WINDOW_BYTES))
+    hsi_sums, msi_sums = _ErrorSums(), _ErrorSums()
+    with progress("Consistency", total=len(coarse) + len(fine), unit="windows") as advance:
+        for rows, columns in coarse:
+            hsi_sums.add(*degraded_and_hsi(fused, hsi, pair, rows, columns))
+            advance(1)
+        for rows, columns in fine:
+            assert msi is not None
+            msi_sums.add(*degraded_and_msi(fused, msi, pair, rows, columns))
+            advance(1)
+    return {
+        **{f"hsi_{name}": value for name, value in hsi_sums.scores().items()},
+        **{f"msi_{name}": value for name, value in msi_sums.scores().items()},
+        "estimated": pair.observation is not None,
+    }
+
+
+class _ErrorSums:
+    """Sums over windows of errors, signal and spectral angles."""
+
+    def __init__(self) -> None:
+        self._errors = self._signal = self._angles = 0.0
+        self._values = self._pixels = 0
+
+    def add(self, computed: Planes, observed: Planes) -> None:
+        first, second = computed.astype(np.float64), observed.astype(np.float64)
+        self._values += int(mask_incomparable(first, second).sum())
+        self._errors += float(np.nansum(np.square(first - second)))
+        self._signal += float(np.nansum(np.square(second)))
+        angles, pixels = angle_sum(first, second)
+        self._angles, self._pixels = self._angles + angles, self._pixels + pixels
+
+    def scores(self) -> dict[str, float | None]:
+        return {
+            "rmse": math.sqrt(self._errors / self._values) if self._values else None,
+            "relative": math.sqrt(self._errors / self._signal) if self._signal else None,
+            "angle_degrees": self._angles / self._pixels if self._pixels else None,
+        }

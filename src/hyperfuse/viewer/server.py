@@ -1,64 +1,53 @@
-"""Serve the page on this machine alone, until interrupted.
-
-Connections that say nothing: hung up on, so that nobody can hold all of them.
-"""
+"""Serve the page on this machine alone, until interrupted: this port, this token, small requests in good time."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import secrets
 import socket
 import threading
+import time
 import webbrowser
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import h11
 import uvicorn
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from hyperfuse.errors import OptionError
 from hyperfuse.viewer.app import create_app
-
-SECONDS_FOR_A_HEAD = 10.0
-
-
-class ImpatientProtocol(H11Protocol):
-    """The server's own protocol bounds the time between two requests, but neither before the first nor within a
-    request's head.
-    """
-
-    _waiting: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self._wait_for_a_head()
-
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        if self.conn.their_state is not h11.IDLE:
-            self._stop_waiting()
-        elif self._waiting is None:
-            self._wait_for_a_head()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._stop_waiting()
-        super().connection_lost(exc)
-
-    def _wait_for_a_head(self) -> None:
-        self._waiting = self.loop.call_later(SECONDS_FOR_A_HEAD, self.transport.close)
-
-    def _stop_waiting(self) -> None:
-        if self._waiting is not None:
-            self._waiting.cancel()
-            self._waiting = None
-
+from hyperfuse.viewer.jobs import ErrorMessage
 
 LOOPBACK = "127.0.0.1"
 MOST_CONNECTIONS = 200
 SECONDS_IDLE = 30
 SECONDS_TO_END = 2
+SECONDS_FOR_A_HEAD = 10.0
+SECONDS_WITHOUT_DATA = 20.0
+# A body that arrives more slowly than this on one machine is meant to hold a connection.
+SLOWEST_BYTES_PER_SECOND = 64 * 2**10
 LARGEST_HEADER = 16 * 2**10
+SMALL_BODY = 2**20
+UPLOAD_LIMIT = 4 * 2**30
+UPLOADS = "/api/uploads/"
+READING, WRITING = ("GET", "HEAD"), ("POST", "PUT")
+HEADERS = {
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; connect-src 'self'; "
+        "manifest-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "cache-control": "no-store",
+}
+STRICT_HEADERS = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
 
 
 def serve(
@@ -69,19 +58,32 @@ def serve(
     open_browser: bool = True,
     announce: Callable[[str], None] = lambda url: None,
 ) -> None:
-    """Port 0 takes any that is free. `announce` gets the URL, token included, when the page can be opened."""
+    """Serve the page until Control-C.
+
+    Parameters
+    ----------
+    images
+        Files to open at once, by role (fused, hsi, msi, reference, uncertainty); they may lie anywhere.
+    folder
+        Files below it can be opened, fused and written on the page.
+    port
+        0 takes any free port.
+    open_browser
+        Open the page in the browser.
+    announce
+        Receives the URL, token included, when the page can be opened.
+    """
     page = PageServer(images, folder, port)
 
-    def tell() -> None:
+    def started() -> None:
         announce(page.url)
         if open_browser:
-            # Starting a browser may take seconds, and must not hold up the server that it will ask.
+            # Starting a browser may take seconds and must not block the server.
             threading.Thread(target=webbrowser.open, args=(page.url,), daemon=True).start()
 
     try:
-        page.run(tell)
+        page.run(started)
     except KeyboardInterrupt:
-        # Control-C is the ordinary way to end it.
         return
 
 
@@ -94,13 +96,13 @@ class PageServer:
         token = secrets.token_urlsafe(24)
         self.url = f"http://{LOOPBACK}:{port}/{token}/"
         try:
-            app = create_app(images, folder, token, hosts=(f"{LOOPBACK}:{port}", f"localhost:{port}"))
+            app = create_app(images, folder, UPLOAD_LIMIT)
         except BaseException:
             self._listener.close()
             raise
         self._server = _Server(
             uvicorn.Config(
-                app,
+                Gate(app, token, (f"{LOOPBACK}:{port}", f"localhost:{port}")),
                 log_level="error",
                 access_log=False,
                 server_header=False,
@@ -114,7 +116,7 @@ class PageServer:
         )
 
     def run(self, started: Callable[[], None] = lambda: None) -> None:
-        self._server.tell = started
+        self._server.started_callback = started
         try:
             self._server.run(sockets=[self._listener])
         finally:
@@ -125,11 +127,11 @@ class PageServer:
 
 
 class _Server(uvicorn.Server):
-    tell: Callable[[], None]
+    started_callback: Callable[[], None]
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        self.tell()
+        self.started_callback()
 
 
 def _listen(port: int) -> socket.socket:
@@ -142,3 +144,120 @@ def _listen(port: int) -> socket.socket:
         text = error.strerror if isinstance(error, OSError) else str(error)
         raise OptionError(f"port {port}: {text}", "a free port", "leave --port out to take any") from error
     return listener
+
+
+class ImpatientProtocol(H11Protocol):
+    """Also bounds the time before a connection's first request and within a request's head, unlike uvicorn's own."""
+
+    _timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._start_timer()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.conn.their_state is not h11.IDLE:
+            self._stop_timer()
+        elif self._timer is None:
+            self._start_timer()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_timer()
+        super().connection_lost(exc)
+
+    def _start_timer(self) -> None:
+        self._timer = self.loop.call_later(SECONDS_FOR_A_HEAD, self.transport.close)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+class Gate:
+    """ASGI middleware that admits only requests to `hosts` whose path begins with the token, and adds strict headers.
+
+    The token is part of the path and never in a cookie, so that no other site can use it.
+    """
+
+    def __init__(self, app: ASGIApp, token: str, hosts: Iterable[str]) -> None:
+        self._app = app
+        self._token = token.encode()
+        self._hosts = {host.encode() for host in hosts}
+        self._origins = {b"http://" + host for host in self._hosts}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            await send({"type": "websocket.close", "code": 1008})
+            return
+
+        async def send_strictly(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                kept = [header for header in message["headers"] if header[0].lower().decode("latin-1") not in HEADERS]
+                message["headers"] = kept + STRICT_HEADERS
+            await send(message)
+
+        path = "/" + scope["path"].removeprefix("/").partition("/")[2]
+        limit = UPLOAD_LIMIT if path.startswith(UPLOADS) else SMALL_BODY
+        refusal = self._refusal(scope, limit)
+        if refusal is None:
+            inner = {**scope, "path": path, "raw_path": path.encode(), "root_path": ""}
+            await self._app(inner, _LimitedBody(receive, limit), send_strictly)
+            return
+        status, message = refusal
+        body = json.dumps(message).encode()
+        headers = {"content-type": "application/json", "content-length": str(len(body)), "connection": "close"}
+        encoded = [(name.encode(), value.encode()) for name, value in headers.items()]
+        await send_strictly({"type": "http.response.start", "status": status, "headers": encoded})
+        await send_strictly({"type": "http.response.body", "body": body})
+
+    def _refusal(self, scope: Scope, limit: int) -> tuple[int, ErrorMessage] | None:
+        """Why a request is not admitted."""
+        headers = {name.lower(): value for name, value in scope["headers"]}
+        method, length = scope["method"], headers.get(b"content-length", b"0")
+        given, slash, _ = scope["path"].removeprefix("/").partition("/")
+        if headers.get(b"host", b"").lower() not in self._hosts:
+            return 403, _message("a request for another host", "this machine's own address", "use the printed URL")
+        if method not in (*READING, *WRITING):
+            return 405, _message(f"method {method}", "GET, POST or PUT")
+        if method in WRITING and headers.get(b"origin", next(iter(self._origins))).lower() not in self._origins:
+            return 403, _message("a request made by another page", "one made by this page")
+        if not secrets.compare_digest(given.encode("utf-8", "surrogatepass"), self._token) or not slash:
+            return 403, _message("a wrong or missing token", "the token of this page", "use the printed URL")
+        if length.isdigit() and int(length) > limit:
+            size = f"at most {limit / 2**20:g} MB"
+            return 413, _message("a request that is too large", size, "copy large files into the folder instead")
+        return None
+
+
+def _message(got: str, expected: str, remedy: str = "") -> ErrorMessage:
+    return ErrorMessage(got=got, expected=expected, remedy=remedy)
+
+
+class _LimitedBody:
+    """Reads a request's body up to a size, and not for ever."""
+
+    def __init__(self, receive: Receive, limit: int) -> None:
+        self._receive = receive
+        self._limit = limit
+        self._bytes = 0
+        self._complete = False
+        self._began = time.monotonic()
+
+    async def __call__(self) -> Message:
+        if self._complete:
+            return await self._receive()
+        left = self._began + SECONDS_WITHOUT_DATA + self._bytes / SLOWEST_BYTES_PER_SECOND - time.monotonic()
+        try:
+            message = await asyncio.wait_for(self._receive(), left)
+        except TimeoutError as error:
+            raise HTTPException(408, "the request did not arrive in time") from error
+        self._complete = not message.get("more_body", False)
+        self._bytes += len(message.get("body", b""))
+        if self._bytes > self._limit:
+            raise HTTPException(413, "a request that is too large")
+        return message

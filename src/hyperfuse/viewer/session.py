@@ -1,16 +1,7 @@
-"""Work for one request, in a thread: only a few at a time, and not for ever.
-
-What the page is told about the open images.
-
-Answers kept for the next time, within a bound; whoever asks for one that is being made waits for it.
-
-What one running page knows: the open scene, the folder, the jobs, and pictures made before.
-"""
+"""The state of one running page: the folder, the jobs, the open images and what was computed from them."""
 
 from __future__ import annotations
 
-import asyncio
-import math
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
@@ -18,75 +9,284 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
-import anyio
-import anyio.to_thread
 import numpy as np
 import xarray as xr
-from fastapi import Depends, Request
-from numpy.typing import NDArray
 
 from hyperfuse.errors import BandError, HyperfuseError, OptionError
 from hyperfuse.io.summary import summarise
 from hyperfuse.reporting.colour import composite_bands
 from hyperfuse.viewer.colours import (
     INDICES,
-    Look,
+    Composite,
+    Planes,
     PrincipalAxes,
-    Recipe,
-    available_indices,
+    Rendering,
+    composite_for,
+    index_bands,
     infrared_bands,
-    principal_axes,
-    recipe_for,
 )
 from hyperfuse.viewer.folder import Folder
+from hyperfuse.viewer.images import ROLES, OpenImage, OpenImages, open_images
 from hyperfuse.viewer.jobs import Jobs
-from hyperfuse.viewer.layers import (
+from hyperfuse.viewer.maps import MAPS, ObservedPair, map_layer, observe_pair, unavailable
+from hyperfuse.viewer.spectra import finite
+from hyperfuse.viewer.tiles import (
     COLOUR_MAPS,
+    SIDE,
     Layer,
     Limits,
-    Planes,
+    Preview,
+    TilePlace,
     as_png,
     colour_table,
+    highest_level,
     image_layer,
     paint,
     sampled,
     stretch_limits,
+    tile_planes,
 )
-from hyperfuse.viewer.maps import MAPS, ObservedPair, map_layer, observe_scene, why_not
-from hyperfuse.viewer.scene import ROLES, OpenImage, Scene, open_scene
-from hyperfuse.viewer.tiles import SIDE, Preview, TilePlace, highest_level, tile_planes
 
-# An image with more pixels than this is slow to look at from afar without overviews.
+# An image with more pixels than this is slow to show at low zoom without overviews.
 LARGE_PIXELS = 4096 * 4096
-# Reflectances may exceed 1 on glints; counts and scaled integers exceed it everywhere.
+# Reflectance may exceed 1 on glints; counts and scaled integers exceed this everywhere.
 LARGEST_REFLECTANCE = 5.0
+# Images whose limits differ by more than this factor are in other units and get a stretch of their own.
+OTHER_UNITS = 3.0
+TILE_CACHE_BYTES = 128 * 2**20
+PREVIEW_CACHE_BYTES = 256 * 2**20
+DEFAULT_RENDERING = Rendering()
+
+Value = TypeVar("Value")
 
 
-def describe_scene(scene: Scene, folder: Folder) -> dict[str, Any]:
+class GoneError(HyperfuseError):
+    """A request about images that have been replaced."""
+
+
+class Cache(Generic[Value]):
+    """The most recently used values up to a total weight; each is computed once, in the first thread that needs it."""
+
+    def __init__(self, limit: int, weight: Callable[[Value], int] = lambda value: 1) -> None:
+        self._limit = limit
+        self._weight = weight
+        self._futures: OrderedDict[Hashable, Future[Value]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, key: Hashable, compute: Callable[[], Value]) -> Value:
+        with self._lock:
+            is_new = key not in self._futures
+            future = self._futures.setdefault(key, Future())
+            self._futures.move_to_end(key)
+        if is_new:
+            try:
+                future.set_result(compute())
+            except BaseException as error:
+                self.drop(key)
+                future.set_exception(error)
+            self._shrink()
+        return future.result()
+
+    def drop(self, key: Hashable) -> None:
+        with self._lock:
+            self._futures.pop(key, None)
+
+    def _shrink(self) -> None:
+        with self._lock:
+            weights = {key: self._weight(future.result()) for key, future in self._futures.items() if future.done()}
+            # The newest stays, however heavy it is.
+            for key in list(weights)[:-1]:
+                if sum(weights.values()) > self._limit:
+                    del self._futures[key], weights[key]
+
+
+@dataclass(frozen=True)
+class Tile:
+    png: bytes
+    complete: float
+    """The share of it that is final."""
+
+
+class View:
+    """The open images and the layers, limits and tiles computed from them; `number` counts what was opened."""
+
+    def __init__(self, number: int, opened: OpenImages) -> None:
+        self.number = number
+        self.opened = opened
+        self._layers: Cache[Layer] = Cache(200)
+        self._axes: Cache[PrincipalAxes] = Cache(20)
+        self._pair: Cache[ObservedPair] = Cache(1)
+        self._limits: Cache[Limits] = Cache(500)
+        self._samples: Cache[Planes] = Cache(40)
+        self._previews: Cache[Preview] = Cache(PREVIEW_CACHE_BYTES, lambda preview: preview.bytes)
+        self._tiles: Cache[Tile] = Cache(TILE_CACHE_BYTES, lambda tile: len(tile.png))
+        self._description: Cache[dict[str, Any]] = Cache(1)
+
+    def describe(self, folder: Folder) -> dict[str, Any]:
+        """What the page needs to know."""
+        return self._description.get("description", lambda: {"number": self.number} | _describe(self.opened, folder))
+
+    def observed_pair(self) -> ObservedPair:
+        return self._pair.get("pair", lambda: observe_pair(self.opened))
+
+    def tile(self, name: str, place: TilePlace, rendering: Rendering) -> Tile:
+        highest = highest_level(self.opened.longer_side)
+        if not 0 <= place.level <= highest:
+            raise OptionError(f"level {place.level}", f"0 to {highest}")
+        if min(place.row, place.column) < 0 or max(place.row, place.column) > 2**24:
+            raise OptionError(f"tile {place.row}, {place.column}", "one of the page")
+
+        def compute() -> Tile:
+            layer = self.layer(name, rendering)
+            limits, _ = self.limits(name, rendering)
+            planes, complete = tile_planes(
+                layer, place, self.opened.grid, lambda: self._previews.get(layer.key, lambda: Preview(layer))
+            )
+            return Tile(as_png(paint(planes, limits, rendering.colours)), complete)
+
+        key = (name, place, rendering)
+        tile = self._tiles.get(key, compute)
+        if tile.complete < 1:
+            self._tiles.drop(key)
+        return tile
+
+    def limits(self, name: str, rendering: Rendering) -> tuple[Limits, bool]:
+        """The limits of the stretch, and whether they are the lead's."""
+        own, lead = self._own_limits(name, rendering), self.opened.lead
+        if not rendering.linked or name in (*MAPS, lead.role):
+            return own, name == lead.role
+        if rendering.style == "pca" and self.opened.images[name].bands != lead.bands:
+            return own, False
+        try:
+            leading = self._own_limits(lead.role, rendering)
+        except HyperfuseError:
+            return own, False
+        first, second = (np.abs(limits).max(axis=1) for limits in (own, leading))
+        comparable = first.shape == second.shape and bool(
+            (first <= OTHER_UNITS * second).all() and (second <= OTHER_UNITS * first).all()
+        )
+        return (leading, True) if comparable else (own, False)
+
+    def _own_limits(self, name: str, rendering: Rendering) -> Limits:
+        layer, low, high = self.layer(name, rendering), rendering.low, rendering.high
+        sample = self._samples.get(layer.key, lambda: sampled(layer))
+        return self._limits.get((layer.key, low, high), lambda: stretch_limits(sample, low, high))
+
+    def layer(self, name: str, rendering: Rendering) -> Layer:
+        """An image, by role, in a rendering, or a map."""
+        if name in MAPS:
+            return self._layers.get(name, lambda: map_layer(self.opened, name, self.observed_pair))
+        if name not in self.opened.images:
+            offered = ", ".join([*self.opened.images, *MAPS])
+            raise OptionError(f"layer {name[:40]!r}", f"one of {offered}", "open such an image first")
+        image, lead = self.opened.images[name], self.opened.lead
+
+        def compute() -> Layer:
+            axes = lambda: self._principal_axes(lead if image.bands == lead.bands else image)  # noqa: E731
+            return image_layer(image, composite_for(rendering, image.cube, lead.cube, axes))
+
+        return self._layers.get((name, rendering.style, rendering.bands, rendering.index), compute)
+
+    def _principal_axes(self, image: OpenImage) -> PrincipalAxes:
+        """Of the lead for all images with its bands, so that equal colours mean equal spectra."""
+
+        def compute() -> PrincipalAxes:
+            good = np.flatnonzero(image.cube["good"].values)
+            bands = good if good.size else np.arange(image.bands)
+            everything = Composite("all", bands, bands.size, lambda planes: planes, "all bands")
+            return PrincipalAxes.fit(sampled(image_layer(image, everything)), bands, image.role)
+
+        return self._axes.get(image.role, compute)
+
+
+class Session:
+    """One running page."""
+
+    def __init__(self, folder: Folder) -> None:
+        self.folder = folder
+        self.jobs = Jobs()
+        self.view: View | None = None
+        self._opening = threading.Lock()
+        self._thumbnails: Cache[bytes] = Cache(100)
+
+    def open(self, paths: Mapping[str, Path]) -> View:
+        """Replace the open images; when that fails, they stay."""
+        with self._opening:
+            self.view = View(self.view.number + 1 if self.view else 1, open_images(paths))
+            return self.view
+
+    def require_view(self, number: int | None = None) -> View:
+        view = self.view
+        if view is None:
+            raise OptionError("no image is open", "an open image", "open one first")
+        if number not in (None, view.number):
+            raise GoneError("a request about images that were replaced", "the open ones", "reload the page")
+        return view
+
+    def prepare(self) -> None:
+        """Compute what will be requested first: the description, the stretch, and the first tile."""
+        with suppress(HyperfuseError):
+            if self.view is not None:
+                place = TilePlace(highest_level(self.view.opened.longer_side), 0, 0)
+                self.view.tile(self.view.opened.lead.role, place, DEFAULT_RENDERING)
+                self.view.describe(self.folder)
+        # Matplotlib takes its time to load.
+        colour_table(DEFAULT_RENDERING.colours)
+
+    def thumbnail(self, path: Path) -> bytes:
+        """A small PNG of a file that is not open."""
+
+        def compute() -> bytes:
+            view = View(0, open_images({"fused": path}))
+            grid, level = view.opened.grid, highest_level(view.opened.longer_side)
+            layer = view.layer("fused", DEFAULT_RENDERING)
+            planes, _ = tile_planes(layer, TilePlace(level, 0, 0), grid, lambda: Preview(layer))
+            height, width = (-(-size // 2**level) for size in (grid.height, grid.width))
+            limits, _ = view.limits("fused", DEFAULT_RENDERING)
+            return as_png(paint(planes[:, :height, :width], limits, DEFAULT_RENDERING.colours))
+
+        return self._thumbnails.get((path, path.stat().st_mtime_ns), compute)
+
+
+def _describe(opened: OpenImages, folder: Folder) -> dict[str, Any]:
+    grid, cube = opened.grid, opened.lead.cube
+    code = None if grid.crs is None else grid.crs.to_epsg()
+    highest = summarise(cube).sampled_maximum
+    is_reflectance = highest is not None and highest <= LARGEST_REFLECTANCE
     return {
-        "number": scene.number,
-        "lead": scene.lead.role,
-        "height": scene.grid.height,
-        "width": scene.grid.width,
-        "crs": _crs(scene),
-        "transform": list(scene.grid.transform)[:6] if scene.grid.transform else None,
+        "lead": opened.lead.role,
+        "height": grid.height,
+        "width": grid.width,
+        "crs": f"EPSG:{code}" if code else grid.crs and grid.crs.to_wkt()[:60],
+        "transform": list(grid.transform)[:6] if grid.transform else None,
         "tile": SIDE,
-        "levels": highest_level(scene.longer_side),
-        "images": [describe_image(image, folder) for image in scene.images.values()],
-        "maps": [{"name": name, "title": kind.title, "why_not": why_not(scene, name)} for name, kind in MAPS.items()],
-        "styles": _styles(scene.lead),
+        "levels": highest_level(opened.longer_side),
+        "images": [_describe_image(image, folder) for image in opened.images.values()],
+        "maps": [
+            {"name": name, "title": kind.title, "unavailable": unavailable(opened, name)} for name, kind in MAPS.items()
+        ],
+        # The bands of the named styles, from 0; None where the image has none.
+        "styles": {"true": list(composite_bands(cube)), "infrared": _bands_or_none(infrared_bands, cube)},
         "indices": [
-            {"name": name, "meaning": INDICES[name].meaning, "reference": INDICES[name].reference}
-            for name in available_indices(scene.lead.cube, is_reflectance=_is_reflectance(scene.lead.cube))
+            {"name": name, "meaning": index.meaning, "reference": index.reference}
+            for name, index in INDICES.items()
+            if (is_reflectance or not index.reflectance_only) and _bands_or_none(index_bands, cube, name)
         ],
         "colour_maps": list(COLOUR_MAPS),
-        "notes": list(scene.notes),
+        "notes": list(opened.notes),
     }
 
 
-def describe_image(image: OpenImage, folder: Folder) -> dict[str, Any]:
+def _bands_or_none(choose: Callable[..., list[int]], *arguments: Any) -> list[int] | None:
+    try:
+        return choose(*arguments)
+    except BandError:
+        return None
+
+
+def _describe_image(image: OpenImage, folder: Folder) -> dict[str, Any]:
     cube = image.cube
     return {
         "role": image.role,
@@ -106,333 +306,13 @@ def describe_image(image: OpenImage, folder: Folder) -> dict[str, Any]:
     }
 
 
-def describe_file(cube: xr.DataArray, found: Mapping[str, str]) -> dict[str, Any]:
-    """What `hyperfuse info` says."""
-    return summarise(cube).as_dict() | {"found": dict(found)}
+def describe_file(cube: xr.DataArray, notes: Mapping[str, str]) -> dict[str, Any]:
+    """What `hyperfuse info` prints."""
+    return summarise(cube).as_dict() | {"found": dict(notes)}
 
 
 def offers_overviews(image: OpenImage) -> bool:
-    is_geotiff = image.raster is not None and image.raster.driver == "GTiff"
-    return is_geotiff and not (image.raster and image.raster.overviews) and image.height * image.width >= LARGE_PIXELS
-
-
-def finite(values: NDArray[np.float64]) -> list[float | None]:
-    return [float(value) if math.isfinite(value) else None for value in values]
-
-
-def _styles(lead: OpenImage) -> dict[str, Any]:
-    """The bands that the named styles use, counted from 0; None where the image has none for a style."""
-    try:
-        infrared: list[int] | None = infrared_bands(lead.cube)
-    except BandError:
-        infrared = None
-    return {"true": list(composite_bands(lead.cube)), "infrared": infrared}
-
-
-def _is_reflectance(cube: xr.DataArray) -> bool:
-    highest = summarise(cube).sampled_maximum
-    return highest is not None and highest <= LARGEST_REFLECTANCE
-
-
-def _crs(scene: Scene) -> str | None:
-    crs = scene.grid.crs
-    if crs is None:
-        return None
-    code = crs.to_epsg()
-    return f"EPSG:{code}" if code else crs.to_wkt()[:60]
-
-
-Value = TypeVar("Value")
-
-
-def _counted(value: object) -> int:
-    return 1
-
-
-class Remembered(Generic[Value]):
-    """The most recently used values, as many as weigh `most` together; each is made once, in the thread that asks
-    first.
-    """
-
-    def __init__(
-        self, most: int, weight: Callable[[Value], int] = _counted, forget: Callable[[Value], None] | None = None
-    ) -> None:
-        self._most = most
-        self._weight = weight
-        self._forget = forget
-        self._futures: OrderedDict[Hashable, Future[Value]] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def get(self, key: Hashable, make: Callable[[], Value]) -> Value:
-        with self._lock:
-            future = self._futures.get(key)
-            is_ours = future is None
-            if future is None:
-                future = self._futures[key] = Future()
-            self._futures.move_to_end(key)
-        if not is_ours:
-            return future.result()
-        try:
-            value = make()
-        except BaseException as error:
-            with self._lock:
-                self._futures.pop(key, None)
-            future.set_exception(error)
-            raise
-        future.set_result(value)
-        self._shrink()
-        return value
-
-    def drop(self, key: Hashable) -> None:
-        with self._lock:
-            self._futures.pop(key, None)
-
-    def clear(self) -> None:
-        with self._lock:
-            gone = [future for future in self._futures.values() if future.done()]
-            self._futures.clear()
-        self._say_goodbye(gone)
-
-    def _shrink(self) -> None:
-        gone = []
-        with self._lock:
-            made = [
-                (key, future) for key, future in self._futures.items() if future.done() and future.exception() is None
-            ]
-            weight = sum(self._weight(future.result()) for _, future in made)
-            # The newest stays, however heavy it is.
-            for key, future in made[:-1]:
-                if weight <= self._most:
-                    break
-                weight -= self._weight(future.result())
-                gone.append(self._futures.pop(key))
-        self._say_goodbye(gone)
-
-    def _say_goodbye(self, gone: list[Future[Value]]) -> None:
-        for future in gone:
-            if self._forget is not None and future.exception() is None:
-                self._forget(future.result())
-
-
-TILE_CACHE_BYTES = 128 * 2**20
-PREVIEW_CACHE_BYTES = 256 * 2**20
-# Images whose brightest values differ by more than this factor are in other units and look better by themselves.
-OTHER_UNITS = 3.0
-DEFAULT_LOOK = Look()
-
-
-class GoneError(HyperfuseError):
-    """Asked about a scene that has been replaced."""
-
-
-@dataclass(frozen=True)
-class Tile:
-    png: bytes
-    complete: float
-
-
-class Session:
-    def __init__(self, folder: Folder) -> None:
-        self.folder = folder
-        self.jobs = Jobs()
-        self.scene: Scene | None = None
-        self._opened = 0
-        self._opening = threading.Lock()
-        self._layers: Remembered[Layer] = Remembered(200)
-        self._axes: Remembered[PrincipalAxes] = Remembered(20)
-        self._pairs: Remembered[ObservedPair] = Remembered(4)
-        self._limits: Remembered[Limits] = Remembered(500)
-        self._samples: Remembered[Planes] = Remembered(40)
-        self._previews: Remembered[Preview] = Remembered(PREVIEW_CACHE_BYTES, lambda made: made.bytes, Preview.stop)
-        self._descriptions: Remembered[dict[str, Any]] = Remembered(2)
-        self._quick_looks: Remembered[bytes] = Remembered(100)
-        self._tiles: Remembered[Tile] = Remembered(TILE_CACHE_BYTES, lambda tile: len(tile.png))
-
-    def open(self, paths: Mapping[str, Path]) -> Scene:
-        """Replaces what was open; when that fails, what was open stays."""
-        with self._opening:
-            scene = open_scene(paths, self._opened + 1)
-            self._opened += 1
-            self.scene = scene
-            for cache in (
-                self._layers,
-                self._axes,
-                self._pairs,
-                self._limits,
-                self._samples,
-                self._previews,
-                self._tiles,
-            ):
-                cache.clear()
-        return scene
-
-    def describe(self, scene: Scene) -> dict[str, Any]:
-        return self._descriptions.get(scene.number, lambda: describe_scene(scene, self.folder))
-
-    def prepare(self) -> None:
-        """What will be asked first: the description, the stretch, and the picture from afar."""
-        scene = self.scene
-        with suppress(HyperfuseError):
-            if scene is not None:
-                place = TilePlace(highest_level(scene.longer_side), 0, 0)
-                self.tile(scene.number, scene.lead.role, place, DEFAULT_LOOK)
-                self.describe(scene)
-        # The library that knows the colours takes its time to load.
-        colour_table(DEFAULT_LOOK.colours)
-
-    def require_scene(self, number: int | None = None) -> Scene:
-        scene = self.scene
-        if scene is None:
-            raise OptionError("no image is open", "an open image", "open one first")
-        if number is not None and number != scene.number:
-            raise GoneError("a question about images that were replaced", "the ones that are open", "reload the page")
-        return scene
-
-    def close(self) -> None:
-        self.jobs.stop_all()
-        self._previews.clear()
-
-    def tile(self, number: int, name: str, place: TilePlace, look: Look) -> Tile:
-        scene = self.require_scene(number)
-        if not 0 <= place.level <= highest_level(scene.longer_side):
-            raise OptionError(f"level {place.level}", f"0 to {highest_level(scene.longer_side)}")
-        if min(place.row, place.column) < 0 or max(place.row, place.column) > 2**24:
-            raise OptionError(f"tile {place.row}, {place.column}", "one of the page")
-        key = (number, name, place, look)
-        tile = self._tiles.get(key, lambda: self._make_tile(scene, name, place, look))
-        if tile.complete < 1:
-            self._tiles.drop(key)
-        return tile
-
-    def limits(self, scene: Scene, name: str, look: Look) -> tuple[Limits, bool]:
-        """What becomes dark and bright, and whether that is the leading image's stretch."""
-        own = self._own_limits(scene, name, look)
-        lead = scene.lead.role
-        if (
-            not look.linked
-            or name in (*MAPS, lead)
-            or (look.style == "pca" and scene.images[name].bands != scene.lead.bands)
-        ):
-            return own, name == lead
-        try:
-            leading = self._own_limits(scene, lead, look)
-        except HyperfuseError:
-            return own, False
-        return (leading, True) if _comparable(own, leading) else (own, False)
-
-    def layer(self, scene: Scene, name: str, look: Look) -> Layer:
-        if name in MAPS:
-            return self._layers.get(
-                (scene.number, name), lambda: map_layer(scene, name, lambda: self.observed_pair(scene))
-            )
-        if name not in scene.images:
-            raise OptionError(
-                f"layer {name[:40]!r}", f"one of {', '.join([*scene.images, *MAPS])}", "open such an image first"
-            )
-        image, key = (
-            scene.images[name],
-            look.model_copy(update={"low": 0.0, "high": 100.0, "linked": True, "colours": "viridis"}),
-        )
-        return self._layers.get((scene.number, name, key), lambda: self._image_layer(scene, image, look))
-
-    def quick_look(self, path: Path) -> bytes:
-        """A small picture of a file that is not open."""
-        return self._quick_looks.get((path, path.stat().st_mtime_ns), lambda: _quick_look(path))
-
-    def observed_pair(self, scene: Scene) -> ObservedPair:
-        return self._pairs.get(scene.number, lambda: observe_scene(scene))
-
-    def _image_layer(self, scene: Scene, image: OpenImage, look: Look) -> Layer:
-        recipe = recipe_for(look, image.cube, scene.lead.cube, lambda: self._principal_axes(scene, image))
-        return image_layer(image, recipe, scene.number)
-
-    def _principal_axes(self, scene: Scene, image: OpenImage) -> PrincipalAxes:
-        """Those of the leading image for all images with its bands, so that equal colours mean equal spectra."""
-        source = scene.lead if image.bands == scene.lead.bands else image
-
-        def find() -> PrincipalAxes:
-            good = np.flatnonzero(source.cube["good"].values)
-            bands = good if good.size else np.arange(source.bands)
-            everything = Recipe("all", bands, bands.size, lambda planes: planes, "all bands")
-            return principal_axes(sampled(image_layer(source, everything, scene.number)), bands, source.role)
-
-        return self._axes.get((scene.number, source.role), find)
-
-    def _make_tile(self, scene: Scene, name: str, place: TilePlace, look: Look) -> Tile:
-        layer = self.layer(scene, name, look)
-        limits, _ = self.limits(scene, name, look)
-        planes, complete = tile_planes(
-            layer, place, scene.grid, lambda: self._previews.get(layer.key, lambda: Preview(layer))
-        )
-        return Tile(as_png(paint(planes, limits, look.colours)), complete)
-
-    def _own_limits(self, scene: Scene, name: str, look: Look) -> Limits:
-        layer = self.layer(scene, name, look)
-        key: Hashable = (layer.key, look.low, look.high)
-        return self._limits.get(key, lambda: stretch_limits(self._sample_of(layer), look.low, look.high))
-
-    def _sample_of(self, layer: Layer) -> Planes:
-        return self._samples.get(layer.key, lambda: sampled(layer))
-
-
-def _quick_look(path: Path) -> bytes:
-    scene = open_scene({"fused": path})
-    recipe = recipe_for(DEFAULT_LOOK, scene.lead.cube, scene.lead.cube, _no_axes)
-    layer = image_layer(scene.lead, recipe, scene.number)
-    level = highest_level(scene.longer_side)
-    planes, _ = tile_planes(layer, TilePlace(level, 0, 0), scene.grid, lambda: Preview(layer))
-    limits = stretch_limits(sampled(layer), DEFAULT_LOOK.low, DEFAULT_LOOK.high)
-    height, width = (-(-size // 2**level) for size in (scene.grid.height, scene.grid.width))
-    return as_png(paint(planes[:, :height, :width], limits, DEFAULT_LOOK.colours))
-
-
-def _no_axes() -> PrincipalAxes:
-    raise AssertionError("a plain look needs no principal axes")
-
-
-def _comparable(own: Limits, leading: Limits) -> bool:
-    first, second = (np.abs(limits).max(axis=1) for limits in (own, leading))
-    if first.shape != second.shape:
-        return False
-    return bool((first <= OTHER_UNITS * second).all() and (second <= OTHER_UNITS * first).all())
-
-
-Answer = TypeVar("Answer")
-AT_ONCE = 4
-# A request that gave up leaves its thread at work; no more than these in all.
-MOST_THREADS = 12
-SECONDS = 30.0
-
-
-class BusyError(HyperfuseError):
-    """It took too long; asking again may find it done."""
-
-
-class Workers:
-    def __init__(self, seconds: float = SECONDS) -> None:
-        self._seconds = seconds
-        self._turns = asyncio.Semaphore(AT_ONCE)
-        self._threads = anyio.CapacityLimiter(MOST_THREADS)
-
-    async def run(self, work: Callable[[], Answer]) -> Answer:
-        try:
-            async with asyncio.timeout(self._seconds), self._turns:
-                return await anyio.to_thread.run_sync(work, limiter=self._threads, abandon_on_cancel=True)
-        except TimeoutError as error:
-            raise BusyError(
-                f"no answer within {self._seconds:g} s", "a shorter piece of work", "ask again in a moment"
-            ) from error
-
-
-def _session(request: Request) -> Session:
-    session: Session = request.app.state.session
-    return session
-
-
-def _workers(request: Request) -> Workers:
-    workers: Workers = request.app.state.workers
-    return workers
-
-
-SessionHere = Annotated[Session, Depends(_session)]
-WorkersHere = Annotated[Workers, Depends(_workers)]
+    """Whether building overviews would make a large GeoTIFF faster to show."""
+    raster = image.raster
+    is_plain = raster is not None and raster.driver == "GTiff" and not raster.overviews
+    return is_plain and image.height * image.width >= LARGE_PIXELS

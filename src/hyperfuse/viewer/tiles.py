@@ -1,64 +1,192 @@
-"""Tiles: 256 x 256 pixels of a layer on the page's grid, 2^level pixels of the page along each side of one of theirs.
+"""Layers and their tiles: 256 x 256 pixels of a layer on the page's grid, decimated by 2^level, painted as PNG.
 
-Smaller pictures by means of blocks of pixels.
-
-Shapes: (K, y, x) -> (K, ceil(y / factor), ceil(x / factor)), NaN where a block holds nothing.
-
-A layer without overviews, seen from afar: computed window by window in the background, far-apart windows first.
-
-While it fills, a window that is still missing shows the mean colour of the nearest one that is there, so that something
-can be seen at once and sharpens under the eye. Work on a preview that nobody has asked for lately rests until somebody
-asks again.
+Shapes: K planes (three for a colour composite, one for a map), y x pixels; values are float32, NaN without data.
 """
 
 from __future__ import annotations
 
+import io
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from functools import cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.ndimage import distance_transform_edt
 
+from hyperfuse.io.cube import physical_values
 from hyperfuse.io.grid import Grid, Positions
-from hyperfuse.viewer.layers import Layer, Planes
+from hyperfuse.viewer.colours import Composite, Planes
+from hyperfuse.viewer.images import OpenImage
+
+Limits = NDArray[np.float64]  # (K, 2)
+SIDE = 256
+# A window that costs no more than this is read at full resolution, whatever overviews there are.
+DIRECT_BYTES = 16 * 2**20
+# Without overviews, up to this; a larger one is taken from a preview.
+LARGEST_DIRECT_BYTES = 256 * 2**20
+# How long a tile waits for a preview to become complete before it shows what there is.
+PATIENCE_SECONDS = 0.7
+
+# A preview in memory, and the cost of computing one window of it.
+LARGEST_PREVIEW_BYTES = 96 * 2**20
+PREVIEW_WINDOW_BYTES = 24 * 2**20
+PREVIEW_THREADS = 2
+# The computation of a preview pauses when nobody has requested it for so long.
+SECONDS_OF_INTEREST = 5.0
+
+# The sample that limits are computed from: values of all planes together, and the cost up to which all is read.
+LARGEST_SAMPLE = 800_000
+SAMPLE_BYTES = 64 * 2**20
+# Where neither overviews nor the whole layer are cheap: so many small windows along each side.
+SAMPLE_WINDOWS = 6
+SAMPLE_WINDOW_SIDE = 48
+
+# Perceptually uniform and readable with any colour vision; the last one is diverging.
+COLOUR_MAPS = {"viridis": "viridis", "cividis": "cividis", "magma": "magma", "grey": "gray", "blue-orange": "PuOr_r"}
 
 
-def pooled(planes: Planes, factor: int) -> Planes:
-    if factor == 1:
-        return planes
-    bands, height, width = planes.shape
-    rows, columns = -(-height // factor), -(-width // factor)
-    if (height, width) != (rows * factor, columns * factor):
-        whole = np.full((bands, rows * factor, columns * factor), np.nan, dtype=np.float32)
-        whole[:, :height, :width] = planes
-        planes = whole
-    blocks = planes.reshape(bands, rows, factor, columns, factor)
-    means: Planes = blocks.mean(axis=(2, 4), dtype=np.float32)
-    holes = np.isnan(means)
-    if holes.any():
-        plane, row, column = np.nonzero(holes)
-        partly = blocks[plane, row, :, column, :].reshape(len(plane), -1)
-        known = np.isfinite(partly)
-        counts = known.sum(axis=1)
-        sums = np.where(known, partly, 0).sum(axis=1)
-        means[holes] = np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
+@dataclass(frozen=True, eq=False)
+class Layer:
+    """Something that can be shown: how to compute any window of it, and where it lies on the page."""
+
+    key: Hashable
+    """Unique among the layers of the open images."""
+    height: int
+    width: int
+    planes: int
+    bytes_per_pixel: int
+    """What must be decoded and held to compute one pixel."""
+    positions: Callable[[Positions, Positions], tuple[Positions, Positions]]
+    """From pixels of the page to pixels of the layer, see `OpenImage.positions`."""
+    window: Callable[[slice, slice], Planes]
+    """Rows and columns at full resolution -> (K, y, x). With `can_skip` the slices may have steps."""
+    label: str
+    unit: str = ""
+    decimated: Callable[[slice, slice, int], Planes] | None = None
+    """The same of every n-th pixel, where overviews make that cheap; the window begins at multiples of n."""
+    can_skip: bool = False
+
+
+def image_layer(image: OpenImage, composite: Composite) -> Layer:
+    """An image seen through a composite."""
+    cube, raster, bands = image.cube, image.raster, composite.bands
+
+    def window(rows: slice, columns: slice) -> Planes:
+        return composite.combine(physical_values(cube, rows, columns, bands))
+
+    def decimated(rows: slice, columns: slice, factor: int) -> Planes:
+        assert raster is not None
+        stored = raster.read_decimated(bands, rows, columns, factor, cube.dtype)
+        small = cube.isel(band=bands, y=slice(0, stored.shape[1]), x=slice(0, stored.shape[2])).copy(data=stored)
+        return composite.combine(physical_values(small))
+
+    decoded = image.bands if raster is not None and raster.bands_together else bands.size
+    return Layer(
+        key=(image.role, composite.key),
+        height=image.height,
+        width=image.width,
+        planes=composite.planes,
+        bytes_per_pixel=decoded * cube.dtype.itemsize,
+        positions=image.positions,
+        window=window,
+        label=composite.label,
+        decimated=decimated if raster is not None and raster.overviews else None,
+        can_skip=True,
+    )
+
+
+def nan_mean(values: NDArray[Any], axis: int | tuple[int, ...]) -> NDArray[Any]:
+    """Mean of the finite values, NaN where there are none."""
+    known = np.isfinite(values)
+    counts = known.sum(axis=axis)
+    sums = np.where(known, values, 0).sum(axis=axis)
+    means: NDArray[Any] = np.divide(sums, counts, out=np.full(counts.shape, np.nan, values.dtype), where=counts > 0)
     return means
 
 
-# One preview in memory, as float32, and what one window of it costs to compute.
-LARGEST_PREVIEW_BYTES = 96 * 2**20
-WINDOW_BYTES = 24 * 2**20
-BLOCK = 256
-WORKERS = 2
-SECONDS_OF_INTEREST = 5.0
+def pooled(planes: Planes, factor: int) -> Planes:
+    """Means of blocks of factor x factor pixels, (K, ceil(y / factor), ceil(x / factor))."""
+    if factor == 1:
+        return planes
+    missing = [(0, -size % factor) for size in planes.shape[1:]]
+    if any(after for _, after in missing):
+        planes = np.pad(planes, [(0, 0), *missing], constant_values=np.nan)
+    count, height, width = planes.shape
+    blocks = planes.reshape(count, height // factor, factor, width // factor, factor)
+    means: Planes = blocks.mean(axis=(2, 4), dtype=np.float32)
+    holes = np.isnan(means)
+    if holes.any():
+        # Only blocks with missing values take the slow path.
+        plane, row, column = np.nonzero(holes)
+        means[holes] = nan_mean(blocks[plane, row, :, column, :], axis=(1, 2))
+    return means
+
+
+def sampled(layer: Layer) -> Planes:
+    """(K, n) values spread over the whole layer, at a bounded cost."""
+    side = max(32, int((LARGEST_SAMPLE / layer.planes) ** 0.5))
+    step = max(1, -(-max(layer.height, layer.width) // side))
+    everything = slice(0, layer.height), slice(0, layer.width)
+    if layer.height * layer.width * layer.bytes_per_pixel <= SAMPLE_BYTES:
+        # From the middle of each block, so that an image smaller than a step still gives a pixel.
+        start = min(step // 2, layer.height - 1, layer.width - 1)
+        planes = layer.window(*everything)[:, start::step, start::step]
+    elif layer.decimated is not None:
+        planes = layer.decimated(*everything, 2 ** int(np.ceil(np.log2(step))))
+    else:
+        windows = [layer.window(rows, columns) for rows in _spread(layer.height) for columns in _spread(layer.width)]
+        return np.concatenate([window.reshape(layer.planes, -1) for window in windows], axis=1)
+    return planes.reshape(layer.planes, -1)
+
+
+def _spread(size: int) -> list[slice]:
+    centres = (np.arange(SAMPLE_WINDOWS) + 0.5) * size / SAMPLE_WINDOWS
+    starts = np.clip(centres - SAMPLE_WINDOW_SIDE / 2, 0, max(0, size - SAMPLE_WINDOW_SIDE)).astype(int)
+    return [slice(int(start), min(size, int(start) + SAMPLE_WINDOW_SIDE)) for start in starts]
+
+
+def stretch_limits(samples: Planes, low: float, high: float) -> Limits:
+    """(K, 2) percentiles of each plane; 0 to 1 for an empty one."""
+    valid = [values[np.isfinite(values)].astype(np.float64) for values in samples]
+    return np.array([np.percentile(values, (low, high)) if values.size else (0.0, 1.0) for values in valid])
+
+
+def paint(planes: Planes, limits: Limits, colours: str) -> NDArray[np.uint8]:
+    """(y, x, 4) RGBA: three planes as red, green and blue, one through a colour map; transparent without data."""
+    low, high = limits.T.reshape(2, -1, 1, 1).astype(np.float32)
+    span = np.where(high > low, high - low, np.float32(1))
+    known = np.isfinite(planes).all(axis=0)
+    levels = np.round(255 * np.clip((np.where(known, planes, low) - low) / span, 0, 1)).astype(np.uint8)
+    picture = np.empty((*planes.shape[1:], 4), dtype=np.uint8)
+    picture[..., :3] = np.moveaxis(levels, 0, -1) if len(planes) == 3 else colour_table(colours)[levels[0]]
+    picture[..., 3] = np.where(known, 255, 0)
+    return picture
+
+
+@cache
+def colour_table(colours: str) -> NDArray[np.uint8]:
+    """(256, 3)"""
+    import matplotlib
+
+    table: NDArray[np.uint8] = matplotlib.colormaps[COLOUR_MAPS[colours]](np.arange(256), bytes=True)[:, :3]
+    return table
+
+
+def as_png(picture: NDArray[np.uint8]) -> bytes:
+    from PIL import Image
+
+    target = io.BytesIO()
+    Image.fromarray(picture).save(target, format="PNG", compress_level=1)
+    return target.getvalue()
 
 
 def preview_factor(layer: Layer) -> int:
-    """By which power of two a layer must shrink to be kept as a preview."""
+    """The power of two by which a layer must shrink to be kept as a preview."""
     factor = 2
     while layer.planes * 4 * (layer.height // factor) * (layer.width // factor) > LARGEST_PREVIEW_BYTES:
         factor *= 2
@@ -66,18 +194,25 @@ def preview_factor(layer: Layer) -> int:
 
 
 class Preview:
+    """A layer without overviews at reduced resolution, computed window by window in the background, coarsely first.
+
+    A window that is still missing shows the mean of the nearest one that is there, so that something appears at once.
+    """
+
     def __init__(self, layer: Layer) -> None:
         self._layer = layer
         self.factor = preview_factor(layer)
-        self._side = _window_side(layer, self.factor)
+        # Windows are whole blocks of the file and whole pixels of the preview.
+        unit = max(256, self.factor)
+        self._side = max(unit, int((PREVIEW_WINDOW_BYTES / layer.bytes_per_pixel) ** 0.5) // unit * unit)
         down, across = -(-layer.height // self._side), -(-layer.width // self._side)
         size = -(-layer.height // self.factor), -(-layer.width // self.factor)
         self._values: Planes = np.full((layer.planes, *size), np.nan, dtype=np.float32)
         self._means: Planes = np.full((layer.planes, down, across), np.nan, dtype=np.float32)
         self._there = np.zeros((down, across), dtype=bool)
-        self._todo = list(_far_apart_first(down, across))[::-1]
+        self._todo = _coarse_to_fine(down, across)[::-1]
         self._changed = threading.Condition()
-        self._asked = 0.0
+        self._requested = 0.0
         self._running = 0
         self._error: Exception | None = None
 
@@ -85,47 +220,38 @@ class Preview:
     def bytes(self) -> int:
         return self._values.nbytes
 
-    @property
-    def complete(self) -> float:
-        """The share of it that is there."""
-        return float(self._there.mean())
-
     def window(self, rows: slice, columns: slice, patience: float) -> tuple[Planes, float]:
-        """Rows and columns of the preview as they are after at most so many seconds, and how much of the preview is
-        there.
-        """
+        """Rows and columns of the preview after at most `patience` seconds, and the completed share of the preview."""
         deadline = time.monotonic() + patience
         with self._changed:
-            self._asked = time.monotonic()
-            self._start_workers()
+            self._requested = time.monotonic()
+            while self._todo and self._running < PREVIEW_THREADS:
+                self._running += 1
+                threading.Thread(target=self._work, name="preview", daemon=True).start()
             while not self._there.all() and self._error is None and (left := deadline - time.monotonic()) > 0:
                 self._changed.wait(left)
-                self._asked = time.monotonic()
+                self._requested = time.monotonic()
             if self._error is not None:
                 raise self._error
-            values = self._values[:, rows, columns].copy()
-            there = self._there.copy()
-        if not there.all():
-            self._fill_with_means(values, rows, columns, there)
+            values, there = self._values[:, rows, columns].copy(), self._there.copy()
+        if there.any() and not there.all():
+            nearest_down, nearest_across = distance_transform_edt(~there, return_distances=False, return_indices=True)
+            side = self._side // self.factor
+            down = np.minimum(np.arange(rows.start, rows.stop) // side, there.shape[0] - 1)[:, None]
+            across = np.minimum(np.arange(columns.start, columns.stop) // side, there.shape[1] - 1)[None, :]
+            means = self._means[:, nearest_down[down, across], nearest_across[down, across]]
+            np.copyto(values, means, where=~there[down, across])
         return values, float(there.mean())
-
-    def stop(self) -> None:
-        with self._changed:
-            self._todo.clear()
-
-    def _start_workers(self) -> None:
-        while self._todo and self._running < WORKERS:
-            self._running += 1
-            threading.Thread(target=self._work, name="preview", daemon=True).start()
 
     def _work(self) -> None:
         try:
             while (place := self._next()) is not None:
                 self._compute(*place)
         except Exception as error:
-            # Whoever waits for it must learn of it, whatever it was.
-            self._error = error
-            self.stop()
+            # Reported by `window`, whatever it was.
+            with self._changed:
+                self._error = error
+                self._todo.clear()
         finally:
             with self._changed:
                 self._running -= 1
@@ -133,66 +259,34 @@ class Preview:
 
     def _next(self) -> tuple[int, int] | None:
         with self._changed:
-            interested = time.monotonic() - self._asked < SECONDS_OF_INTEREST
-            return self._todo.pop() if self._todo and interested else None
+            is_requested = time.monotonic() - self._requested < SECONDS_OF_INTEREST
+            return self._todo.pop() if self._todo and is_requested else None
 
     def _compute(self, down: int, across: int) -> None:
-        rows = slice(down * self._side, min((down + 1) * self._side, self._layer.height))
-        columns = slice(across * self._side, min((across + 1) * self._side, self._layer.width))
-        # Half as many pixels along each side make as good a mean, and most of the work is that with pixels.
+        # Half as many pixels along each side make as good a mean at a quarter of the cost.
         step = max(1, self.factor // 2) if self._layer.can_skip else 1
-        read = self._layer.window(slice(rows.start, rows.stop, step), slice(columns.start, columns.stop, step))
-        small = pooled(read, self.factor // step)
+        rows, columns = (
+            slice(index * self._side, min((index + 1) * self._side, size), step)
+            for index, size in ((down, self._layer.height), (across, self._layer.width))
+        )
+        small = pooled(self._layer.window(rows, columns), self.factor // step)
         top, left = rows.start // self.factor, columns.start // self.factor
         with self._changed:
             self._values[:, top : top + small.shape[1], left : left + small.shape[2]] = small
-            finite = np.isfinite(small)
-            counts = finite.sum(axis=(1, 2))
-            sums = np.where(finite, small, 0).sum(axis=(1, 2))
-            self._means[:, down, across] = np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
+            self._means[:, down, across] = nan_mean(small, axis=(1, 2))
             self._there[down, across] = True
             self._changed.notify_all()
 
-    def _fill_with_means(self, values: Planes, rows: slice, columns: slice, there: NDArray[np.bool_]) -> None:
-        if not there.any():
-            return
-        nearest_down, nearest_across = distance_transform_edt(~there, return_distances=False, return_indices=True)
-        side = self._side // self.factor
-        down = np.minimum(np.arange(rows.start, rows.stop) // side, there.shape[0] - 1)[:, None]
-        across = np.minimum(np.arange(columns.start, columns.stop) // side, there.shape[1] - 1)[None, :]
-        means = self._means[:, nearest_down[down, across], nearest_across[down, across]]
-        missing = ~there[down, across]
-        values[:, missing] = means[:, missing]
 
+def _coarse_to_fine(down: int, across: int) -> list[tuple[int, int]]:
+    """All places of a grid: every 4th, every 2nd, then the others; within each from the middle outwards."""
 
-def _window_side(layer: Layer, factor: int) -> int:
-    """Of a window, in pixels of the layer: whole blocks of the file, and whole pixels of the preview."""
-    affordable = int((WINDOW_BYTES / layer.bytes_per_pixel) ** 0.5)
-    unit = max(BLOCK, factor)
-    return max(unit, affordable // unit * unit)
-
-
-def _far_apart_first(down: int, across: int) -> Iterator[tuple[int, int]]:
-    """All places of a grid, every 4th first, then every 2nd, then the others; within each, from the middle outwards."""
-    places = [(y, x) for y in range(down) for x in range(across)]
-
-    def turn(place: tuple[int, int]) -> tuple[int, float]:
+    def order(place: tuple[int, int]) -> tuple[int, float]:
         y, x = place
-        coarseness = next(
-            level for level, step in enumerate((4, 2, 1)) if y % step == step // 2 and x % step == step // 2
-        )
-        return coarseness, (y - down / 2) ** 2 + (x - across / 2) ** 2
+        level = next(level for level, step in enumerate((4, 2, 1)) if y % step == step // 2 and x % step == step // 2)
+        return level, (y - down / 2) ** 2 + (x - across / 2) ** 2
 
-    yield from sorted(places, key=turn)
-
-
-SIDE = 256
-# A window that costs no more than this is read as it is, whatever overviews there are.
-DIRECT_BYTES = 16 * 2**20
-# Where there are no overviews, up to this; beyond, a preview serves.
-LARGEST_DIRECT_BYTES = 256 * 2**20
-# For how long a tile waits for a preview to become whole before it shows what there is.
-PATIENCE_SECONDS = 0.7
+    return sorted(np.ndindex(down, across), key=order)
 
 
 @dataclass(frozen=True)
@@ -201,11 +295,13 @@ class TilePlace:
     row: int
     column: int
 
-    def rows_of_page(self) -> Positions:
-        return _centres(self.level, self.row)[:, None]
-
-    def columns_of_page(self) -> Positions:
-        return _centres(self.level, self.column)[None, :]
+    def page_positions(self) -> tuple[Positions, Positions]:
+        """Rows (256, 1) and columns (1, 256) of the page at the centres of the tile's pixels; 0 is a pixel's centre."""
+        rows, columns = (
+            (index * SIDE + np.arange(SIDE, dtype=np.float64) + 0.5) * 2**self.level - 0.5
+            for index in (self.row, self.column)
+        )
+        return rows[:, None], columns[None, :]
 
 
 def highest_level(longer_side: int) -> int:
@@ -213,78 +309,63 @@ def highest_level(longer_side: int) -> int:
     return max(0, math.ceil(math.log2(longer_side / SIDE)))
 
 
+def inside_image(rows: Positions, columns: Positions, height: int, width: int) -> NDArray[np.bool_]:
+    """Which positions lie in a pixel of an image."""
+    inside: NDArray[np.bool_] = (rows >= -0.5) & (rows < height - 0.5) & (columns >= -0.5) & (columns < width - 0.5)
+    return inside
+
+
 def tile_planes(layer: Layer, place: TilePlace, page: Grid, preview: Callable[[], Preview]) -> tuple[Planes, float]:
-    """(K, 256, 256) values, NaN beyond layer and page; and which share of what they stand for was already known, 1 for
-    all.
-    """
-    page_rows, page_columns = place.rows_of_page(), place.columns_of_page()
+    """(K, 256, 256) values, NaN outside of layer and page, and the share of them that is final."""
+    page_rows, page_columns = place.page_positions()
     rows, columns = layer.positions(page_rows, page_columns)
-    inside = (
-        (page_rows < page.height)
-        & (page_columns < page.width)
-        & (rows >= -0.5)
-        & (rows < layer.height - 0.5)
-        & (columns >= -0.5)
-        & (columns < layer.width - 0.5)
-    )
+    on_page = (page_rows < page.height) & (page_columns < page.width)
+    inside = on_page & inside_image(rows, columns, layer.height, layer.width)
     tile: Planes = np.full((layer.planes, SIDE, SIDE), np.nan, dtype=np.float32)
     if not inside.any():
         return tile, 1.0
-    factor = _factor(rows, columns)
-    window_rows, window_columns = (
-        _cover(rows, inside, factor, layer.height),
-        _cover(columns, inside, factor, layer.width),
-    )
-    values, factor, complete = layer_planes(layer, window_rows, window_columns, factor, preview)
-    picked = values[:, _picked(rows, window_rows, factor), _picked(columns, window_columns, factor)]
+    factor = _decimation(rows, columns)
+    window_rows = _covering_window(rows, inside, factor, layer.height)
+    window_columns = _covering_window(columns, inside, factor, layer.width)
+    values, factor, complete = _read(layer, window_rows, window_columns, factor, preview)
+    picked = values[:, _nearest(rows, window_rows, factor), _nearest(columns, window_columns, factor)]
     np.copyto(tile, picked, where=inside)
     return tile, complete
 
 
-def layer_planes(
+def _read(
     layer: Layer, rows: slice, columns: slice, factor: int, preview: Callable[[], Preview]
 ) -> tuple[Planes, int, float]:
-    """A window at about 1/factor of its resolution by the cheapest way: values, the factor they have, and how complete
-    they are.
-    """
+    """A window at about 1/factor of its resolution in the cheapest way: values, their true factor, the final share."""
     cost = (rows.stop - rows.start) * (columns.stop - columns.start) * layer.bytes_per_pixel
-    if cost <= DIRECT_BYTES:
-        return pooled(layer.window(rows, columns), factor), factor, 1.0
-    if layer.decimated is not None and factor > 1:
+    if cost > DIRECT_BYTES and layer.decimated is not None and factor > 1:
         return layer.decimated(rows, columns, factor), factor, 1.0
-    if cost <= LARGEST_DIRECT_BYTES and factor < preview_factor(layer):
+    if cost <= DIRECT_BYTES or (cost <= LARGEST_DIRECT_BYTES and factor < preview_factor(layer)):
         return pooled(layer.window(rows, columns), factor), factor, 1.0
     coarse = preview()
-    within = slice(rows.start // coarse.factor, -(-rows.stop // coarse.factor))
-    across = slice(columns.start // coarse.factor, -(-columns.stop // coarse.factor))
+    within, across = (slice(axis.start // coarse.factor, -(-axis.stop // coarse.factor)) for axis in (rows, columns))
     values, complete = coarse.window(within, across, PATIENCE_SECONDS)
     if factor <= coarse.factor:
         return values, coarse.factor, complete
     return pooled(values, factor // coarse.factor), factor, complete
 
 
-def _centres(level: int, index: int) -> Positions:
-    """Centres of a tile's pixels along one axis, in pixels of the page (0 is the centre of its first)."""
-    centres: Positions = (index * SIDE + np.arange(SIDE, dtype=np.float64) + 0.5) * 2**level - 0.5
-    return centres
-
-
-def _factor(rows: Positions, columns: Positions) -> int:
-    """How many pixels of the layer a pixel of the tile stands for, along the finer axis, as a power of two."""
+def _decimation(rows: Positions, columns: Positions) -> int:
+    """Pixels of the layer per pixel of the tile along the finer axis, as a power of two."""
     axes = np.broadcast_arrays(rows, columns)
     across, down = (math.hypot(*(axis[end] - axis[0, 0] for axis in axes)) for end in ((0, -1), (-1, 0)))
     step = min(across, down) / (SIDE - 1)
     return 2 ** max(0, math.floor(math.log2(step) + 1e-6)) if math.isfinite(step) and step >= 1 else 1
 
 
-def _cover(positions: Positions, inside: NDArray[np.bool_], factor: int, size: int) -> slice:
-    """The window that holds all pixels asked for, beginning and ending at multiples of the factor."""
-    wanted = np.floor(np.broadcast_to(positions, inside.shape)[inside] + 0.5)
-    return slice(int(wanted.min()) // factor * factor, min(size, (int(wanted.max()) // factor + 1) * factor))
+def _covering_window(positions: Positions, inside: NDArray[np.bool_], factor: int, size: int) -> slice:
+    """The window of all positions inside, beginning and ending at multiples of the factor."""
+    pixels = np.floor(np.broadcast_to(positions, inside.shape)[inside] + 0.5)
+    return slice(int(pixels.min()) // factor * factor, min(size, (int(pixels.max()) // factor + 1) * factor))
 
 
-def _picked(positions: Positions, window: slice, factor: int) -> NDArray[np.int64]:
-    """The pixel of a window, shrunk by a factor, that lies nearest; any of them for positions outside."""
+def _nearest(positions: Positions, window: slice, factor: int) -> NDArray[np.int64]:
+    """The nearest pixel of a decimated window; an arbitrary one for positions outside."""
     nearest = np.floor(np.clip(positions, window.start, window.stop - 1) + 0.5)
-    picked: NDArray[np.int64] = nearest.astype(np.int64) // factor - window.start // factor
-    return picked
+    pixels: NDArray[np.int64] = nearest.astype(np.int64) // factor - window.start // factor
+    return pixels

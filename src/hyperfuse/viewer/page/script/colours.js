@@ -1,6 +1,6 @@
-// The panel in which a person says how the images shall look.
+// The panel that sets how the images are rendered.
 import { find, make, replace } from "./dom.js";
-import { bandLabel, lead, on, state, tell } from "./store.js";
+import { bandLabel, emit, lead, on, state } from "./store.js";
 
 const STYLES = {
   true: "True colour",
@@ -18,8 +18,8 @@ const CHANNELS = [
 ];
 
 function change(part) {
-  Object.assign(state.look, part);
-  tell("look");
+  Object.assign(state.rendering, part);
+  emit("rendering");
 }
 
 export function setStyle(style) {
@@ -48,7 +48,7 @@ function styles() {
         type: "radio",
         name: "style",
         value: style,
-        checked: state.look.style === style,
+        checked: state.rendering.style === style,
         disabled: Boolean(missing[style]),
         on: {
           change: () => {
@@ -69,24 +69,24 @@ function styles() {
 }
 
 function choices() {
-  const { style } = state.look;
+  const { style } = state.rendering;
   const parts = [];
   if (style === "bands")
     parts.push(
       ...CHANNELS.map(([name, colour], channel) =>
-        bandSlider(name, colour, state.look.bands[channel], (band) => {
-          const bands = [...state.look.bands];
+        bandSlider(name, colour, state.rendering.bands[channel], (band) => {
+          const bands = [...state.rendering.bands];
           bands[channel] = band;
           change({ bands });
         }),
       ),
     );
-  if (style === "band") parts.push(bandSlider("Band", null, state.look.band, (band) => change({ band })));
+  if (style === "band") parts.push(bandSlider("Band", null, state.rendering.band, (band) => change({ band })));
   if (style === "index") parts.push(indexChoice());
   if (style === "true" || style === "infrared") parts.push(usedBands(state.scene.styles[style]));
   if (style === "pca")
     parts.push(
-      make("p", { className: "note" }, "The three directions in which the spectra differ most, from a sample of the whole image."),
+      make("p", { className: "note" }, "The three directions in which the spectra vary most, from a sample of the whole image."),
     );
   parts.push(colourMap(style === "band" || style === "index" ? "Colour map" : "Colours of maps"));
   return make("div", { className: "group" }, parts);
@@ -104,8 +104,8 @@ function usedBands(bands) {
 
 function bandSlider(name, colour, band, changed) {
   const one = lead();
-  const words = (index) => `${index + 1} · ${bandLabel(one, index)}${one.good[index] ? "" : " ⚠"}`;
-  const output = make("output", {}, words(band));
+  const caption = (index) => `${index + 1} · ${bandLabel(one, index)}${one.good[index] ? "" : " ⚠"}`;
+  const output = make("output", {}, caption(band));
   const dot = colour ? make("span", { className: "dot" }) : null;
   if (dot) dot.style.background = colour;
   const slider = make("input", {
@@ -115,12 +115,12 @@ function bandSlider(name, colour, band, changed) {
     step: 1,
     value: band,
     "aria-label": `${name} band`,
-    "aria-valuetext": words(band),
+    "aria-valuetext": caption(band),
     on: {
       input: () => {
         const chosen = Number(slider.value);
-        output.textContent = words(chosen);
-        slider.setAttribute("aria-valuetext", words(chosen));
+        output.textContent = caption(chosen);
+        slider.setAttribute("aria-valuetext", caption(chosen));
         changed(chosen);
       },
     },
@@ -129,8 +129,8 @@ function bandSlider(name, colour, band, changed) {
 }
 
 function indexChoice() {
-  const chosen = state.scene.indices.find((one) => one.name === state.look.index) ?? state.scene.indices[0];
-  const words = make("p", { className: "note" }, `${chosen.meaning} (${chosen.reference})`);
+  const chosen = state.scene.indices.find((one) => one.name === state.rendering.index) ?? state.scene.indices[0];
+  const caption = make("p", { className: "note" }, `${chosen.meaning} (${chosen.reference})`);
   return make(
     "div",
     { className: "field" },
@@ -142,7 +142,7 @@ function indexChoice() {
         on: {
           change: (event) => {
             const now = state.scene.indices.find((one) => one.name === event.target.value);
-            words.textContent = `${now.meaning} (${now.reference})`;
+            caption.textContent = `${now.meaning} (${now.reference})`;
             change({ index: now.name });
           },
         },
@@ -151,7 +151,7 @@ function indexChoice() {
         make("option", { value: one.name, selected: one.name === chosen.name }, `${one.name} – ${one.meaning}`),
       ),
     ),
-    words,
+    caption,
   );
 }
 
@@ -164,7 +164,7 @@ function colourMap(title) {
       "select",
       { on: { change: (event) => change({ colours: event.target.value }) } },
       state.scene.colour_maps.map((name) =>
-        make("option", { value: name, selected: name === state.look.colours }, COLOUR_NAMES[name] ?? name),
+        make("option", { value: name, selected: name === state.rendering.colours }, COLOUR_NAMES[name] ?? name),
       ),
     ),
   );
@@ -181,7 +181,7 @@ function stretch() {
         min: low,
         max: high,
         step: 0.5,
-        value: state.look[name],
+        value: state.rendering[name],
         on: {
           change: (event) => {
             const value = Math.min(high, Math.max(low, Number(event.target.value)));
@@ -208,12 +208,12 @@ function stretch() {
       { className: "check" },
       make("input", {
         type: "checkbox",
-        checked: state.look.linked,
+        checked: state.rendering.linked,
         on: { change: (event) => change({ linked: event.target.checked }) },
       }),
       "Same stretch for all images",
     ),
-    make("p", { className: "note" }, "Images in other units are stretched by themselves in any case."),
+    make("p", { className: "note" }, "Images in other units always get a stretch of their own."),
   );
 }
 
@@ -231,12 +231,12 @@ export function startColours() {
     if (state.scene.number) {
       const { styles: bandsOf, indices } = state.scene;
       const inside = (band) => band < lead().bands;
-      if (!state.look.bands.every(inside) || new Set(state.look.bands).size === 1)
-        state.look.bands = [...(bandsOf.infrared ?? bandsOf.true)];
-      if (!inside(state.look.band)) state.look.band = 0;
-      if (!indices.some((one) => one.name === state.look.index)) state.look.index = indices[0]?.name ?? "NDVI";
-      const lost = (state.look.style === "infrared" && !bandsOf.infrared) || (state.look.style === "index" && !indices.length);
-      if (lost) state.look.style = "true";
+      if (!state.rendering.bands.every(inside) || new Set(state.rendering.bands).size === 1)
+        state.rendering.bands = [...(bandsOf.infrared ?? bandsOf.true)];
+      if (!inside(state.rendering.band)) state.rendering.band = 0;
+      if (!indices.some((one) => one.name === state.rendering.index)) state.rendering.index = indices[0]?.name ?? "NDVI";
+      const lost = (state.rendering.style === "infrared" && !bandsOf.infrared) || (state.rendering.style === "index" && !indices.length);
+      if (lost) state.rendering.style = "true";
     }
     render();
   });

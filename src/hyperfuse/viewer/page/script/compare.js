@@ -1,7 +1,7 @@
 // Which two layers are on the map, and how: only the first, side by side at a line, or in turns.
 import { find, make, replace } from "./dom.js";
 import { redraw } from "./map.js";
-import { on, state, tell, titleOf } from "./store.js";
+import { emit, on, state, titleOf } from "./store.js";
 
 const BLINK_MS = 800;
 let ticking = null;
@@ -9,7 +9,7 @@ let ticking = null;
 export function fillLayers() {
   const { images, maps } = state.scene;
   const shown = images.filter((one) => one.role !== "uncertainty");
-  const offered = maps.filter((map) => !map.why_not);
+  const offered = maps.filter((map) => !map.unavailable);
   for (const side of ["a", "b"]) {
     const select = find(`layer-${side}`);
     const group = (label, options) => (options.length ? make("optgroup", { label }, options) : null);
@@ -37,13 +37,13 @@ export function fillLayers() {
 export function setLayer(side, name) {
   state.layers[side] = name;
   update();
-  tell("layers");
+  emit("layers");
 }
 
 export function swap() {
   [state.layers.a, state.layers.b] = [state.layers.b, state.layers.a];
   update();
-  tell("layers");
+  emit("layers");
 }
 
 export function setCompare(way) {
@@ -59,11 +59,11 @@ export function setCompare(way) {
         }, BLINK_MS)
       : null;
   update();
-  tell("compare");
+  emit("compare");
 }
 
-// While a key is held: a glance at B.
-export function glance(atB) {
+// While a key is held: show B.
+export function peek(atB) {
   if (state.compare !== "one" || !state.layers.b || state.showsB === atB) return;
   state.showsB = atB;
   badges();

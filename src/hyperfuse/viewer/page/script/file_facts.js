@@ -1,4 +1,4 @@
-// What a file holds, in words.
+// What a file holds, as text.
 import { number } from "./dom.js";
 
 export const bands = (count) => `${count} band${count === 1 ? "" : "s"}`;

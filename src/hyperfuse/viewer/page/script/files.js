@@ -3,13 +3,13 @@ import { get, post } from "./api.js";
 import { button, bytes, facts, field, find, make, option, replace } from "./dom.js";
 import { allFacts, bands } from "./file_facts.js";
 import { watch } from "./jobs.js";
-import { complain, errorBox, say } from "./messages.js";
-import { image, on, state, tell } from "./store.js";
+import { errorBox, notify, showError } from "./messages.js";
+import { emit, image, on, state } from "./store.js";
 
 const ROLES = { fused: "Fused or any cube", hsi: "HSI", msi: "MSI", reference: "Reference", uncertainty: "Uncertainty" };
 
 export async function openScene(files) {
-  tell("opened", await post("api/scene", files));
+  emit("opened", await post("api/scene", files));
 }
 
 function imageCard(one) {
@@ -31,27 +31,27 @@ function imageCard(one) {
 
 function overviewOffer(one) {
   const box = make("div", { className: "steps" });
-  const words = make(
+  const caption = make(
     "p",
     {},
-    "This image is large and has no overviews, so looking at it from afar is slow. They can be built into a file beside it (",
+    "This image is large and has no overviews, so it is slow when zoomed out. They can be built into a file beside it (",
     make("code", {}, `${one.file}.ovr`),
     ", about a third of its size); the image itself is not changed.",
   );
   const ended = (job) => {
     if (job.state !== "done") return replace(box, job.error ? errorBox(job.error) : offer);
-    say(`${one.title} has overviews now`);
-    tell("reload");
+    notify(`${one.title} has overviews now`);
+    emit("reload");
   };
   const build = async () => {
     try {
       const job = await post("api/overviews", { role: one.role });
       replace(box, watch(job, `Building overviews of ${one.title}`, ended));
     } catch (error) {
-      complain(error);
+      showError(error);
     }
   };
-  const offer = make("div", { className: "warn" }, words, button("Build overviews", build, { className: "build-overviews" }));
+  const offer = make("div", { className: "warn" }, caption, button("Build overviews", build, { className: "build-overviews" }));
   replace(box, offer);
   return box;
 }
@@ -72,7 +72,7 @@ async function opener() {
 }
 
 function openForm(files) {
-  const trouble = make("div", {});
+  const problem = make("div", {});
   const selects = Object.keys(ROLES).map((role) =>
     make(
       "select",
@@ -82,16 +82,16 @@ function openForm(files) {
     ),
   );
   const open = async () => {
-    replace(trouble);
+    replace(problem);
     const chosen = selects.filter((select) => select.value).map((select) => [select.dataset.role, select.value]);
     try {
       await openScene(Object.fromEntries(chosen));
     } catch (error) {
-      replace(trouble, errorBox(error));
+      replace(problem, errorBox(error));
     }
   };
   const fields = selects.map((select) => field(ROLES[select.dataset.role], select));
-  return make("div", { className: "steps" }, fields, trouble, button("Open", open, { className: "primary", id: "open-files" }));
+  return make("div", { className: "steps" }, fields, problem, button("Open", open, { className: "primary", id: "open-files" }));
 }
 
 async function render() {
@@ -100,7 +100,7 @@ async function render() {
   replace(find("panel-files"), opened, await opener());
 }
 
-// Made when it is looked at, and anew when something has changed.
+// Rendered when it is shown, and again when something has changed.
 function refresh() {
   if (find("panel-files").hidden) replace(find("panel-files"));
   else render();

@@ -1,9 +1,9 @@
 // Choose two files of the folder, or drop them, and see what is in them.
-import { Complaint, get, upload } from "./api.js";
+import { get, RequestError, upload } from "./api.js";
 import { button, bytes, field, find, make, option, replace } from "./dom.js";
 import { fewFacts } from "./file_facts.js";
 import { errorBox } from "./messages.js";
-import { on, state, tell } from "./store.js";
+import { emit, on, state } from "./store.js";
 
 const TITLES = { hsi: "HSI: coarse, many narrow bands", msi: "MSI: fine, few bands" };
 const summaries = new Map(); // path and time of change -> what is in it
@@ -39,9 +39,9 @@ function picker(role) {
 export async function choose(role, path) {
   chosen[role] = path;
   find(`fuse-${role}`).value = path;
-  tell("chosen");
+  emit("chosen");
   await showCard(role);
-  tell("chosen");
+  emit("chosen");
 }
 
 async function showCard(role) {
@@ -53,13 +53,13 @@ async function showCard(role) {
     if (chosen[role] !== path) return;
     const [size, ...others] = fewFacts(about);
     const source = `api/files/picture?path=${encodeURIComponent(path)}`;
-    const words = make(
+    const caption = make(
       "div",
       {},
       make("p", {}, make("strong", {}, size)),
       others.map((line) => make("p", {}, line)),
     );
-    replace(box, make("div", { className: "card" }, make("img", { src: source, alt: `Small picture of ${path}` }), words));
+    replace(box, make("div", { className: "card" }, make("img", { src: source, alt: `Small picture of ${path}` }), caption));
   } catch (error) {
     replace(box, errorBox(error));
   }
@@ -96,10 +96,10 @@ async function take(box, dropped) {
     const path = await copied(file);
     if (path) taken.push(path);
   }
-  const troubles = [...find("uploads").children];
+  const problems = [...find("uploads").children];
   await renderChoice(box);
-  tell("files", "uploaded");
-  find("uploads").append(...troubles);
+  emit("files", "uploaded");
+  find("uploads").append(...problems);
   const cubes = taken.filter((path) => files.some((file) => file.path === path));
   if (cubes.length === 1) await choose(chosen.hsi ? "msi" : "hsi", cubes[0]);
   if (cubes.length === 2) {
@@ -133,7 +133,7 @@ async function copied(file) {
 
 function tooLarge(file) {
   const remedy = "copy it into the folder, then choose it from the list";
-  return new Complaint({ got: `${file.name} is ${bytes(file.size)}`, expected: `at most ${bytes(uploadLimit)}`, remedy });
+  return new RequestError({ got: `${file.name} is ${bytes(file.size)}`, expected: `at most ${bytes(uploadLimit)}`, remedy });
 }
 
 export function startChoice() {

@@ -1,4 +1,4 @@
-// How the chosen pair was observed, found out before anything is fused.
+// How the chosen pair was observed, estimated before anything is fused.
 import { post } from "./api.js";
 import { button, facts, find, make, number, replace } from "./dom.js";
 import { choose, chosen, summaryOf } from "./fuse_choice.js";
@@ -20,7 +20,7 @@ export function renderEstimation(box) {
       "div",
       { className: "row" },
       button("Estimate", () => estimate({ ...chosen }), { id: "estimate" }),
-      make("span", { className: "note" }, "shift, blur, response, noise; fusing does this too"),
+      make("span", { className: "note" }, "shift, PSF, SRF, noise; fusing does this too"),
     ),
     make("div", { id: "estimation" }),
   );
@@ -55,18 +55,18 @@ function observation(seen, hsi) {
   const rows = [
     ["Scale", list(seen.scale)],
     ["Shift", `${list(seen.misregistration)} fine pixels down, right`],
-    ["Point spread", `${list(seen.sigma)} fine pixels (sigma)`],
+    ["PSF", `${list(seen.sigma)} fine pixels (sigma)`],
     ["HSI noise", `${number(noise, 3)} (median)`],
     ["MSI noise", list(seen.msi_noise)],
     ["Confidence", number(seen.confidence, 2)],
   ];
-  const plot = make("canvas", { className: "plot low", role: "img", "aria-label": "Estimated response of each MSI band" });
-  requestAnimationFrame(() => drawResponse(plot, seen.response, hsi));
+  const plot = make("canvas", { className: "plot low", role: "img", "aria-label": "Estimated SRF of each MSI band" });
+  requestAnimationFrame(() => drawSrf(plot, seen.response, hsi));
   const notes = seen.notes.map((note) => make("p", { className: "warn" }, note));
-  return make("div", { className: "steps" }, facts(rows), make("h3", {}, "Response"), plot, notes);
+  return make("div", { className: "steps" }, facts(rows), make("h3", {}, "SRF"), plot, notes);
 }
 
-function drawResponse(canvas, response, hsi) {
+function drawSrf(canvas, response, hsi) {
   const known = hsi?.wavelength_nm.filter((value, band) => hsi.good[band] && value !== null) ?? [];
   const isWavelength = known.length === response[0].length;
   const x = isWavelength ? known : response[0].map((_, band) => band + 1);

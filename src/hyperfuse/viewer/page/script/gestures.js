@@ -2,7 +2,7 @@
 import { find } from "./dom.js";
 import { marks } from "./marks.js";
 import { redraw, view } from "./map.js";
-import { state, tell } from "./store.js";
+import { emit, state } from "./store.js";
 
 const STILL = 6; // screen pixels that a click may tremble
 const STEP = 80;
@@ -23,7 +23,7 @@ const isInside = ({ row, column }) =>
   row >= -0.5 && column >= -0.5 && row < state.scene.height - 0.5 && column < state.scene.width - 0.5;
 
 export function pick(at, keep) {
-  if (state.scene.number && isInside(at)) tell("pick", { row: Math.round(at.row), column: Math.round(at.column), keep });
+  if (state.scene.number && isInside(at)) emit("pick", { row: Math.round(at.row), column: Math.round(at.column), keep });
 }
 
 function down(event) {
@@ -81,7 +81,7 @@ function finishRegion() {
   const corners = marks.path;
   marks.path = null;
   redraw();
-  if (corners.length >= 3) tell("region", thinned(corners));
+  if (corners.length >= 3) emit("region", thinned(corners));
 }
 
 function thinned(corners) {
@@ -90,7 +90,7 @@ function thinned(corners) {
 }
 
 function hover(at) {
-  tell("hover", pixel(at));
+  emit("hover", pixel(at));
 }
 
 function key(event) {

@@ -6,9 +6,9 @@ export function startHelp(keys) {
   const open = () => dialog.showModal();
   const described = [
     ...keys,
-    { keys: ["← ↑ → ↓"], words: "Move the map, when it has the focus" },
-    { keys: ["Enter"], words: "Spectrum at the middle of the map" },
-    { keys: ["?"], words: "This list" },
+    { keys: ["← ↑ → ↓"], caption: "Move the map, when it has the focus" },
+    { keys: ["Enter"], caption: "Spectrum at the middle of the map" },
+    { keys: ["?"], caption: "This list" },
   ];
   replace(
     dialog,
@@ -16,7 +16,7 @@ export function startHelp(keys) {
     make(
       "dl",
       { className: "keys" },
-      described.map(({ keys: names, words }) =>
+      described.map(({ keys: names, caption }) =>
         make(
           "div",
           {},
@@ -27,7 +27,7 @@ export function startHelp(keys) {
               .map((name) => make("kbd", {}, name === " " ? "Space" : name))
               .flatMap((one, index) => (index ? [" ", one] : [one])),
           ),
-          make("dd", {}, words),
+          make("dd", {}, caption),
         ),
       ),
     ),
@@ -43,7 +43,7 @@ export function startHelp(keys) {
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.altKey || event.metaKey || isTyping(event.target) || dialog.open) return;
     if (event.key === "?") return open();
-    // Space presses buttons; elsewhere it is a glance at the other layer.
+    // Space presses buttons; elsewhere it shows the other layer.
     if (event.key === " " && event.target.matches("button, input, summary, a")) return;
     const one = byKey.get(event.key.toLowerCase());
     if (one) {

@@ -1,4 +1,4 @@
-// Long work on the server, watched until it ends.
+// Long work on the server, polled until it ends.
 import { get, post } from "./api.js";
 import { make, number } from "./dom.js";
 import { errorBox } from "./messages.js";
@@ -12,10 +12,10 @@ export function duration(seconds) {
   return minutes < 90 ? `${minutes} min` : `${(minutes / 60).toFixed(1)} h`;
 }
 
-// A box with a bar, words and a button to stop; `ended(job)` is called once.
+// A box with a progress bar, a caption and a button to cancel; `ended(job)` is called once.
 export function watch(job, title, ended) {
   const bar = make("progress", { max: 1, "aria-label": title });
-  const words = make("p", { className: "note number", "aria-live": "polite" });
+  const caption = make("p", { className: "note number", "aria-live": "polite" });
   const stop = make(
     "button",
     {
@@ -36,7 +36,7 @@ export function watch(job, title, ended) {
     { className: "group", role: "group", "aria-label": title },
     make("div", { className: "row spread" }, make("strong", {}, title), stop),
     bar,
-    words,
+    caption,
     notes,
   );
   show(job);
@@ -49,7 +49,7 @@ export function watch(job, title, ended) {
     const speed = now.megapixels_per_second ? ` · ${number(now.megapixels_per_second, 2)} MPix/s` : "";
     const left = now.seconds_left !== null && now.done ? ` · about ${duration(now.seconds_left)} left` : "";
     const counted = now.total > 1 ? ` ${now.done} of ${now.total} ${now.unit}` : "";
-    words.textContent =
+    caption.textContent =
       now.state === "stopping" ? "Stopping …" : `${now.step}${counted} · ${duration(now.seconds)} so far${speed}${left}`;
     notes.replaceChildren(...now.notes.map((note) => make("p", { className: "warn" }, note)));
   }

@@ -1,27 +1,27 @@
-// What the colours mean, where the map stands, and how long a piece of it is.
+// The legend, the position under the pointer and the scale bar.
 import { get } from "./api.js";
 import { find, make, number, replace } from "./dom.js";
 import { view, visibleLayers } from "./map.js";
-import { image, isMap, lookQuery, on, state, titleOf } from "./store.js";
+import { image, isMap, on, renderingQuery, state, titleOf } from "./store.js";
 
 const NICE = [1, 2, 5];
-let asked = 0;
+let latest = 0;
 
 async function update() {
   const box = find("legend");
   const layer = visibleLayers().find((name) => isMap(name)) ?? visibleLayers()[0];
-  const mine = (asked += 1);
+  const mine = (latest += 1);
   if (!layer) {
     box.hidden = true;
     return;
   }
   let legend;
   try {
-    legend = await get(`api/legends/${state.scene.number}/${layer}?${lookQuery(layer)}`);
+    legend = await get(`api/legends/${state.scene.number}/${layer}?${renderingQuery(layer)}`);
   } catch {
     legend = null;
   }
-  if (mine !== asked) return;
+  if (mine !== latest) return;
   box.hidden = !legend?.stops;
   if (legend?.stops)
     replace(
@@ -50,7 +50,7 @@ const ends = ({ limits: [[low, high]], unit }) =>
     make("span", {}, `≥ ${number(high, 3)}${unit}`),
   );
 
-function words({ row, column }) {
+function position({ row, column }) {
   const { transform, crs, height, width } = state.scene;
   if (row < -0.5 || column < -0.5 || row > height - 0.5 || column > width - 0.5) return [];
   const pixel = `row ${Math.round(row) + 1}, column ${Math.round(column) + 1}`;
@@ -70,9 +70,9 @@ function scaleBar() {
   const size = transform && crs && Math.hypot(transform[0], transform[3]);
   const unit = size && size >= 0.01 ? "m" : "pixels";
   const perScreenPixel = (unit === "m" ? size : 1) / view.zoom;
-  const wanted = 110 * perScreenPixel,
-    power = 10 ** Math.floor(Math.log10(wanted));
-  const length = power * NICE.filter((nice) => nice * power <= wanted).at(-1);
+  const target = 110 * perScreenPixel,
+    power = 10 ** Math.floor(Math.log10(target));
+  const length = power * NICE.filter((nice) => nice * power <= target).at(-1);
   bar.style.width = `${length / perScreenPixel}px`;
   bar.hidden = false;
   const text =
@@ -85,8 +85,8 @@ function scaleBar() {
 }
 
 export function startLegend() {
-  for (const event of ["look", "layers", "compare", "scene"]) on(event, update);
-  on("hover", (at) => replace(find("place"), state.scene.number ? words(at) : []));
+  for (const event of ["rendering", "layers", "compare", "scene"]) on(event, update);
+  on("hover", (at) => replace(find("place"), state.scene.number ? position(at) : []));
   on("drawn", () => {
     if (state.scene.number) scaleBar();
     else {

@@ -1,7 +1,7 @@
-// Everything together.
+// Starts everything.
 import { get } from "./api.js";
 import { setStyle, startColours } from "./colours.js";
-import { glance, layerByNumber, moveSplit, setCompare, startCompare, swap } from "./compare.js";
+import { layerByNumber, moveSplit, peek, setCompare, startCompare, swap } from "./compare.js";
 import { find } from "./dom.js";
 import { startFiles } from "./files.js";
 import { startFusing } from "./fuse.js";
@@ -9,11 +9,11 @@ import { startGestures } from "./gestures.js";
 import { startHelp } from "./help.js";
 import { startLegend } from "./legend.js";
 import { redraw, savePicture, startMap, view } from "./map.js";
-import { complain, say } from "./messages.js";
+import { notify, showError } from "./messages.js";
 import { startScores } from "./scores.js";
 import { clearPins, pinLast, setDrawing } from "./pins.js";
 import { startSpectra } from "./spectra.js";
-import { on, state, tell } from "./store.js";
+import { emit, on, state } from "./store.js";
 import { showTab, startTabs } from "./tabs.js";
 import { startTheme, toggleTheme } from "./theme.js";
 
@@ -23,30 +23,30 @@ const zoom = (factor) => () => {
 };
 
 const KEYS = [
-  { keys: ["+", "="], words: "Zoom in", run: zoom(1.4) },
-  { keys: ["-"], words: "Zoom out", run: zoom(1 / 1.4) },
+  { keys: ["+", "="], caption: "Zoom in", run: zoom(1.4) },
+  { keys: ["-"], caption: "Zoom out", run: zoom(1 / 1.4) },
   {
     keys: ["0"],
-    words: "Show the whole scene",
+    caption: "Show the whole scene",
     run: () => {
       view.fit();
       redraw();
     },
   },
-  { keys: ["1", "2", "3", "4", "5"], words: "Show the first, second, … layer as A", run: (key) => layerByNumber(Number(key) - 1) },
-  { keys: ["X"], words: "Exchange A and B", run: swap },
-  { keys: ["O"], words: "Only A", run: () => setCompare("one") },
-  { keys: ["S"], words: "Swipe between A and B", run: () => setCompare("swipe") },
-  { keys: ["B"], words: "Blink between A and B", run: () => setCompare("blink") },
-  { keys: [" "], words: "Hold: a glance at B", run: () => glance(true), release: () => glance(false) },
-  { keys: ["[", "]"], words: "Move the line of the swipe", run: (key) => moveSplit(state.split + (key === "[" ? -0.05 : 0.05)) },
-  { keys: ["C"], words: "True colour", run: () => setStyle("true") },
-  { keys: ["I"], words: "Colour infrared", run: () => setStyle("infrared") },
-  { keys: ["R"], words: "Draw a region", run: () => setDrawing(!state.drawing) },
-  { keys: ["P"], words: "Keep the last spectrum", run: pinLast },
-  { keys: ["Delete"], words: "Remove all spectra", run: clearPins },
-  { keys: ["T"], words: "Dark or light", run: toggleTheme },
-  { keys: ["Escape"], words: "Stop drawing", run: () => state.drawing && setDrawing(false) },
+  { keys: ["1", "2", "3", "4", "5"], caption: "Show the first, second, … layer as A", run: (key) => layerByNumber(Number(key) - 1) },
+  { keys: ["X"], caption: "Exchange A and B", run: swap },
+  { keys: ["O"], caption: "Only A", run: () => setCompare("one") },
+  { keys: ["S"], caption: "Swipe between A and B", run: () => setCompare("swipe") },
+  { keys: ["B"], caption: "Blink between A and B", run: () => setCompare("blink") },
+  { keys: [" "], caption: "Hold: show B", run: () => peek(true), release: () => peek(false) },
+  { keys: ["[", "]"], caption: "Move the line of the swipe", run: (key) => moveSplit(state.split + (key === "[" ? -0.05 : 0.05)) },
+  { keys: ["C"], caption: "True colour", run: () => setStyle("true") },
+  { keys: ["I"], caption: "Colour infrared", run: () => setStyle("infrared") },
+  { keys: ["R"], caption: "Draw a region", run: () => setDrawing(!state.drawing) },
+  { keys: ["P"], caption: "Keep the last spectrum", run: pinLast },
+  { keys: ["Delete"], caption: "Remove all spectra", run: clearPins },
+  { keys: ["T"], caption: "Dark or light", run: toggleTheme },
+  { keys: ["Escape"], caption: "Stop drawing", run: () => state.drawing && setDrawing(false) },
 ];
 
 function show(scene) {
@@ -54,17 +54,17 @@ function show(scene) {
   state.scene = { maps: [], notes: [], levels: 0, tile: 256, jobs, ...scene };
   find("empty").hidden = Boolean(scene.number);
   document.title = scene.number ? `${scene.images.find((one) => one.role === scene.lead).file} – hyperfuse` : "hyperfuse";
-  tell("scene");
+  emit("scene");
   const slow = scene.images.find((one) => one.offers_overviews);
   const offer = { label: "What can be done", run: () => showTab("files", true) };
-  if (slow) say(`${slow.title} is large and has no overviews: from afar it is slow to look at`, "", 12, offer);
+  if (slow) notify(`${slow.title} is large and has no overviews: it is slow when zoomed out`, "", 12, offer);
 }
 
 async function load() {
   try {
     show(await get("api/scene"));
   } catch (error) {
-    complain(error);
+    showError(error);
   }
 }
 
@@ -91,7 +91,7 @@ window.addEventListener("drop", (event) => {
   event.preventDefault();
   if (event.dataTransfer.files.length && find("panel-fuse").hidden) {
     showTab("fuse");
-    say("Drop the files into the panel Fuse");
+    notify("Drop the files into the panel Fuse");
   }
 });
 await load();

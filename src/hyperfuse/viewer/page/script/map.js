@@ -1,19 +1,19 @@
 // The map: what is on the canvas, and when it is drawn again.
 import { find, save } from "./dom.js";
-import { complain } from "./messages.js";
-import { addresses, forgetSources, paintLayer } from "./painter.js";
+import { showError } from "./messages.js";
+import { addresses, clearSources, paintLayer } from "./painter.js";
 import { paintMarks } from "./marks.js";
-import { on, state, tell } from "./store.js";
-import { forgetFailures, hasAny, isBusy, isComplete, listen, showing, want } from "./tiles.js";
+import { emit, on, state } from "./store.js";
+import { clearFailures, hasAny, isBusy, isComplete, listen, requestTiles, showing } from "./tiles.js";
 import { Viewport } from "./viewport.js";
 
 export const view = new Viewport();
 const canvas = find("canvas");
-let asked = false;
+let scheduled = false;
 
 export function redraw() {
-  if (asked) return;
-  asked = true;
+  if (scheduled) return;
+  scheduled = true;
   requestAnimationFrame(draw);
 }
 
@@ -25,22 +25,22 @@ export const visibleLayers = () => {
 };
 
 function draw() {
-  asked = false;
+  scheduled = false;
   const context = canvas.getContext("2d");
   const whole = paint(context);
   const needed = visibleLayers().flatMap((layer) => addresses(view, layer));
   showing(needed);
-  want(needed);
+  requestTiles(needed);
   find("loading").hidden = !isBusy();
   canvas.dataset.whole = whole && !isBusy();
   canvas.dataset.zoom = view.zoom;
-  remember("first picture", hasAny());
-  remember("whole picture", whole && hasAny() && isComplete());
-  tell("drawn", view);
+  markOnce("first picture", hasAny());
+  markOnce("whole picture", whole && hasAny() && isComplete());
+  emit("drawn", view);
 }
 
-// For whoever measures how soon something can be seen.
-function remember(name, happened) {
+// For measurements of how soon something can be seen.
+function markOnce(name, happened) {
   if (happened && !performance.getEntriesByName(name).length) performance.mark(name);
 }
 
@@ -84,22 +84,22 @@ export function savePicture() {
 }
 
 export function startMap() {
-  let lastTrouble = "";
+  let lastError = "";
   listen(redraw, (error) => {
-    if (error.status === 410) return tell("stale");
-    if (error.message !== lastTrouble) complain(error);
-    lastTrouble = error.message;
+    if (error.status === 410) return emit("stale");
+    if (error.message !== lastError) showError(error);
+    lastError = error.message;
   });
   new ResizeObserver(resize).observe(canvas);
   on("scene", () => {
-    forgetSources();
-    forgetFailures();
+    clearSources();
+    clearFailures();
     view.setGrid(state.scene.width ?? 1, state.scene.height ?? 1);
     resize();
   });
-  for (const event of ["look", "layers", "compare", "pins"])
+  for (const event of ["rendering", "layers", "compare", "pins"])
     on(event, () => {
-      lastTrouble = "";
+      lastError = "";
       redraw();
     });
   resize();

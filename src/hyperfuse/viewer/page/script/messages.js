@@ -1,8 +1,8 @@
-// Words for the person in front of the page; also read out by screen readers.
+// Messages to the user; also read out by screen readers.
 import { find, make } from "./dom.js";
 
-// Returns a way to take it back.
-export function say(text, kind = "", seconds = kind === "bad" ? 15 : 5, action = null) {
+// Returns a function that closes it.
+export function notify(text, kind = "", seconds = kind === "bad" ? 15 : 5, action = null) {
   const box = make("div", { className: kind }, make("span", {}, text));
   const close = () => box.remove();
   if (action)
@@ -28,8 +28,8 @@ export function say(text, kind = "", seconds = kind === "bad" ? 15 : 5, action =
   return close;
 }
 
-export function complain(error) {
-  if (error.name !== "AbortError") say(error.message, "bad");
+export function showError(error) {
+  if (error.name !== "AbortError") notify(error.message, "bad");
 }
 
 export function errorBox(error) {

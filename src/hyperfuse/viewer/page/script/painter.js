@@ -1,5 +1,5 @@
 // Draws one layer from its tiles onto a canvas. Where a tile is still missing, a coarser one stands in for it.
-import { look, source, url } from "./tiles.js";
+import { bitmapOf, source, url } from "./tiles.js";
 import { state } from "./store.js";
 
 const previous = new Map(); // layer -> the source before the present one, shown until that has arrived
@@ -14,15 +14,15 @@ export function sourceOf(layer) {
   return now;
 }
 
-export function forgetSources() {
+export function clearSources() {
   previous.clear();
   latest = new Map();
 }
 
 // The level whose pixels come closest to those of the screen.
 export function levelFor(view) {
-  const wanted = Math.round(Math.log2(1 / (view.zoom * devicePixelRatio)));
-  return Math.min(Math.max(0, wanted), state.scene.levels);
+  const level = Math.round(Math.log2(1 / (view.zoom * devicePixelRatio)));
+  return Math.min(Math.max(0, level), state.scene.levels);
 }
 
 export function addresses(view, layer) {
@@ -37,7 +37,7 @@ export function paintLayer(context, view, layer) {
     level = levelFor(view);
   const old = previous.get(layer);
   const places = view.tiles(level, state.scene.tile);
-  const whole = places.every(({ row, column }) => look(url(from, level, row, column)));
+  const whole = places.every(({ row, column }) => bitmapOf(url(from, level, row, column)));
   context.imageSmoothingEnabled = view.zoom * 2 ** level * devicePixelRatio < 1.3;
   if (!whole && old) for (const place of places) paintTile(context, view, old, level, place);
   for (const place of places) paintTile(context, view, from, level, place);
@@ -49,7 +49,7 @@ function paintTile(context, view, from, level, { row, column }) {
   const side = state.scene.tile;
   for (let coarser = level; coarser <= state.scene.levels; coarser += 1) {
     const shrink = 2 ** (coarser - level);
-    const bitmap = look(url(from, coarser, Math.floor(row / shrink), Math.floor(column / shrink)));
+    const bitmap = bitmapOf(url(from, coarser, Math.floor(row / shrink), Math.floor(column / shrink)));
     if (!bitmap) continue;
     const part = side / shrink;
     const box = screenBox(view, level, row, column);

@@ -2,21 +2,21 @@
 import { get, post } from "./api.js";
 import { find } from "./dom.js";
 import { PALETTE } from "./marks.js";
-import { complain, say } from "./messages.js";
-import { on, state, tell } from "./store.js";
+import { notify, showError } from "./messages.js";
+import { emit, on, state } from "./store.js";
 import { showTab } from "./tabs.js";
 
-let asked = 0;
+let latest = 0;
 let count = 0;
-let takeBack = () => {};
+let closeHint = () => {};
 
 async function pick({ row, column, keep }) {
-  const mine = (asked += 1);
+  const mine = (latest += 1);
   try {
     const { spectra } = await get(`api/spectra/${state.scene.number}?row=${row}&column=${column}`);
-    if (mine === asked || keep) add({ row, column, spectra, title: `row ${row + 1}, column ${column + 1}` }, keep);
+    if (mine === latest || keep) add({ row, column, spectra, title: `row ${row + 1}, column ${column + 1}` }, keep);
   } catch (error) {
-    complain(error);
+    showError(error);
   }
 }
 
@@ -24,29 +24,29 @@ async function region(corners) {
   setDrawing(false);
   try {
     const { spectra } = await post(`api/regions/${state.scene.number}`, { corners });
-    if (!spectra.length) return say("The region holds no pixel", "bad");
+    if (!spectra.length) return notify("The region holds no pixel", "bad");
     const first = spectra.find((one) => one.role === state.scene.lead) ?? spectra[0];
     add({ corners, spectra, title: `region of ${first.pixels} pixels${first.sampled ? " (sampled)" : ""}` }, true);
   } catch (error) {
-    complain(error);
+    showError(error);
   }
 }
 
 function add(pin, keep) {
   // A pixel that was not pinned makes room for the next one.
   state.pins = state.pins.filter((other) => other.pinned);
-  if (state.pins.length >= PALETTE.length) return say(`At most ${PALETTE.length} places: remove one first`, "bad");
+  if (state.pins.length >= PALETTE.length) return notify(`At most ${PALETTE.length} places: remove one first`, "bad");
   const used = new Set(state.pins.map((other) => other.colour));
   const colour = PALETTE.findIndex((_, index) => !used.has(index));
   count += 1;
   state.pins.push({ ...pin, colour, number: count, pinned: Boolean(keep) });
   showTab("spectra");
-  tell("pins");
+  emit("pins");
 }
 
 export function setPinned(pin, pinned) {
   pin.pinned = pinned;
-  tell("pins");
+  emit("pins");
 }
 
 export function pinLast() {
@@ -56,20 +56,20 @@ export function pinLast() {
 
 export function removePin(pin) {
   state.pins = state.pins.filter((other) => other !== pin);
-  tell("pins");
+  emit("pins");
 }
 
 export function clearPins() {
   state.pins = [];
   count = 0;
-  tell("pins");
+  emit("pins");
 }
 
 export function setDrawing(drawing) {
   state.drawing = drawing;
   find("draw-region")?.setAttribute("aria-pressed", drawing);
-  takeBack();
-  if (drawing) takeBack = say("Draw around a region on the map", "", 0);
+  closeHint();
+  if (drawing) closeHint = notify("Draw around a region on the map", "", 0);
 }
 
 export function startPins() {

@@ -1,4 +1,4 @@
-// How good the fused image is, in numbers.
+// Quality of the fused image in numbers.
 import { post } from "./api.js";
 import { find, make, number, replace } from "./dom.js";
 import { watch } from "./jobs.js";
@@ -18,7 +18,7 @@ const SCORES = [
 const CONSISTENCY = [
   ["hsi_rmse", "HSI, RMSE", "fused, degraded to the HSI"],
   ["hsi_angle_degrees", "HSI, angle", "degrees"],
-  ["msi_rmse", "MSI, RMSE", "fused, seen by the MSI's bands"],
+  ["msi_rmse", "MSI, RMSE", "fused, integrated over the SRF"],
   ["msi_relative", "MSI, relative", "share of the signal"],
 ];
 let result = null;
@@ -84,8 +84,8 @@ const cards = (list, values) =>
     { className: "scores" },
     list
       .filter(([name]) => values[name] !== null && values[name] !== undefined)
-      .map(([name, title, words]) =>
-        make("div", { className: "score" }, make("span", {}, title), make("b", {}, number(values[name])), make("span", {}, words)),
+      .map(([name, title, caption]) =>
+        make("div", { className: "score" }, make("span", {}, title), make("b", {}, number(values[name])), make("span", {}, caption)),
       ),
   );
 
@@ -115,14 +115,14 @@ function drawBands(canvas, bands) {
 }
 
 function consistency(scores) {
-  const words = scores.estimated
-    ? "Point spread, shift and response were estimated from the pair."
-    : "Without the MSI, the point spread is taken to be as wide as an HSI pixel.";
+  const caption = scores.estimated
+    ? "PSF, shift and SRF were estimated from the pair."
+    : "Without the MSI, the PSF is assumed to be as wide as an HSI pixel.";
   return make(
     "div",
     { className: "group", id: "scores" },
     cards(CONSISTENCY, scores),
-    make("p", { className: "note" }, words, " Small errors here are necessary, not sufficient: see the maps of consistency."),
+    make("p", { className: "note" }, caption, " Small errors here are necessary, not sufficient: see the maps of consistency."),
   );
 }
 

@@ -3,8 +3,8 @@ import { button, find, make, number, replace, save } from "./dom.js";
 import { PALETTE } from "./marks.js";
 import { clearPins, removePin, setDrawing, setPinned, startPins } from "./pins.js";
 import { drawSample, themeColours } from "./plot.js";
-import { STYLES, csv, positions } from "./series.js";
-import { SpectraPlot, hidden, savePlot } from "./spectra_plot.js";
+import { csv, positions, STYLES } from "./series.js";
+import { hidden, savePlot, SpectraPlot } from "./spectra_plot.js";
 import { image, on, state, titleOf } from "./store.js";
 
 let plot = null;

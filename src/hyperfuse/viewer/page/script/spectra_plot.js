@@ -2,7 +2,7 @@
 import { make, number, save } from "./dom.js";
 import { PALETTE } from "./marks.js";
 import { PAPER, Plot } from "./plot.js";
-import { STYLES, axis, seriesOf, shaded } from "./series.js";
+import { axis, seriesOf, shaded, STYLES } from "./series.js";
 import { state, titleOf } from "./store.js";
 
 const MOST_READ = 8;
@@ -25,7 +25,7 @@ export class SpectraPlot {
     this.plot.draw({ ...options(), hover });
   }
 
-  // The numbers under the pointer, in words.
+  // The values under the pointer, as text.
   #hover(event) {
     this.reading.textContent = "";
     if (!event || !this.plot) return this.draw();
@@ -37,8 +37,8 @@ export class SpectraPlot {
     if (!found.length) return this.draw();
     const at = found[0].line.x[found[0].index];
     const place = (line) => (state.pins.length > 1 ? `${line.place} ` : "");
-    const words = found.map(({ line, index }) => `${place(line)}${titleOf(line.role)} ${number(line.y[index])}`);
-    this.reading.textContent = `${axis().isWavelength ? `${number(at, 5)} nm` : `band ${at}`}: ${words.slice(0, MOST_READ).join(", ")}`;
+    const caption = found.map(({ line, index }) => `${place(line)}${titleOf(line.role)} ${number(line.y[index])}`);
+    this.reading.textContent = `${axis().isWavelength ? `${number(at, 5)} nm` : `band ${at}`}: ${caption.slice(0, MOST_READ).join(", ")}`;
     this.draw(at);
   }
 }

@@ -1,4 +1,4 @@
-// What the page shows, in one place; whoever changes it says so, whoever shows it listens.
+// The state of the page, and the events that announce its changes.
 
 export const state = {
   scene: { number: 0, images: [], maps: [] },
@@ -6,7 +6,7 @@ export const state = {
   compare: "one",
   split: 0.5,
   showsB: false,
-  look: { style: "true", bands: [0, 0, 0], band: 0, index: "NDVI", colours: "viridis", low: 2, high: 98, linked: true },
+  rendering: { style: "true", bands: [0, 0, 0], band: 0, index: "NDVI", colours: "viridis", low: 2, high: 98, linked: true },
   pins: [],
   drawing: false,
 };
@@ -18,7 +18,7 @@ export function on(event, listener) {
   listeners.get(event).push(listener);
 }
 
-export function tell(event, detail) {
+export function emit(event, detail) {
   for (const listener of listeners.get(event) ?? []) listener(detail);
 }
 
@@ -27,9 +27,9 @@ export const lead = () => image(state.scene.lead);
 export const titleOf = (layer) => image(layer)?.title ?? state.scene.maps.find((map) => map.name === layer)?.title ?? layer;
 export const isMap = (layer) => state.scene.maps.some((map) => map.name === layer);
 
-// The look as the server reads it. A map has a look of its own: only colours and percentiles matter to it.
-export function lookQuery(layer) {
-  const { style, bands, band, index, colours, low, high, linked } = state.look;
+// The rendering as the server reads it. Of a map only colours and percentiles can be chosen.
+export function renderingQuery(layer) {
+  const { style, bands, band, index, colours, low, high, linked } = state.rendering;
   const query = new URLSearchParams({ colours, low, high });
   if (!isMap(layer)) {
     query.set("style", style);

@@ -1,6 +1,6 @@
 // One panel at a time; arrow keys move between the tabs.
 import { find } from "./dom.js";
-import { tell } from "./store.js";
+import { emit } from "./store.js";
 
 const tabs = () => [...find("tabs").children];
 
@@ -12,7 +12,7 @@ export function showTab(name, focus = false) {
     find(tab.getAttribute("aria-controls")).hidden = !chosen;
     if (chosen && focus) tab.focus();
   }
-  tell("tab", name);
+  emit("tab", name);
 }
 
 export function startTabs() {

@@ -1,11 +1,11 @@
-// Dark or light: as the system says, until the person in front of it says otherwise.
+// Dark or light: as the system is set, until the user chooses.
 import { find } from "./dom.js";
-import { tell } from "./store.js";
+import { emit } from "./store.js";
 
 const KEY = "hyperfuse-theme";
 const system = matchMedia("(prefers-color-scheme: light)");
 
-function remembered() {
+function stored() {
   try {
     return localStorage.getItem(KEY);
   } catch {
@@ -13,20 +13,20 @@ function remembered() {
   }
 }
 
-const wanted = () => remembered() ?? (system.matches ? "light" : "dark");
+const theme = () => stored() ?? (system.matches ? "light" : "dark");
 
 function apply() {
-  document.documentElement.dataset.theme = wanted();
-  find("theme").setAttribute("aria-label", `Switch to ${wanted() === "dark" ? "light" : "dark"}`);
-  tell("theme");
+  document.documentElement.dataset.theme = theme();
+  find("theme").setAttribute("aria-label", `Switch to ${theme() === "dark" ? "light" : "dark"}`);
+  emit("theme");
 }
 
 export function toggleTheme() {
-  const other = wanted() === "dark" ? "light" : "dark";
+  const other = theme() === "dark" ? "light" : "dark";
   try {
     localStorage.setItem(KEY, other);
   } catch {
-    /* private windows forget */
+    /* not available in private windows */
   }
   document.documentElement.dataset.theme = other;
   apply();

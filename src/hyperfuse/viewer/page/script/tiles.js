@@ -1,6 +1,6 @@
-// Tiles: asked for while they are wanted, nearest to the middle first, kept while there is room.
+// Tiles: fetched while they are visible, from the middle outwards, and kept in a cache.
 import { picture } from "./api.js";
-import { lookQuery, state } from "./store.js";
+import { renderingQuery, state } from "./store.js";
 
 const MOST_KEPT = 420;
 const AT_ONCE = 6;
@@ -10,22 +10,22 @@ const MOST_TRIES = 4;
 const kept = new Map(); // url -> { bitmap, complete }
 const underway = new Map(); // url -> AbortController
 const failed = new Map(); // url -> tries
-let wanted = [];
+let queue = [];
 let changed = () => {};
-let troubled = () => {};
+let reportError = () => {};
 
-export function listen(onChange, onTrouble) {
+export function listen(onChange, onError) {
   changed = onChange;
-  troubled = onTrouble;
+  reportError = onError;
 }
 
-export const source = (layer) => ({ base: `api/tiles/${state.scene.number}/${layer}/`, query: lookQuery(layer) });
+export const source = (layer) => ({ base: `api/tiles/${state.scene.number}/${layer}/`, query: renderingQuery(layer) });
 export const url = (from, level, row, column) => `${from.base}${level}/${row}/${column}?${from.query}`;
 export const hasAny = () => kept.size > 0;
 export const isComplete = () => [...shown].every((address) => kept.get(address)?.complete === 1);
-export const isBusy = () => underway.size > 0 || wanted.length > 0;
+export const isBusy = () => underway.size > 0 || queue.length > 0;
 
-export function look(address) {
+export function bitmapOf(address) {
   const tile = kept.get(address);
   if (tile) {
     kept.delete(address);
@@ -34,16 +34,16 @@ export function look(address) {
   return tile?.bitmap;
 }
 
-// The tiles that the picture needs now, most wanted first; all others that are still underway are given up.
-export function want(addresses) {
+// The tiles needed now, most important first; requests for all others are aborted.
+export function requestTiles(addresses) {
   const set = new Set(addresses);
   for (const [address, controller] of underway) if (!set.has(address)) controller.abort();
-  wanted = addresses.filter((address) => !kept.has(address) && !underway.has(address) && (failed.get(address) ?? 0) < MOST_TRIES);
+  queue = addresses.filter((address) => !kept.has(address) && !underway.has(address) && (failed.get(address) ?? 0) < MOST_TRIES);
   pump();
 }
 
 function pump() {
-  while (underway.size < AT_ONCE && wanted.length) fetchTile(wanted.shift());
+  while (underway.size < AT_ONCE && queue.length) fetchTile(queue.shift());
 }
 
 async function fetchTile(address) {
@@ -72,11 +72,11 @@ async function fetchTile(address) {
 function failLater(address, error) {
   const tries = (failed.get(address) ?? 0) + (error.status === 503 || !error.status ? 1 : MOST_TRIES);
   failed.set(address, tries);
-  if (tries >= MOST_TRIES) troubled(error);
+  if (tries >= MOST_TRIES) reportError(error);
   else setTimeout(changed, AGAIN_MS * 2 ** tries);
 }
 
-// The server had only a part of what this tile shows; ask again, but only while somebody looks at it.
+// The server had only a part of this tile: request it again while it is visible.
 function refresh(address) {
   if (kept.has(address) && kept.get(address).complete < 1 && !underway.has(address) && stillShown(address)) fetchTile(address);
 }
@@ -87,6 +87,6 @@ export function showing(addresses) {
 }
 const stillShown = (address) => shown.has(address);
 
-export function forgetFailures() {
+export function clearFailures() {
   failed.clear();
 }
