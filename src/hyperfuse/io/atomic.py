@@ -179,11 +179,13 @@ def _is_replaceable(folder: Path) -> bool:
 
 
 def _move_all(made: Path, aside: Path, target: Path, stale: Sequence[Path]) -> None:
-    """Move the new files in, the target last; old ones that cannot be replaced step aside and return on failure."""
+    """Move the new files in, the target last; stale files and folders step aside, and a failure undoes everything."""
     sources = sorted(made.iterdir(), key=lambda path: path.name == target.name)
     destinations = {source: target.parent / source.name for source in sources}
     folders = [place for source, place in destinations.items() if source.is_dir() or place.is_dir()]
+    created = {place for place in destinations.values() if not place.exists()}
     replaced: dict[Path, Path] = {}
+    moved: list[Path] = []
     try:
         for old in (*stale, *folders):
             if old.exists():
@@ -191,8 +193,11 @@ def _move_all(made: Path, aside: Path, target: Path, stale: Sequence[Path]) -> N
                 replaced[old] = old.rename(aside / old.name)
         for source, place in destinations.items():
             source.replace(place)
-            replaced.pop(place, None)
-    except OSError:
+            moved.append(place)
+    except BaseException:
+        for place in moved:
+            if place in created or place in replaced:
+                shutil.rmtree(place) if place.is_dir() else place.unlink()
         for old, kept in reversed(replaced.items()):
             kept.rename(old)
         raise

@@ -7,7 +7,6 @@ MSI is it under an SRF. Both grids share the upper left corner, and their pixel 
 from __future__ import annotations
 
 import os
-import shutil
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,7 +24,7 @@ from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 
 from hyperfuse.config import SimulateConfig, takes_options
 from hyperfuse.errors import CubeFileError, CubeWriteError, OptionError, ValueRangeError
-from hyperfuse.io.atomic import ASIDE, make_work_folder, target_lock
+from hyperfuse.io.atomic import published
 from hyperfuse.io.cube import as_cube, make_cube, window_of
 from hyperfuse.io.files import open_cube, write_cube
 from hyperfuse.io.grid import grid_of
@@ -38,8 +37,7 @@ NARROWEST_FWHM = 0.01
 SMALLEST_DB, LARGEST_DB = -20.0, 300.0
 # Streams of the seed: noise on one image does not change the noise on the other.
 HSI_NOISE, MSI_NOISE = 0, 1
-HSI_FILE, MSI_FILE, REFERENCE_FILE, OBSERVATION_FILE = "hsi.tif", "msi.tif", "reference.tif", "observation.json"
-OUTPUTS = (HSI_FILE, MSI_FILE, REFERENCE_FILE, OBSERVATION_FILE)
+OUTPUTS = ("hsi.tif", "msi.tif", "reference.tif", "observation.json")
 
 Column = tuple[float | None, ...] | None
 
@@ -343,74 +341,39 @@ def simulate_files(
     band_axis: int | None = None,
     overwrite: bool = False,
 ) -> SimulationRecord:
-    """Simulate a pair from a file and write the four `OUTPUTS` into `out_dir`, all or none."""
-    with _published_together(Path(out_dir), OUTPUTS, overwrite=overwrite) as work_folder:
+    """Simulate a pair from a file and write the four `OUTPUTS` into `out_dir`, all or none.
+
+    Other files in `out_dir` are left alone; files of the same names stay until every new one is ready.
+    """
+    folder = Path(out_dir)
+    *cubes, record_path = (folder / name for name in OUTPUTS)
+    with _new_folder(folder), published(record_path, overwrite=overwrite, beside=cubes, stale=cubes) as target:
         pair = simulate(open_cube(reference_path, variable, band_axis), scale, srf, config=config)
         record = pair.record.model_copy(update={"reference": Path(reference_path).name})
-        for name, cube in ((HSI_FILE, pair.hsi), (MSI_FILE, pair.msi), (REFERENCE_FILE, pair.reference)):
-            write_cube(cube, work_folder / name)
-        write_simulation_record(record, work_folder / OBSERVATION_FILE)
+        try:
+            for name, cube in zip(OUTPUTS, (pair.hsi, pair.msi, pair.reference), strict=False):
+                write_cube(cube, target.parent / name)
+        except CubeWriteError as error:
+            # Errors name the folder that the caller knows.
+            raise CubeWriteError(str(error).replace(str(target.parent), str(folder))) from error
+        write_simulation_record(record, target)
     return record
 
 
 @contextmanager
-def _published_together(folder: Path, names: tuple[str, ...], *, overwrite: bool) -> Iterator[Path]:
-    """Yield an empty folder beside `folder`; on success the named files in it move to `folder`, all or none.
-
-    Other files in `folder` are left alone; files of the same names stay as they were until every new one is ready.
-    """
-    parent = folder.absolute().parent
-    present = [name for name in names if (folder / name).exists()]
-    if folder.exists() and not folder.is_dir():
-        raise CubeWriteError(f"{folder} is a file", "a folder for the outputs", "choose another name")
-    if not parent.is_dir():
-        raise CubeWriteError(
-            f"{parent} is not a folder", "an existing folder to put the outputs' folder in", f"mkdir -p {parent}"
-        )
-    if present and not overwrite:
-        raise CubeWriteError(
-            f"{folder} holds {', '.join(present)} already", remedy="choose another folder or add --overwrite"
-        )
-    if folder.is_dir() and not os.access(folder, os.W_OK):
-        raise CubeWriteError(f"no permission to write into {folder}", remedy="choose another folder")
-    with target_lock(folder.absolute()):
-        try:
-            work_folder = make_work_folder(folder.absolute())
-        except OSError as error:
-            raise CubeWriteError(
-                f"cannot write beside {folder}: {error.strerror}", remedy="choose another folder"
-            ) from error
-        try:
-            yield work_folder
-            _move_together(work_folder, folder, names)
-        except CubeWriteError as error:
-            # Errors name the folder that the caller knows.
-            raise CubeWriteError(str(error).replace(f"{work_folder}{os.sep}", f"{folder}{os.sep}")) from error
-        finally:
-            shutil.rmtree(work_folder, ignore_errors=True)
-
-
-def _move_together(work_folder: Path, folder: Path, names: tuple[str, ...]) -> None:
-    is_new = not folder.exists()
-    aside = work_folder / ASIDE
-    aside.mkdir()
-    moved: list[str] = []
+def _new_folder(folder: Path) -> Iterator[None]:
+    """Create a folder where there is none, and remove it again on failure."""
+    if folder.is_dir():
+        yield
+        return
     try:
-        folder.mkdir(exist_ok=True)
-        for name in names:
-            if (folder / name).exists():
-                (folder / name).replace(aside / name)
-            moved.append(name)
-            (work_folder / name).replace(folder / name)
-    except BaseException as error:
-        for name in moved:
-            (folder / name).unlink(missing_ok=True)
-            if (aside / name).exists():
-                (aside / name).replace(folder / name)
-        if is_new and folder.is_dir():
-            folder.rmdir()
-        if isinstance(error, OSError):
-            raise CubeWriteError(
-                f"cannot write into {folder}: {error.strerror}", remedy="nothing was left behind"
-            ) from error
+        folder.mkdir()
+    except OSError as error:
+        raise CubeWriteError(
+            f"cannot create the folder {folder}: {error.strerror}", remedy="choose a new name in an existing folder"
+        ) from error
+    try:
+        yield
+    except BaseException:
+        folder.rmdir()
         raise
