@@ -43,13 +43,13 @@ def run(*arguments: object) -> str:
 
 
 def test_json_holds_every_figure(files: tuple[Path, Path]) -> None:
-    said = json.loads(run(*files, "--json", "--scale", 4, "--q2n"))
+    result = json.loads(run(*files, "--json", "--scale", 4, "--q2n"))
     fused, reference = (open_cube(file).values for file in files)
-    assert said["psnr_db"] == pytest.approx(metrics.psnr_db(fused, reference, 1.0), rel=1e-9)
-    assert said["ergas"] == pytest.approx(metrics.ergas(fused, reference, 4), rel=1e-9)
-    assert said["q2n"] == pytest.approx(metrics.q2n(fused, reference), rel=1e-9)
-    assert said["peak"] == 1 and said["scale"] == 4
-    assert [band["wavelength_nm"] for band in said["per_band"]] == pytest.approx([470, 550, 650])
+    assert result["psnr_db"] == pytest.approx(metrics.psnr_db(fused, reference, 1.0), rel=1e-9)
+    assert result["ergas"] == pytest.approx(metrics.ergas(fused, reference, 4), rel=1e-9)
+    assert result["q2n"] == pytest.approx(metrics.q2n(fused, reference), rel=1e-9)
+    assert result["peak"] == 1 and result["scale"] == 4
+    assert [band["wavelength_nm"] for band in result["per_band"]] == pytest.approx([470, 550, 650])
 
 
 def test_the_table_says_peak_and_what_is_missing(files: tuple[Path, Path]) -> None:
@@ -71,5 +71,5 @@ def test_arrays_are_chosen_in_files_that_hold_several(files: tuple[Path, Path], 
     with pytest.raises(CubeFileError, match=r"2 3-D arrays in .*; expected one; name it .*fused .*reference"):
         run(tmp_path / "both.npz", tmp_path / "both.npz")
     chosen = ("--fused-variable", "fused", "--reference-variable", "reference")
-    said = json.loads(run(tmp_path / "both.npz", tmp_path / "both.npz", *chosen, "--json"))
-    assert said["rmse"] == pytest.approx(json.loads(run(*files, "--json"))["rmse"], rel=1e-12)
+    result = json.loads(run(tmp_path / "both.npz", tmp_path / "both.npz", *chosen, "--json"))
+    assert result["rmse"] == pytest.approx(json.loads(run(*files, "--json"))["rmse"], rel=1e-12)

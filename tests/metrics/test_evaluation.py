@@ -1,6 +1,4 @@
-"""Evaluation over windows: equal to the pure functions whatever the windows, bounded in memory, clear about what it
-cannot do.
-"""
+"""Evaluation over windows: equal to the pure functions whatever the windows, bounded in memory, with clear errors."""
 
 from __future__ import annotations
 
@@ -136,28 +134,31 @@ def test_nodata_scale_and_offset_are_understood() -> None:
 
 def test_scale_is_remembered_by_the_fused_cube() -> None:
     fused, reference = make_values(0, (3, 12, 12))
-    remembering = placed(fused, attributes={"hyperfuse_scale": "4"})
-    assert evaluate(remembering, placed(reference)).ergas == pytest.approx(metrics.ergas(fused, reference, 4))
-    assert evaluate(remembering, placed(reference), scale=8).ergas == pytest.approx(metrics.ergas(fused, reference, 8))
+    with_scale = placed(fused, attributes={"hyperfuse_scale": "4"})
+    assert evaluate(with_scale, placed(reference)).ergas == pytest.approx(metrics.ergas(fused, reference, 4))
+    assert evaluate(with_scale, placed(reference), scale=8).ergas == pytest.approx(metrics.ergas(fused, reference, 8))
     for known in ({}, {"hyperfuse_scale": "unknown"}, {"hyperfuse_scale": -1.0}):
         scores = evaluate(placed(fused, attributes=known), placed(reference))
         assert scores.ergas is None and scores.scale is None
         assert any("--scale" in note for note in scores.notes)
 
 
-def test_the_dictionary_is_json_and_says_what_numbers_cannot() -> None:
+def test_the_dictionary_is_json_and_explains_null_scores() -> None:
     _, reference = make_values(0, (3, 12, 12))
     cube = placed(reference, good=[True, False, True])
-    said = json.loads(json.dumps(evaluate(cube, cube, with_q2n=True).as_dict(), allow_nan=False))
+    result = json.loads(json.dumps(evaluate(cube, cube, with_q2n=True).as_dict(), allow_nan=False))
     assert (
-        said["psnr_db"] is None and said["mean_band_psnr_db"] is None and said["q2n"] is None and said["ergas"] is None
+        result["psnr_db"] is None
+        and result["mean_band_psnr_db"] is None
+        and result["q2n"] is None
+        and result["ergas"] is None
     )
-    assert said["rmse"] == 0 and said["ssim"] == pytest.approx(1) and said["spectral_angle_degrees"] == 0
-    assert said["bands"] == 3 and said["compared_bands"] == 2
-    assert [band["wavelength_nm"] for band in said["per_band"]] == [400, 1400, 2400]
-    assert [band["rmse"] for band in said["per_band"]] == [0, None, 0]
-    assert [band["band"] for band in said["per_band"]] == [1, 2, 3]
-    notes = " / ".join(said["notes"])
+    assert result["rmse"] == 0 and result["ssim"] == pytest.approx(1) and result["spectral_angle_degrees"] == 0
+    assert result["bands"] == 3 and result["compared_bands"] == 2
+    assert [band["wavelength_nm"] for band in result["per_band"]] == [400, 1400, 2400]
+    assert [band["rmse"] for band in result["per_band"]] == [0, None, 0]
+    assert [band["band"] for band in result["per_band"]] == [1, 2, 3]
+    notes = " / ".join(result["notes"])
     for expected in ("PSNR is infinite", "1 of 3 bands are marked bad", "no Q2n", "no ERGAS"):
         assert expected in notes
 
@@ -206,7 +207,7 @@ def test_grids_must_match() -> None:
     assert evaluate(make_cube(fused), placed(reference)).psnr_db > 0
 
 
-def test_other_complaints() -> None:
+def test_other_errors() -> None:
     fused, reference = make_values(0, (2, 12, 12))
     with pytest.raises(BandError, match="2 bands, the reference 1"):
         evaluate(placed(fused), placed(reference[:1]))

@@ -211,7 +211,7 @@ def test_the_default_peak_ignores_what_is_excluded() -> None:
     assert metrics.default_peak(reference, np.array([[True, True], [False, True]])) == 1.0
 
 
-def test_complaints() -> None:
+def test_errors() -> None:
     image = np.ones((2, 3, 3))
     with pytest.raises(BandError, match="2 bands, the reference 3"):
         metrics.rmse(image, np.ones((3, 3, 3)))

@@ -82,7 +82,7 @@ def test_a_packed_cube_travels_and_its_temporary_files_go(writer: str, packer: s
     assert not list(scratch.iterdir())
 
 
-@pytest.mark.filterwarnings("ignore:shift and point spread not estimated")
+@pytest.mark.filterwarnings("ignore:shift and PSF not estimated")
 def test_from_two_archives_to_a_fused_cube(tmp_path: Path) -> None:
     hsi = zipped(write_enmap(tmp_path, grid=TILE @ Affine.scale(3)).path, tmp_path / "enmap.zip")
     msi = zipped(write_sentinel2(tmp_path).path, tmp_path / "s2.SAFE.zip", compressed=False)

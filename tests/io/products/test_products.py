@@ -1,22 +1,24 @@
-"""Each product opens as delivered: the bands, values and grid that its specification says, by windows, and nothing is
-lost.
-"""
+"""Each product opens with the bands, values and grid of its specification, in windows, and survives conversion."""
 
 from __future__ import annotations
 
 import pickle
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 import xarray as xr
 from tests.io.products import container_writers, hyperspectral_writers, multispectral_writers
-from tests.io.products.written import Written
+from tests.io.products.written import GRID, UTM_32, Written, counts, write_tif
 
 from hyperfuse.cli.app import run
 from hyperfuse.io.cube import physical_values
 from hyperfuse.io.files import open_cube, open_explained, write_cube
 from hyperfuse.io.grid import grid_of
+from hyperfuse.io.products import catalogue
+from hyperfuse.io.products.product import Band, MtlMetadata, Product, ProductFile, ProductFiles, identity, make_product
+from hyperfuse.io.products.rasters import open_layer, read_info, select_bands, stack
 
 WRITERS = hyperspectral_writers.WRITERS | container_writers.WRITERS | multispectral_writers.WRITERS
 
@@ -87,8 +89,8 @@ def test_travels(opened: xr.DataArray, cube: xr.DataArray) -> None:
 def test_info_explains(written: Written, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["info", str(written.path)]) == 0
     shown = " ".join(capsys.readouterr().out.split())
-    for words in (*written.shown, written.sensor):
-        assert words in shown, f"{words!r} in {shown}"
+    for text in (*written.shown, written.sensor):
+        assert text in shown, f"{text!r} in {shown}"
 
 
 def test_notes_have_one_line_each(written: Written) -> None:
@@ -105,3 +107,40 @@ def test_conversion_keeps_everything(written: Written, cube: xr.DataArray, tmp_p
     np.testing.assert_array_equal(converted.values, cube.values)
     assert grid_of(converted) == grid_of(cube)
     assert converted.attrs == cube.attrs
+
+
+ALI_BANDS = {"B1": (482.5, 65.0), "B2": (565.0, 80.0), "B3": (660.0, 60.0)}
+
+
+def open_ali(files: ProductFiles, key: ProductFile, variable: str | None) -> Product:
+    """The example in the docstring of `catalogue`."""
+    mtl = MtlMetadata(key)
+    images = {name: mtl.text("PRODUCT_METADATA", f"BAND{name[1:]}_FILE_NAME") for name in ALI_BANDS}
+    chosen = list(ALI_BANDS) if variable is None else select_bands(variable, {}, list(ALI_BANDS), images, files.path)
+    if chosen is None:
+        return Product(open_layer(files, variable or "", list(ALI_BANDS)))
+    reader, finest = stack([read_info(files.require(images[name], key.base_name)) for name in chosen])
+    bands = [Band(name, *ALI_BANDS[name], scale=mtl.number("RADIANCE_SCALING", f"{name}_SCALING")) for name in chosen]
+    attributes = identity("ALI L1", "ALI", mtl.get("PRODUCT_METADATA", "ACQUISITION_DATE"), "radiance")
+    return make_product(reader, bands, attributes, key.stem, nodata=0, grid=finest.grid, others=ALI_BANDS)
+
+
+def test_a_mission_is_added_by_one_function_and_one_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mission = catalogue.Mission("ALI", re.compile(r"EO1A\w+_MTL_L1\w+\.TXT"), open_ali)
+    monkeypatch.setattr(catalogue, "MISSIONS", (*catalogue.MISSIONS, mission))
+    stored = counts(1, (3, 4, 5), 1, 100, np.int16)
+    for band, values in enumerate(stored, start=1):
+        write_tif(tmp_path / f"EO1A_B{band}.TIF", values[None])
+    names = "".join(f'BAND{band}_FILE_NAME = "EO1A_B{band}.TIF"\n' for band in (1, 2, 3))
+    scales = "".join(f"B{band}_SCALING = 0.{band}\n" for band in (1, 2, 3))
+    (tmp_path / "EO1A1_MTL_L1T.TXT").write_text(
+        f"GROUP = PRODUCT_METADATA\nACQUISITION_DATE = 2004-05-02\n{names}END_GROUP = PRODUCT_METADATA\n"
+        f"GROUP = RADIANCE_SCALING\n{scales}END_GROUP = RADIANCE_SCALING\nEND\n"
+    )
+    for path in (tmp_path, tmp_path / "EO1A1_MTL_L1T.TXT"):
+        cube, notes = open_explained(path)
+        expected = stored * np.array([0.1, 0.2, 0.3])[:, None, None]
+        np.testing.assert_allclose(physical_values(cube, dtype=np.float64), expected)
+        assert grid_of(cube).transform == GRID and grid_of(cube).crs.to_epsg() == UTM_32
+        assert notes["product"] == "ALI L1, EO1A1_MTL_L1T"
+    np.testing.assert_array_equal(open_cube(tmp_path, "b3,b1").values, stored[[2, 0]])

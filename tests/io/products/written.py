@@ -1,4 +1,4 @@
-"""What a writer of fixtures hands over: where the product is, and what its cube must be."""
+"""A product as written by a fixture: its path, and the cube expected from it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Written:
     product: str
     sensor: str
     shown: Sequence[str] = ()
-    """Words that `hyperfuse info` must say."""
+    """Text that `hyperfuse info` must print."""
 
 
 def counts(seed: int, shape: tuple[int, ...], low: int, high: int, dtype: Any) -> NDArray[Any]:

@@ -34,7 +34,7 @@ class BandTags:
 def read_bands(xml: XmlMetadata, tags: BandTags, detector: str = "") -> list[Band]:
     path = f"specific/bandCharacterisation/{tags.band}"
     columns = ("wavelengthCenterOfBand", tags.width, tags.gain, tags.offset)
-    rows = [[xml.child_number(element, column) for column in columns] for element in xml.all(path)]
+    rows = [[xml.child_number(element, column) for column in columns] for element in xml.root.findall(path)]
     bands = [
         Band(f"B{number:03d}", wavelength, fwhm, gain, offset, detector=detector)
         for number, (wavelength, fwhm, gain, offset) in enumerate(rows, start=1)
@@ -156,7 +156,7 @@ def _channels(xml: XmlMetadata) -> dict[str, list[int]]:
     """Return the band numbers that each detector should have; none if both lists count from 1 (L1B)."""
     paths = {name: f"specific/{name.lower()}ProductQuality/expectedChannelsList" for name in DETECTORS}
     channels = {
-        name: [int(xml.parse_number(entry, path)) for entry in (xml.text(path) or "").split(",") if entry.strip()]
+        name: [int(xml.file.parse_number(entry, path)) for entry in (xml.text(path) or "").split(",") if entry.strip()]
         for name, path in paths.items()
     }
     vnir, swir = channels.values()
@@ -169,7 +169,7 @@ def _good_bands(xml: XmlMetadata, bands: int) -> NDArray[np.bool_]:
     expected = [number for numbers in _channels(xml).values() for number in numbers]
     if expected:
         good &= np.isin(np.arange(1, bands + 1), expected)
-    statistics = xml.all("product/bandStatistics/bandID")
+    statistics = xml.root.findall("product/bandStatistics/bandID")
     for index, band in enumerate(statistics if len(statistics) == bands else ()):
         if xml.child_number(band, "stdDeviation") == 0 and xml.child_number(band, "mean") <= FILL:
             good[index] = False

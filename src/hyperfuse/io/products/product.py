@@ -84,6 +84,16 @@ class ProductFile:
         """Return the error for a file that lacks something, or contradicts itself."""
         return CubeFileError(f"{self}{problem}", expected, DOWNLOAD_AGAIN)
 
+    def parse_number(self, text: str, name: str) -> float:
+        """Convert metadata of this file, called `name`, to a finite number."""
+        try:
+            number = float(text)
+        except ValueError:
+            number = math.nan
+        if not math.isfinite(number):
+            raise self.damaged(f": {name} is {text[:40]!r}", "a number")
+        return number
+
     def local_path(self) -> Path:
         """Return a path on disk; a member of an archive is unpacked once per process."""
         return Path(_unpack(self, *self.siblings), self.base_name) if self.is_member else Path(self.container)
@@ -283,9 +293,6 @@ class XmlMetadata:
             if isinstance(element.tag, str):
                 element.tag = element.tag.rpartition("}")[2]
 
-    def all(self, path: str) -> list[Element]:
-        return self.root.findall(path)
-
     def text(self, *paths: str) -> str | None:
         """Return the text at the first of these paths that has any."""
         texts = ((self.root.findtext(path) or "").strip() for path in paths)
@@ -295,13 +302,10 @@ class XmlMetadata:
         text = self.text(*paths)
         if text is None:
             raise self.file.damaged(f" has no {paths[0]}")
-        return self.parse_number(text, paths[0])
+        return self.file.parse_number(text, paths[0])
 
     def child_number(self, element: Element, name: str) -> float:
-        return self.parse_number((element.findtext(name) or "").strip(), f"{element.tag}/{name}")
-
-    def parse_number(self, text: str, name: str) -> float:
-        return _parse_number(text, name, self.file)
+        return self.file.parse_number((element.findtext(name) or "").strip(), f"{element.tag}/{name}")
 
 
 class MtlMetadata:
@@ -327,7 +331,7 @@ class MtlMetadata:
         return text
 
     def number(self, group: str, name: str) -> float:
-        return _parse_number(self.text(group, name), name, self.file)
+        return self.file.parse_number(self.text(group, name), name)
 
     def _parse_text(self, text: str) -> dict[str, dict[str, str]]:
         groups: dict[str, dict[str, str]] = {}
@@ -354,16 +358,6 @@ class MtlMetadata:
             return {name: {key: str(value) for key, value in group.items()} for name, group in root.items()}
         except (ValueError, AttributeError, StopIteration, RecursionError) as error:
             raise self.file.damaged(f" is not JSON of groups: {error}") from error
-
-
-def _parse_number(text: str, name: str, file: ProductFile) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not math.isfinite(number):
-        raise file.damaged(f": {name} is {text[:40]!r}", "a number")
-    return number
 
 
 @dataclass(frozen=True)

@@ -70,7 +70,7 @@ def _describe_bands(chosen: list[str]) -> str:
 
 def _band_images(xml: XmlMetadata) -> dict[str, str]:
     """Return the file name of each band at its native resolution."""
-    elements = [*xml.all(".//IMAGE_FILE"), *xml.all(".//IMAGE_FILE_2A")]
+    elements = [*xml.root.findall(".//IMAGE_FILE"), *xml.root.findall(".//IMAGE_FILE_2A")]
     paths = [PurePosixPath((element.text or "").strip()) for element in elements]
     if len({path.parts[:2] for path in paths}) > 1:
         raise CubeFileError(
@@ -93,20 +93,22 @@ def _band(band: str, xml: XmlMetadata, spacecraft: str) -> Band:
     if quantification <= 0:
         raise xml.file.damaged(f": QUANTIFICATION_VALUE is {quantification:g}", "a positive number")
     offset = xml.text(f".//BOA_ADD_OFFSET[@band_id='{number}']", f".//RADIO_ADD_OFFSET[@band_id='{number}']")
-    added = xml.parse_number(offset, "ADD_OFFSET") if offset else 0.0
+    added = xml.file.parse_number(offset, "ADD_OFFSET") if offset else 0.0
     wavelength, width = _wavelength_and_width(band, xml, spacecraft)
     return Band(band, wavelength, width, 1 / quantification, added / quantification, good=band != CIRRUS)
 
 
 def _wavelength_and_width(band: str, xml: XmlMetadata, spacecraft: str) -> tuple[float, float]:
     """Return the centre of a band and the FWHM of the SRF in the metadata; ESA's tables where they are missing."""
-    described = next((each for each in xml.all(".//Spectral_Information") if each.get("physicalBand") == band), None)
+    described = next(
+        (each for each in xml.root.findall(".//Spectral_Information") if each.get("physicalBand") == band), None
+    )
     number = BANDS.index(band)
     if described is None:
         return WAVELENGTHS.get(spacecraft, WAVELENGTHS["Sentinel-2A"])[number], WIDTHS[number]
     centre = xml.child_number(described, "Wavelength/CENTRAL")
     texts = (described.findtext("Spectral_Response/VALUES") or "").split()
-    srf = np.array([xml.parse_number(text, "Spectral_Response") for text in texts])
+    srf = np.array([xml.file.parse_number(text, "Spectral_Response") for text in texts])
     if not srf.size or srf.max() <= 0:
         return centre, WIDTHS[number]
     return centre, _full_width_at_half_maximum(srf) * xml.child_number(described, "Spectral_Response/STEP")
@@ -124,7 +126,7 @@ def _full_width_at_half_maximum(srf: NDArray[np.float64]) -> float:
 
 
 def _nodata(xml: XmlMetadata) -> float:
-    for special in xml.all(".//Special_Values"):
+    for special in xml.root.findall(".//Special_Values"):
         if (special.findtext("SPECIAL_VALUE_TEXT") or "").strip() == "NODATA":
             return xml.child_number(special, "SPECIAL_VALUE_INDEX")
     return FILL
