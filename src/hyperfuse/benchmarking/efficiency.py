@@ -236,13 +236,14 @@ class Timing:
 class Point:
     """What a subject costs at one size."""
 
-    size: PairSize
-    timing: Timing
+    bands: int
+    msi_bands: int
+    fine_side: int
+    coarse_side: int
+    scale: float
+    steady_seconds: float
+    peak_bytes: int | None
     multiply_adds: int
-
-    def as_dict(self) -> dict[str, Any]:
-        costs = {"steady_seconds": self.timing.steady_seconds, "peak_bytes": self.timing.peak_bytes}
-        return self.size.as_dict() | costs | {"multiply_adds": self.multiply_adds}
 
 
 @dataclass(frozen=True)
@@ -254,59 +255,30 @@ class Growth:
     exponent_of_multiply_adds: float | None
     points: tuple[Point, ...]
 
-    def as_dict(self) -> dict[str, Any]:
-        return vars(self) | {"points": [point.as_dict() for point in self.points]}
-
 
 @dataclass(frozen=True)
-class SubjectCost:
-    subject: Subject
+class SubjectCost(Timing):
+    name: str
+    kind: str
     parameters: int
-    point: Point
-    matmul_seconds: float
-    """Steady seconds of this machine's product of two 1024 x 1024 matrices, right before."""
+    multiply_adds: int
+    megapixels_per_second: float
+    in_matmuls: float
+    """In units of this machine's product of two 1024 x 1024 matrices, timed right before it, in steady seconds."""
+    share_of_matmul: float | None
+    """Multiply-adds per second relative to those of the matrix product; None where none were counted."""
     growth_with_pixels: Growth | None = None
     growth_with_bands: Growth | None = None
-
-    @property
-    def megapixels_per_second(self) -> float:
-        return self.point.size.pixels / 1e6 / self.point.timing.seconds
-
-    @property
-    def in_matmuls(self) -> float:
-        return self.point.timing.steady_seconds / self.matmul_seconds
-
-    @property
-    def share_of_matmul(self) -> float | None:
-        """Multiply-adds per second relative to those of the matrix product; None where none were counted."""
-        return self.point.multiply_adds / self.in_matmuls / MATMUL_SIDE**3 if self.point.multiply_adds else None
-
-    def as_dict(self) -> dict[str, Any]:
-        growth = {"growth_with_pixels": self.growth_with_pixels, "growth_with_bands": self.growth_with_bands}
-        return {
-            "name": self.subject.name,
-            "kind": self.subject.kind,
-            "parameters": self.parameters,
-            "multiply_adds": self.point.multiply_adds,
-            **asdict(self.point.timing),
-            "megapixels_per_second": self.megapixels_per_second,
-            "in_matmuls": self.in_matmuls,
-            "share_of_matmul": self.share_of_matmul,
-            **{name: None if found is None else found.as_dict() for name, found in growth.items()},
-        }
 
 
 @dataclass(frozen=True)
 class EfficiencyResult:
     size: PairSize
     device: str
+    matmul_seconds: float
     costs: list[SubjectCost]
     left_out: list[str] = field(default_factory=list)
     """Names of subjects that do not take a pair of these bands."""
-
-    @property
-    def matmul_seconds(self) -> float:
-        return min((cost.matmul_seconds for cost in self.costs), default=math.nan)
 
     @property
     def has_growth(self) -> bool:
@@ -321,22 +293,23 @@ def measure_efficiency(
     quick = replace(effort, warm_up=1, seconds=effort.seconds / 4)
     by_side, by_bands = growth_sizes(size)
     costs: list[SubjectCost] = []
+    matmuls: list[float] = []
     with progress("Measuring", total=len(fitting) * (3 if with_growth else 1)) as advance, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # methods warn of random pairs
         for subject in fitting:
-            matmul = matmul_seconds(device)
-            point = _measure(subject, size, effort, device)
-            cost = SubjectCost(subject, subject.parameters(size), point, matmul)
+            matmuls.append(matmul_seconds(device))
+            cost = _measure(subject, size, effort, device, matmuls[-1])
             advance(1)
             if with_growth:
-                known = {size: point}
+                known = {size: _point(size, cost, cost.multiply_adds)}
                 pixels = _measure_growth(subject, by_side, quick, device, lambda each: each.pixels, known)
                 advance(1)
                 bands = _measure_growth(subject, by_bands, quick, device, lambda each: each.bands, known)
                 advance(1)
                 cost = replace(cost, growth_with_pixels=pixels, growth_with_bands=bands)
             costs.append(cost)
-    return EfficiencyResult(size, device, costs, [subject.name for subject in subjects if subject not in fitting])
+    left_out = [subject.name for subject in subjects if subject not in fitting]
+    return EfficiencyResult(size, device, min(matmuls, default=math.nan), costs, left_out)
 
 
 def growth_sizes(size: PairSize) -> tuple[list[PairSize], list[PairSize]]:
@@ -411,8 +384,25 @@ def fitted_exponent(sizes: Sequence[float], costs: Sequence[float]) -> float | N
     return float(np.polyfit(logarithms[:, 0], logarithms[:, 1], 1)[0])
 
 
-def _measure(subject: Subject, size: PairSize, effort: Effort, device: str) -> Point:
-    return Point(size, timed(subject.prepared(size, device), effort, device), subject.multiply_adds(size))
+def _measure(subject: Subject, size: PairSize, effort: Effort, device: str, matmul: float) -> SubjectCost:
+    timing = timed(subject.prepared(size, device), effort, device)
+    counted = subject.multiply_adds(size)
+    in_matmuls = timing.steady_seconds / matmul
+    return SubjectCost(
+        **vars(timing),
+        name=subject.name,
+        kind=subject.kind,
+        parameters=subject.parameters(size),
+        multiply_adds=counted,
+        megapixels_per_second=size.pixels / 1e6 / timing.seconds,
+        in_matmuls=in_matmuls,
+        share_of_matmul=counted / in_matmuls / MATMUL_SIDE**3 if counted else None,
+    )
+
+
+def _point(size: PairSize, timing: Timing, counted: int) -> Point:
+    costs: dict[str, Any] = {"steady_seconds": timing.steady_seconds, "peak_bytes": timing.peak_bytes}
+    return Point(**size.as_dict(), **costs, multiply_adds=counted)
 
 
 def _measure_growth(
@@ -424,17 +414,20 @@ def _measure_growth(
     known: dict[PairSize, Point],
 ) -> Growth:
     """From the smallest up; a size that would take longer than its seconds, by the one before it, is left out."""
-    points: list[Point] = []
+    measured_sizes: list[PairSize] = []
     for size in filter(subject.fits, sizes):
         if size not in known:
-            if points and points[-1].timing.steady_seconds * extent(size) / extent(points[-1].size) > effort.seconds:
+            before = measured_sizes[-1] if measured_sizes else None
+            if before and known[before].steady_seconds * extent(size) / extent(before) > effort.seconds:
                 continue
-            known[size] = _measure(subject, size, effort, device)
-        points.append(known[size])
-    extents = [float(extent(point.size)) for point in points]
+            timing = timed(subject.prepared(size, device), effort, device)
+            known[size] = _point(size, timing, subject.multiply_adds(size))
+        measured_sizes.append(size)
+    points = [known[size] for size in measured_sizes]
+    extents = [float(extent(size)) for size in measured_sizes]
     return Growth(
-        fitted_exponent(extents, [point.timing.steady_seconds for point in points]),
-        fitted_exponent(extents, [float(point.timing.peak_bytes or 0) for point in points]),
+        fitted_exponent(extents, [point.steady_seconds for point in points]),
+        fitted_exponent(extents, [float(point.peak_bytes or 0) for point in points]),
         fitted_exponent(extents, [float(point.multiply_adds) for point in points]),
         tuple(points),
     )
@@ -515,7 +508,7 @@ def _write_files(result: EfficiencyResult, folder: Path, *, overwrite: bool) -> 
         "device": result.device,
         "pair": result.size.as_dict(),
         "matmul_seconds": result.matmul_seconds,
-        "subjects": [cost.as_dict() for cost in result.costs],
+        "subjects": [asdict(cost) for cost in result.costs],
         "left_out": result.left_out,
         "as_printed": [asdict(each) for each in printed_efficiency()],
     }
@@ -533,10 +526,10 @@ def _markdown_lines(result: EfficiencyResult, session: dict[str, Any]) -> Iterat
     yield f"`{session['command']}`, {versions}, {session['machine']}.\n"
     sides = f"{size.side} x {size.side} fine pixels, {size.coarse_side} x {size.coarse_side} coarse ones"
     yield (
-        f"One pair: {sides}, {size.bands} and {size.msi_bands} bands, float32, {result.device}. Time: mean and standard "
-        "deviation over the runs after the warm-up. Processor: the least CPU time of a run, all threads together, "
-        "independent of other work on the machine. Memory: growth at its peak. The last two columns compare processor "
-        "times with that of a product of two 1024 x 1024 matrices right before "
+        f"One pair: {sides}, {size.bands} and {size.msi_bands} bands, float32, {result.device}. Time: mean and "
+        "standard deviation over the runs after the warm-up. Processor: the least CPU time of a run, all threads "
+        "together, independent of other work on the machine. Memory: growth at its peak. The last two columns compare "
+        "processor times with that of a product of two 1024 x 1024 matrices right before "
         f"({1e3 * result.matmul_seconds:.1f} ms at best). Methods are given the observation of the pair; of their "
         "multiply-adds only matrix products are counted.\n"
     )
@@ -546,15 +539,18 @@ def _markdown_lines(result: EfficiencyResult, session: dict[str, Any]) -> Iterat
     if result.has_growth:
         yield (
             "\nGrowth: exponents p of cost ~ size^p, fitted to processor times (on CUDA: to the fastest runs); pixels "
-            f"at {size.bands} bands, bands at a quarter of the side. 1 is proportional; blank: too few sizes, or memory "
-            "too small to be measured.\n"
+            f"at {size.bands} bands, bands at a quarter of the side. 1 is proportional; blank: too few sizes, or "
+            "memory too small to be measured.\n"
         )
         names = ["time", "memory", "multiply-adds", "up to"]
-        growths = [(each.subject.name, each.growth_with_pixels, each.growth_with_bands) for each in costs]
-        rows = [[name, *_growth_cells(pixels, "²"), *_growth_cells(bands)] for name, pixels, bands in growths]
+        growths = [(each.name, each.growth_with_pixels, each.growth_with_bands) for each in costs]
+        rows = [
+            [name, *_growth_cells(pixels, of_pixels=True), *_growth_cells(bands, of_pixels=False)]
+            for name, pixels, bands in growths
+        ]
         yield from markdown_table(["", "pixels: time", *names[1:], "bands: time", *names[1:]], rows)
     printed = {each.method: each for each in printed_efficiency()}
-    named = [(cost, printed.get(PRINTED_NAMES.get(cost.subject.name, ""))) for cost in costs]
+    named = [(cost, printed.get(PRINTED_NAMES.get(cost.name, ""))) for cost in costs]
     if shown := [pair for pair in named if pair[1] is not None]:
         yield (
             "\nThe paper's own, as printed: an RTX 4090, 512 x 512 pixels, half precision where supported; its caption "
@@ -567,22 +563,18 @@ def _table(columns: Mapping[str, Callable[..., str]], rows: Iterable[tuple[Any, 
     yield from markdown_table([*columns], [[cell(*row) for cell in columns.values()] for row in rows])
 
 
-def _milliseconds(timing: Timing) -> str:
-    return f"{1e3 * timing.seconds:.1f} ± {1e3 * timing.standard_deviation:.1f} ms"
-
-
 def _optional(form: str, value: float | None, unit: float = 1.0) -> str:
     return "" if value is None else form.format(value / unit)
 
 
 COST_COLUMNS: dict[str, Callable[[SubjectCost], str]] = {
-    "": lambda cost: cost.subject.name,
+    "": lambda cost: cost.name,
     "parameters": lambda cost: f"{cost.parameters:,}" if cost.parameters else "",
-    "multiply-adds": lambda cost: f"{cost.point.multiply_adds / 1e9:.3g} G",
-    "time": lambda cost: _milliseconds(cost.point.timing),
-    "processor": lambda cost: _optional("{:.1f} ms", cost.point.timing.processor_seconds, 1e-3),
-    "runs": lambda cost: f"{cost.point.timing.warm_up} + {cost.point.timing.repeats}",
-    "peak memory": lambda cost: _optional("{:.0f} MB", cost.point.timing.peak_bytes, 1e6),
+    "multiply-adds": lambda cost: f"{cost.multiply_adds / 1e9:.3g} G",
+    "time": lambda cost: f"{1e3 * cost.seconds:.1f} ± {1e3 * cost.standard_deviation:.1f} ms",
+    "processor": lambda cost: _optional("{:.1f} ms", cost.processor_seconds, 1e-3),
+    "runs": lambda cost: f"{cost.warm_up} + {cost.repeats}",
+    "peak memory": lambda cost: _optional("{:.0f} MB", cost.peak_bytes, 1e6),
     "MPix/s": lambda cost: f"{cost.megapixels_per_second:.3g}",
     "in matmuls": lambda cost: f"{cost.in_matmuls:.3g}",
     "of matmul's speed": lambda cost: _optional("{:.0f} %", cost.share_of_matmul, 1e-2),
@@ -592,19 +584,19 @@ PRINTED_COLUMNS: dict[str, Callable[[SubjectCost, PrintedEfficiency], str]] = {
     "parameters, printed": lambda cost, paper: f"{paper.parameters_millions:.3f} M",
     "parameters, here": lambda cost, paper: f"{cost.parameters / 1e6:.3f} M",
     "operations, printed": lambda cost, paper: f"{paper.flops_g:.3f} G",
-    "operations, here": lambda cost, paper: f"{cost.point.multiply_adds / 1e9:.3f} G",
+    "operations, here": lambda cost, paper: f"{cost.multiply_adds / 1e9:.3f} G",
     "time, printed": lambda cost, paper: f"{paper.milliseconds:g} ms",
     "peak memory, printed": lambda cost, paper: f"{paper.peak_memory_gb:g} GB",
     "MPix/s, printed": lambda cost, paper: f"{paper.megapixels_per_second:g}",
 }
 
 
-def _growth_cells(growth: Growth | None, side_unit: str = "") -> list[str]:
+def _growth_cells(growth: Growth | None, *, of_pixels: bool) -> list[str]:
     if growth is None:
         return [""] * 4
     exponents = growth.exponent_of_time, growth.exponent_of_memory, growth.exponent_of_multiply_adds
-    largest = growth.points[-1].size if growth.points else None
-    reached = "" if largest is None else f"{largest.side}{side_unit}" if side_unit else str(largest.bands)
+    largest = growth.points[-1] if growth.points else None
+    reached = "" if largest is None else f"{largest.fine_side}²" if of_pixels else str(largest.bands)
     return [*(_optional("{:z.2f}", each) for each in exponents), reached]
 
 
@@ -614,22 +606,20 @@ def _growth_figure(result: EfficiencyResult) -> Figure:
     looks = list(itertools.product(MARKERS, COLOURS))
     measured_time = "time" if result.device == CUDA else "processor time"
     panels: Any = figure.subplots(1, 2)
-    for axes, name, growth_of, extent, label in (
-        (panels[0], "fine pixels", "growth_with_pixels", "pixels", lambda pixels: f"{round(pixels**0.5)}²"),
-        (panels[1], "bands", "growth_with_bands", "bands", str),
-    ):
+    growths = {"fine pixels": "growth_with_pixels", "bands": "growth_with_bands"}
+    for axes, (name, growth_of) in zip(panels, growths.items(), strict=True):
         for place, cost in enumerate(result.costs):
             growth = getattr(cost, growth_of)
             if growth is not None and growth.points:
                 # Neighbours differ in both colour and marker.
                 marker, colour = looks[(place * (len(COLOURS) + 1)) % len(looks)]
-                line = {"linestyle": LINE_STYLES[cost.subject.kind], "markersize": 4, "linewidth": 1.2}
-                x = [getattr(point.size, extent) for point in growth.points]
-                y = [1e3 * point.timing.steady_seconds for point in growth.points]
-                axes.plot(x, y, label=cost.subject.name, color=colour, marker=marker, **line)
+                line = {"linestyle": LINE_STYLES[cost.kind], "markersize": 4, "linewidth": 1.2}
+                x = [point.bands if name == "bands" else point.fine_side**2 for point in growth.points]
+                y = [1e3 * point.steady_seconds for point in growth.points]
+                axes.plot(x, y, label=cost.name, color=colour, marker=marker, **line)
         axes.set(xscale="log", yscale="log", xlabel=name, ylabel=f"{measured_time} of one pair, ms")
         ticks = sorted({x for line in axes.get_lines() for x in line.get_xdata()})
-        axes.set_xticks(ticks, [label(x) for x in ticks])
+        axes.set_xticks(ticks, [f"{round(x**0.5)}²" if name != "bands" else str(x) for x in ticks])
         axes.xaxis.set_minor_locator(NullLocator())
         axes.set_title(f"Time against {name}", loc="left", fontsize=MEDIUM)
         clean_axes(axes, alpha=0.3)

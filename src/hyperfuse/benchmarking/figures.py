@@ -27,29 +27,8 @@ from hyperfuse.benchmarking.paper import printed_scores
 from hyperfuse.benchmarking.results import BLIND, ORACLE, Result, columns_of, mean_score
 from hyperfuse.io.atomic import published
 from hyperfuse.io.cube import make_cube
+from hyperfuse.reporting import style
 from hyperfuse.reporting.colour import colour_composite, distinct_pixels, error_map, stretch_limits
-from hyperfuse.reporting.style import (
-    COLOURS,
-    ERROR_COLOURS,
-    ERROR_PERCENTILE,
-    LARGE,
-    MARKERS,
-    MEDIUM,
-    NO_DATA_GREY,
-    SMALL,
-    Frame,
-    clean_axes,
-    draw_error_bar,
-    draw_spectra,
-    highest_square,
-    image_axes,
-    mark_pixels,
-    new_figure,
-    overall_rmse,
-    save_png,
-    short_number,
-    spectral_axis,
-)
 
 PICTURES, INPUTS = "pictures", "inputs"
 DPI = 110
@@ -104,7 +83,7 @@ def keep_views(folder: Path, pair: CasePair, model: str, fused: NDArray[np.float
         spectra = reference.values[:, pixels[:, 0], pixels[:, 1]].T.astype(np.float32)
         _save(
             _file_of(folder),
-            InputViews(*composites, colour_composite(reference), pixels, spectra, *spectral_axis(reference)),
+            InputViews(*composites, colour_composite(reference), pixels, spectra, *style.spectral_axis(reference)),
         )
     pixels = load_inputs(folder).pixels
     cube = make_cube(np.clip(fused, 0.0, 1.0), wavelength_nm=wavelength_nm)
@@ -160,7 +139,7 @@ def case_figures(folder: Path, results: Sequence[Result]) -> list[Path]:
 
 def _case_figure(path: Path, title: str, inputs: InputViews, fused: Mapping[str, FusedViews]) -> Path:
     """Every model's image, a close-up, its error on a common colour scale, and spectra."""
-    best = min(fused, key=lambda name: overall_rmse(fused[name].error))
+    best = min(fused, key=lambda name: style.overall_rmse(fused[name].error))
     columns: list[tuple[str, NDArray[np.uint8], NDArray[np.float32] | None]] = [
         ("HSI", inputs.hsi, None),
         ("MSI", inputs.msi, None),
@@ -173,12 +152,13 @@ def _case_figure(path: Path, title: str, inputs: InputViews, fused: Mapping[str,
     row_height = TITLE + 2 * tall + SIDE + 3 * GAP
     width = 2 * MARGIN + per_row * (SIDE + GAP) + BAR
     height = HEADING + rows * row_height + TITLE + SPECTRUM_HEIGHT + HEADING + LEGEND
-    figure = new_figure(width, height, DPI)
-    figure.text(MARGIN / width, 1 - HEADING / 2 / height, title, fontsize=LARGE - 1, fontweight="bold", va="center")
+    figure = style.new_figure(width, height, DPI)
+    heading: dict[str, Any] = {"fontsize": style.LARGE - 1, "fontweight": "bold", "va": "center"}
+    figure.text(MARGIN / width, 1 - HEADING / 2 / height, title, **heading)
     colours = _common_colours(fused)
     close_up = _most_detailed_square(inputs.reference)
 
-    def frames(left: float, top: float) -> list[Frame]:
+    def frames(left: float, top: float) -> list[style.Frame]:
         """Image, close-up and error map, one above the other."""
         tops = (top, tall), (top + tall + GAP, SIDE), (top + tall + SIDE + 2 * GAP, tall)
         return [(left / width, 1 - (start + size) / height, SIDE / width, size / height) for start, size in tops]
@@ -186,24 +166,22 @@ def _case_figure(path: Path, title: str, inputs: InputViews, fused: Mapping[str,
     for place, (name, picture, error) in enumerate(columns):
         row, column = divmod(place, per_row)
         whole, detail, below = frames(MARGIN + column * (SIDE + GAP), HEADING + row * row_height + TITLE)
-        score = "" if error is None else f"RMSE {short_number(overall_rmse(error))}"
-        axes = image_axes(figure, whole, name, score, bold=name == best)
-        _draw_images(axes, image_axes(figure, detail), picture, inputs.reference.shape[:2], close_up)
+        score = "" if error is None else style.rmse_text(error)
+        axes = style.image_axes(figure, whole, name, score, bold=name == best)
+        _draw_images(axes, style.image_axes(figure, detail), picture, inputs.reference.shape[:2], close_up)
         if name == "reference":
-            mark_pixels(axes, inputs.pixels)
+            style.mark_pixels(axes, inputs.pixels)
         if error is not None:
-            axes = image_axes(figure, below)
-            axes.set_facecolor(NO_DATA_GREY)
-            axes.imshow(error, cmap=ERROR_COLOURS, norm=colours, interpolation="nearest", aspect="auto")
+            style.draw_error_map(style.image_axes(figure, below), error, colours)
     left, bottom, _, size = frames(width - MARGIN - BAR + 0.1, HEADING + TITLE)[2]
-    draw_error_bar(figure, colours, (left, bottom, BAR_WIDTH / width, size))
+    style.draw_error_bar(figure, colours, (left, bottom, BAR_WIDTH / width, size))
     room = 0.98 / len(inputs.pixels)
     bottom, size = (LEGEND + HEADING) / height, SPECTRUM_HEIGHT / height
     panels = [(0.04 + place * room, bottom, room - 0.045, size) for place in range(len(inputs.pixels))]
     spectra = {"reference": inputs.spectra} | {name: views.spectra for name, views in fused.items()}
-    handles = draw_spectra(figure, panels, inputs.pixels, (inputs.positions, inputs.axis_name), spectra, best)
+    handles = style.draw_spectra(figure, panels, inputs.pixels, (inputs.positions, inputs.axis_name), spectra, best)
     _draw_legend(figure, handles, "lower center", 12)
-    return save_png(figure, path)
+    return style.save_png(figure, path)
 
 
 def _draw_images(
@@ -225,18 +203,18 @@ def _most_detailed_square(picture: NDArray[np.uint8]) -> tuple[slice, slice]:
     grey = picture.astype(np.float64).mean(axis=2)
     detail = np.hypot(*np.gradient(grey)) if min(grey.shape) > 1 else grey
     side = min(*grey.shape, max(SMALLEST_CLOSE_UP, min(grey.shape) // CLOSE_UP_SHARE))
-    return highest_square(detail, side)
+    return style.highest_square(detail, side)
 
 
 def _common_colours(fused: Mapping[str, FusedViews]) -> Normalize:
     """From 0 to where most models have their largest errors: the worst one would leave the others dark."""
     known = [views.error[np.isfinite(views.error)] for views in fused.values()]
-    largest = [float(np.percentile(error, ERROR_PERCENTILE)) for error in known if error.size]
+    largest = [float(np.percentile(error, style.ERROR_PERCENTILE)) for error in known if error.size]
     return Normalize(0, (float(np.median(largest)) if largest else 0.0) or 1.0)
 
 
 def _draw_legend(figure: Figure, handles: Mapping[str, Any], place: Any, columns: int) -> None:
-    figure.legend(list(handles.values()), list(handles), loc=place, ncols=columns, fontsize=SMALL, frameon=False)
+    figure.legend(list(handles.values()), list(handles), loc=place, ncols=columns, fontsize=style.SMALL, frameon=False)
 
 
 def chart_panels(results: Sequence[Result]) -> dict[tuple[str, str, str], list[Result]]:
@@ -258,8 +236,8 @@ def scale_chart(path: Path, results: Sequence[Result], beside_paper: bool = Fals
         return None
     across = min(PANELS_PER_ROW, len(panels))
     down = math.ceil(len(panels) / across)
-    figure = new_figure(across * PANEL_WIDTH, down * PANEL_HEIGHT + LEGEND_HEIGHT, DPI, layout="constrained")
-    looks = itertools.product(("-", *itertools.repeat("-.", 20)), zip(COLOURS, MARKERS, strict=True))
+    figure = style.new_figure(across * PANEL_WIDTH, down * PANEL_HEIGHT + LEGEND_HEIGHT, DPI, layout="constrained")
+    looks = itertools.product(("-", *itertools.repeat("-.", 20)), zip(style.COLOURS, style.MARKERS, strict=True))
     names = dict.fromkeys(result.model for result in results)
     styles = {
         name: {"color": colour, "marker": marker, "linestyle": dash, "linewidth": 1.4, "markersize": 4.5}
@@ -276,16 +254,16 @@ def scale_chart(path: Path, results: Sequence[Result], beside_paper: bool = Fals
             points = _mean_psnr(group, column.model, scales)
             if points:
                 (measured[column.label],) = axes.plot(*zip(*points, strict=True), **styles[column.model])
-        axes.set_title(", ".join(dict.fromkeys(key)), fontsize=MEDIUM, loc="left")
+        axes.set_title(", ".join(dict.fromkeys(key)), fontsize=style.MEDIUM, loc="left")
         axes.set_xscale("log", base=2)
         axes.set_xticks(scales, [f"x{scale:g}" for scale in scales])
         axes.xaxis.set_minor_locator(NullLocator())
-        axes.set_xlabel("scale", fontsize=SMALL)
+        axes.set_xlabel("scale", fontsize=style.SMALL)
         if place % across == 0:
-            axes.set_ylabel("PSNR (dB), mean over scenes", fontsize=SMALL)
-        clean_axes(axes)
+            axes.set_ylabel("PSNR (dB), mean over scenes", fontsize=style.SMALL)
+        style.clean_axes(axes)
     _draw_legend(figure, measured | printed, "outside lower center", 3 * across)
-    return save_png(figure, path)
+    return style.save_png(figure, path)
 
 
 def _mean_psnr(results: Sequence[Result], model: str, scales: Sequence[float]) -> list[tuple[float, float]]:

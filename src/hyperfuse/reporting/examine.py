@@ -35,9 +35,9 @@ from hyperfuse.metrics.no_reference import (
     Fuse,
     NoReferenceScores,
     ReducedResolutionScores,
+    assess_at_reduced_resolution,
     consistency,
     no_reference_scores,
-    assess_at_reduced_resolution,
 )
 from hyperfuse.metrics.pairing import Floats, mask_incomparable, per_band_mean, plan_comparison
 from hyperfuse.metrics.sums import spectral_angles_degrees
@@ -356,12 +356,7 @@ class QualityReport:
 
 
 def assess(
-    part: ExaminedPart,
-    recorded: Recorded,
-    *,
-    reference: xr.DataArray | None,
-    method: str | None,
-    weights: str | None,
+    part: ExaminedPart, recorded: Recorded, *, reference: xr.DataArray | None, method: str | None, weights: str | None
 ) -> QualityReport:
     """Score the examined part; `method` or `weights` replace what the record names for the reduced resolution."""
     fused, hsi, msi = (

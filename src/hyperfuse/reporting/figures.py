@@ -19,31 +19,13 @@ from hyperfuse.io.cube import as_cube, physical_values
 from hyperfuse.io.grid import grid_of, place
 from hyperfuse.metrics.pairing import Floats, nothing_to_compare
 from hyperfuse.models.analysis import KernelMap
+from hyperfuse.reporting import style
 from hyperfuse.reporting.colour import colour_composite, distinct_pixels, error_map, stretch_limits
-from hyperfuse.reporting.style import (
-    DOTS_PER_INCH,
-    ERROR_COLOURS,
-    ERROR_PERCENTILE,
-    LARGE,
-    MEDIUM,
-    NO_DATA_GREY,
-    SMALL,
-    Frame,
-    draw_error_bar,
-    draw_spectra,
-    image_axes,
-    mark_pixels,
-    new_figure,
-    overall_rmse,
-    save_png,
-    short_number,
-    spectral_axis,
-)
 
 LARGEST_PICTURE = 1200
 SPECTRA = 4
 # Lengths of the fusion figure, in inches.
-WIDTH = 1600 / DOTS_PER_INCH
+WIDTH = 1600 / style.DOTS_PER_INCH
 MARGIN, GUTTER, HEADING, TITLE = 0.25, 0.18, 0.32, 0.45
 COLOUR_BAR, COLOUR_BAR_LABELS = 0.16, 0.5
 TALLEST_IMAGE, NARROWEST_IMAGE, FLATTEST_ASPECT = 4.2, 1.8, 0.1
@@ -56,10 +38,10 @@ COMPOSITES, ERROR_MAPS_PER_ROW, LEGEND_ENTRIES_PER_ROW = 4, 6, 10
 class FigureLayout:
     size: tuple[float, float]
     title: tuple[float, float]
-    composites: list[Frame]
-    error_maps: list[Frame]
-    colour_bar: Frame
-    spectra: list[Frame]
+    composites: list[style.Frame]
+    error_maps: list[style.Frame]
+    colour_bar: style.Frame
+    spectra: list[style.Frame]
     legend: tuple[float, float]
 
 
@@ -79,10 +61,10 @@ def plan_layout(image_shape: tuple[int, ...], methods: int, spectra: int) -> Fig
     height = legend_top + legend_height
     spectrum_step = room / spectra
 
-    def frame(left: float, top: float, wide: float, high: float) -> Frame:
+    def frame(left: float, top: float, wide: float, high: float) -> style.Frame:
         return (MARGIN + left) / WIDTH, 1 - (top + high) / height, wide / WIDTH, high / height
 
-    def map_frame(place: int) -> Frame:
+    def map_frame(place: int) -> style.Frame:
         row, column = divmod(place, per_row)
         return frame(column * (map_width + GUTTER), maps_top + row * (map_tall + GUTTER + HEADING), map_width, map_tall)
 
@@ -121,19 +103,19 @@ def fusion_figure(
     hsi, msi, reference = as_cube(hsi), as_cube(msi), as_cube(reference)
     methods = {name: as_cube(cube) for name, cube in fused_by_method.items()}
     errors = {name: error_map(cube, reference) for name, cube in methods.items()}
-    best = min(errors, key=lambda name: overall_rmse(errors[name]))
+    best = min(errors, key=lambda name: style.overall_rmse(errors[name]))
     layout = plan_layout(reference.shape[1:], len(methods), SPECTRA)
-    figure = new_figure(*layout.size)
-    figure.text(*layout.title, title, fontsize=LARGE, fontweight="bold", va="center")
+    figure = style.new_figure(*layout.size)
+    figure.text(*layout.title, title, fontsize=style.LARGE, fontweight="bold", va="center")
     pixels = distinct_pixels(reference, SPECTRA)
     shown = {f"HSI, {scale:g}x coarser": hsi, "MSI": msi, "reference": reference, f"fused: {best}": methods[best]}
     _draw_composites(figure, layout, shown, reference, _extent_on_fine_grid(hsi, msi), pixels)
     _draw_error_maps(figure, layout, errors, best)
     spectra = {name: _spectra_at(cube, pixels) for name, cube in {"reference": reference, **methods}.items()}
-    handles = draw_spectra(figure, layout.spectra, pixels, spectral_axis(reference), spectra, best)
+    handles = style.draw_spectra(figure, layout.spectra, pixels, style.spectral_axis(reference), spectra, best)
     entries = list(handles.values()), list(handles)
     figure.legend(*entries, loc="center", bbox_to_anchor=layout.legend, ncols=LEGEND_ENTRIES_PER_ROW, frameon=False)
-    return save_png(figure, path)
+    return style.save_png(figure, path)
 
 
 def _draw_composites(
@@ -141,7 +123,7 @@ def _draw_composites(
     layout: FigureLayout,
     shown: Mapping[str, xr.DataArray],
     reference: xr.DataArray,
-    hsi_extent: Frame,
+    hsi_extent: style.Frame,
     pixels: list[tuple[int, int]],
 ) -> None:
     _, height, width = reference.shape
@@ -151,12 +133,12 @@ def _draw_composites(
         coarse = name.startswith("HSI")
         picture = colour_composite(cube, None if name == "MSI" else limits, 1 if coarse else every)
         bands, tall, wide = cube.shape
-        axes = image_axes(figure, frame, name, f"{wide} x {tall}, {bands} {'band' if bands == 1 else 'bands'}")
+        axes = style.image_axes(figure, frame, name, f"{wide} x {tall}, {bands} {'band' if bands == 1 else 'bands'}")
         extent = hsi_extent if coarse else (0, width, height, 0)
         axes.imshow(picture, extent=extent, interpolation="nearest", aspect="auto")
         axes.set(xlim=(0, width), ylim=(height, 0))
         if cube is reference:
-            mark_pixels(axes, pixels)
+            style.mark_pixels(axes, pixels)
 
 
 def _draw_error_maps(figure: Figure, layout: FigureLayout, errors: Mapping[str, Floats], best: str) -> None:
@@ -164,12 +146,11 @@ def _draw_error_maps(figure: Figure, layout: FigureLayout, errors: Mapping[str, 
     known = np.concatenate([error[np.isfinite(error)] for error in errors.values()])
     if known.size == 0:
         raise nothing_to_compare()
-    colours = Normalize(0, float(np.percentile(known, ERROR_PERCENTILE)) or 1.0)
+    colours = Normalize(0, float(np.percentile(known, style.ERROR_PERCENTILE)) or 1.0)
     for frame, (name, error) in zip(layout.error_maps, errors.items(), strict=True):
-        axes = image_axes(figure, frame, name, f"RMSE {short_number(overall_rmse(error))}", bold=name == best)
-        axes.set_facecolor(NO_DATA_GREY)
-        axes.imshow(error[::every, ::every], cmap=ERROR_COLOURS, norm=colours, interpolation="nearest", aspect="auto")
-    draw_error_bar(figure, colours, layout.colour_bar)
+        axes = style.image_axes(figure, frame, name, style.rmse_text(error), bold=name == best)
+        style.draw_error_map(axes, error[::every, ::every], colours)
+    style.draw_error_bar(figure, colours, layout.colour_bar)
 
 
 def _spectra_at(cube: xr.DataArray, pixels: list[tuple[int, int]]) -> Floats:
@@ -181,7 +162,7 @@ def _spectra_at(cube: xr.DataArray, pixels: list[tuple[int, int]]) -> Floats:
     return np.where(cube["good"].values, np.stack(values), np.nan)
 
 
-def _extent_on_fine_grid(hsi: xr.DataArray, msi: xr.DataArray) -> Frame:
+def _extent_on_fine_grid(hsi: xr.DataArray, msi: xr.DataArray) -> style.Frame:
     """Left, right, bottom and top of the HSI in pixels of the MSI."""
     placement = place(grid_of(hsi), grid_of(msi))
     rows, columns = np.array([-0.5, hsi.sizes["y"] - 0.5]), np.array([-0.5, hsi.sizes["x"] - 0.5])
@@ -238,18 +219,18 @@ def offset_figure(path: Path, report: RegistrationReport, title: str) -> Path:
     """Draw the HSI's offsets as arrows over the MSI in grey into a PNG, replacing an existing one."""
     _, height, width = report.pair.fine_shape
     inches = LONGEST_SIDE_INCHES / max(width, height)
-    figure = new_figure(max(3.5, width * inches) + 2.1, max(2.0, height * inches) + 1.5, layout="constrained")
+    figure = style.new_figure(max(3.5, width * inches) + 2.1, max(2.0, height * inches) + 1.5, layout="constrained")
     axes: Any = figure.add_subplot()
     grey = {"cmap": "gray", "vmin": 0, "vmax": 1, "extent": (0, width, height, 0), "interpolation": "nearest"}
     axes.imshow(_grey_picture(report), **grey)
-    axes.set_facecolor(NO_DATA_GREY)
+    axes.set_facecolor(style.NO_DATA_GREY)
     _draw_windows(axes, report)
     _draw_colour_bar(figure, axes, _draw_arrows(axes, report), report)
     axes.set(xlim=(0, width), ylim=(height, 0), xlabel="fine pixels", ylabel="fine pixels")
-    axes.tick_params(labelsize=SMALL, length=2)
-    axes.set_title(_summary(report), fontsize=MEDIUM, loc="left")
-    figure.suptitle(title, fontsize=LARGE - 1, fontweight="bold", x=0.02, ha="left")
-    return save_png(figure, path)
+    axes.tick_params(labelsize=style.SMALL, length=2)
+    axes.set_title(_summary(report), fontsize=style.MEDIUM, loc="left")
+    figure.suptitle(title, fontsize=style.LARGE - 1, fontweight="bold", x=0.02, ha="left")
+    return style.save_png(figure, path)
 
 
 def _grey_picture(report: RegistrationReport) -> Floats:
@@ -273,7 +254,7 @@ def _draw_windows(axes: Any, report: RegistrationReport) -> None:
             rows, columns = np.array(places).T + 0.5
             axes.scatter(columns, rows, s=14, linewidths=0.9, zorder=3, **look)
     if field.windows:
-        axes.legend(loc="upper left", bbox_to_anchor=(0.0, -0.07), ncols=2, fontsize=SMALL, frameon=False)
+        axes.legend(loc="upper left", bbox_to_anchor=(0.0, -0.07), ncols=2, fontsize=style.SMALL, frameon=False)
 
 
 def _draw_arrows(axes: Any, report: RegistrationReport) -> Any:
@@ -290,7 +271,7 @@ def _draw_arrows(axes: Any, report: RegistrationReport) -> Any:
     look = {"cmap": OFFSET_COLOURS, "norm": Normalize(low, high), "edgecolor": "black", "linewidth": 0.4, "zorder": 4}
     units = {"angles": "xy", "scale_units": "xy", "scale": 1, "width": 0.004, "pivot": "mid"}
     arrows = axes.quiver(x, y, right * stretch, down * stretch, length, **look, **units)
-    key_look = {"labelpos": "E", "coordinates": "axes", "fontproperties": {"size": SMALL}}
+    key_look = {"labelpos": "E", "coordinates": "axes", "fontproperties": {"size": style.SMALL}}
     axes.quiverkey(arrows, 0.86, -0.1, key * stretch, f"{key:g} fine pixels", **key_look)
     return arrows
 
@@ -305,16 +286,16 @@ def arrow_stretch(longest: float, spacing: float) -> tuple[float, float]:
 
 def _draw_colour_bar(figure: Figure, axes: Any, arrows: Any, report: RegistrationReport) -> None:
     bar = figure.colorbar(arrows, ax=axes, fraction=0.05, pad=0.02)
-    bar.set_label("offset, fine pixels", fontsize=MEDIUM)
-    bar.ax.tick_params(labelsize=SMALL, length=2)
+    bar.set_label("offset, fine pixels", fontsize=style.MEDIUM)
+    bar.ax.tick_params(labelsize=style.SMALL, length=2)
     if report.metres is not None:
         metres = float(np.sqrt(report.metres[0] * report.metres[1]))
         bar.ax.yaxis.set_ticks_position("left")
         bar.ax.yaxis.set_label_position("left")
         functions: Any = (lambda pixels: pixels * metres, lambda length: length / metres)
         other = bar.ax.secondary_yaxis("right", functions=functions)
-        other.set_ylabel("offset, metres", fontsize=MEDIUM)
-        other.tick_params(labelsize=SMALL, length=2)
+        other.set_ylabel("offset, metres", fontsize=style.MEDIUM)
+        other.tick_params(labelsize=style.SMALL, length=2)
 
 
 def _summary(report: RegistrationReport) -> str:

@@ -75,6 +75,11 @@ def image_axes(figure: Figure, frame: Frame, name: str = "", detail: str = "", *
     return axes
 
 
+def draw_error_map(axes: Any, error: NDArray[Any], colours: Normalize) -> None:
+    axes.set_facecolor(NO_DATA_GREY)
+    axes.imshow(error, cmap=ERROR_COLOURS, norm=colours, interpolation="nearest", aspect="auto")
+
+
 def draw_error_bar(figure: Figure, colours: Normalize, frame: Frame) -> None:
     bar = figure.colorbar(ScalarMappable(colours, ERROR_COLOURS), cax=figure.add_axes(frame), extend="max")
     bar.ax.tick_params(labelsize=SMALL, length=2)
@@ -170,5 +175,6 @@ def overall_rmse(error: NDArray[Any]) -> float:
     return float(np.sqrt(np.square(known).mean())) if known.size else float("inf")
 
 
-def short_number(value: float) -> str:
-    return "-" if np.isinf(value) else f"{value:.0f}" if value >= 1000 else f"{value:.3g}"
+def rmse_text(error: NDArray[Any]) -> str:
+    value = overall_rmse(error)
+    return "RMSE -" if np.isinf(value) else f"RMSE {value:.0f}" if value >= 1000 else f"RMSE {value:.3g}"
