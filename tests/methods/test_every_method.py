@@ -201,7 +201,7 @@ def test_noise_of_many_msi_bands_is_not_fitted(name):
 
 @pytest.mark.parametrize("name", ["sfim", "gsa", "glp", "cnmf"])
 def test_detail_that_contradicts_values(name):
-    """The msi follows every hsi band at low frequencies and opposes it at high ones: gains have the wrong sign there."""
+    """The msi follows every hsi band at low frequencies and opposes it at high ones, so gains have the wrong sign."""
     pair = tiny_pair(8, 1, (16, 16), 4)
     detail = pair.reference - pair.reference.mean((1, 2), keepdim=True)
     smooth = 2 + torch.cos(torch.pi * (torch.arange(64.0) + 0.5) / 64)[:, None]

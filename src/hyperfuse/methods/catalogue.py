@@ -46,20 +46,14 @@ SceneFunction = Callable[[Window], SceneComputation[Tensor]]
 class Method:
     """One entry of the catalogue. Memory was measured (docs/large_scenes.md): float32 images held at the same time."""
 
-    function: SceneFunction
-    """Fuses the core of a window without missing pixels."""
+    function: SceneFunction  # fuses the core of a window without missing pixels
     description: str
     reference: str
-    halo: Callable[[Observation], int]
-    """Coarse pixels around a fused pixel that it depends on; farther ones change it by less than a thousandth."""
-    core_copies: float = 2.2
-    """Images of all bands, as large as the core."""
-    window_copies: float = 0.0
-    """Images of all bands, as large as the window."""
-    component_images: int = 0
-    """Images of all components, near the core."""
-    uncertainty: SceneFunction | None = None
-    """Expected error of the fused core, with the same halo and memory."""
+    halo: Callable[[Observation], int]  # coarse pixels; those farther away change a pixel by less than a thousandth
+    core_copies: float = 2.2  # images of all bands, as large as the core
+    window_copies: float = 0.0  # images of all bands, as large as the window
+    component_images: int = 0  # images of all components, near the core
+    uncertainty: SceneFunction | None = None  # expected error of the fused core, with the same halo and memory
 
 
 METHODS: dict[str, Method] = {

@@ -126,7 +126,7 @@ def model_pair(
     msi_mean = observation.srf @ mean + observation.offset
     outside, noise_gain = yield from in_one_pass(
         without_noise(centred - mix_bands(basis, coefficients), hsi_variance, window),
-        scene_noise_gain(operator, window),
+        _scene_noise_gain(operator, window),
     )
     # The msi also sees what the components cannot express, and to them that is noise. It is known on the coarse grid;
     # on the fine one it is as strong if it is smooth and 1/gain times as strong if it is white: this is the geometric
@@ -201,26 +201,12 @@ def principal_axes(hsi: Tensor, most: int) -> SceneComputation[tuple[Tensor, Ten
 
 
 def mnf_axes(hsi: Tensor, most: int, noise: Tensor) -> SceneComputation[tuple[Tensor, Tensor]]:
-    """Mean spectrum (C,) and smoothed axes (C, p) of a noise-whitened PCA (MNF [1]_), by descending variance.
+    """Mean spectrum (C,) and smoothed axes (C, p) of a noise-whitened PCA, by descending variance.
 
     Noise spoils the axes themselves, not only the components along them. Axes are therefore found in units of the
-    noise, and each is smoothed along the bands as much as Stein's unbiased risk [2]_ says, which is not at all where
-    noise is small or spectra are rough. The noise of an axis follows from its eigenvalue, see `signal_covariance`.
-
-    Parameters
-    ----------
-    hsi
-        (C, h, w)
-    most
-        The largest number of axes.
-    noise
-        (C,) standard deviation in each band.
-
-    References
-    ----------
-    .. [1] A. A. Green et al., "A transformation for ordering multispectral data in terms of image quality with
-       implications for noise removal", IEEE Trans. GRS 26(1), 1988.
-    .. [2] C. Stein, "Estimation of the mean of a multivariate normal distribution", Annals of Statistics 9(6), 1981.
+    `noise` (C,), a standard deviation (MNF: Green et al. 1988), and each is smoothed along the bands as much as Stein's
+    unbiased risk (1981) says, which is not at all where noise is small or spectra are rough. The noise of an axis
+    follows from its eigenvalue, see `signal_covariance`.
     """
     (mean, spread), pixels = yield from in_one_pass(scene_moments(hsi), scene_count(hsi[0].numel()))
     level = (mean.square().mean() + spread.diagonal().mean()).sqrt()
@@ -337,7 +323,7 @@ def scene_level(image: Tensor) -> SceneComputation[float]:
     return float(square.sqrt().clamp_min(1e-30))
 
 
-def scene_noise_gain(operator: SpatialOperator, window: Window) -> SceneComputation[float]:
+def _scene_noise_gain(operator: SpatialOperator, window: Window) -> SceneComputation[float]:
     rows, columns = window.coarse_core
 
     def part() -> tuple[Tensor, int]:

@@ -199,13 +199,7 @@ class ReducedPair:
 
 
 def at_reduced_resolution(hsi: Tensor, msi: Tensor, observation: Observation) -> ReducedPair | None:
-    """Degrade both images by the hsi's PSF (Wald's protocol), by a smaller scale where the hsi has too few pixels.
-
-    References
-    ----------
-    .. [1] L. Wald, T. Ranchin and M. Mangolini, "Fusion of satellite images of different spatial resolutions: assessing
-       the quality of resulting images", Photogramm. Eng. Remote Sensing 63(6), 1997.
-    """
+    """Degrade both images by the hsi's PSF (Wald et al. 1997), by a smaller scale where the hsi has too few pixels."""
     coarse = observation.spatial_operator((msi.shape[1], msi.shape[2]), (hsi.shape[1], hsi.shape[2])).apply(msi)
     rows, columns = (slice(max(0, (size - MOST_PIXELS) // 2), (size + MOST_PIXELS) // 2) for size in hsi.shape[1:])
     reference, coarse = hsi[:, rows, columns], coarse[:, rows, columns]

@@ -90,15 +90,8 @@ def gather_statistics(
 ) -> tuple[Any, ...]:
     """Compute every statistic that a method needs, in the order in which it needs them.
 
-    Only one window is held at a time: for each statistic the method starts again on every window, with the statistics
-    found so far.
-
-    Parameters
-    ----------
-    method
-        From a window to a computation over the scene.
-    windows
-        Functions that each read one window of the scene.
+    Only one window is held at a time, read by one of `windows`: for each statistic the method starts again on every
+    window, with the statistics found so far.
     """
     values: list[Any] = []
     while True:
