@@ -15,15 +15,15 @@ def mirrored(position: int, size: int) -> int:
 
 
 def axis_weights(fine: int, coarse: int, scale: float, fwhm: float, shift: float) -> np.ndarray:
-    """(coarse, fine): a Gaussian around each coarse centre, cut at four sigmas rounded up to whole pixels, normalised."""
+    """(coarse, fine): a normalised Gaussian around each coarse centre, truncated at four sigmas, in whole pixels."""
     sigma = fwhm / (2 * math.sqrt(2 * math.log(2)))
-    halo = max(1, math.ceil(4 * sigma))
+    radius = max(1, math.ceil(4 * sigma))
     matrix = np.zeros((coarse, fine))
     for k in range(coarse):
         centre = scale * k + scale / 2 - 0.5 + shift
         taps = {}
-        for position in range(math.floor(centre) - halo - 1, math.ceil(centre) + halo + 2):
-            if abs(position - centre) <= halo + 1e-6:
+        for position in range(math.floor(centre) - radius - 1, math.ceil(centre) + radius + 2):
+            if abs(position - centre) <= radius + 1e-6:
                 taps[position] = math.exp(-((position - centre) ** 2) / (2 * sigma**2))
         total = sum(taps.values())
         for position, weight in taps.items():

@@ -1,4 +1,4 @@
-"""Estimation on seeded scenes: what was simulated is found, what cannot be found is refused with a word."""
+"""Observations: known ones, their windows, and those estimated on seeded scenes, or refused with a reason."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from tests.methods.tiny_pairs import tiny_pair
 
 from hyperfuse.errors import BandError, GridError, ValueRangeError
 from hyperfuse.physics.estimate import KnownParts, estimate_observation, fit_srf, roughness_matrix
+from hyperfuse.physics.observation import known_observation
 from hyperfuse.physics.sampling import estimate_noise
 
 PARTS = [  # scale, sigma, shift
@@ -23,7 +24,7 @@ PARTS = [  # scale, sigma, shift
 
 @pytest.mark.parametrize(("scale", "sigma", "shift"), PARTS)
 @pytest.mark.parametrize("snr_db", [None, 35.0])
-def test_point_spread_and_shift_are_found(scale, sigma, shift, snr_db):
+def test_psf_and_shift_are_found(scale, sigma, shift, snr_db):
     pair = tiny_pair(16, 3, (30, 32), scale, sigma, shift, snr_db)
     found = estimate_observation(pair.hsi, pair.msi)
     slack = 1 if snr_db is None else 2
@@ -61,7 +62,7 @@ def test_nodata_is_left_out():
     assert torch.isfinite(found.hsi_noise).all()
 
 
-def test_response_is_smooth_non_negative_and_reproduces_the_msi():
+def test_srf_is_smooth_non_negative_and_reproduces_the_msi():
     pair = tiny_pair(24, 3, (24, 24), 4)
     found = estimate_observation(pair.hsi, pair.msi, wavelength_nm=np.linspace(400, 900, 24))
     assert (found.srf >= 0).all()
@@ -90,7 +91,7 @@ def test_noise_levels(level):
     assert float(found.msi_noise.mean()) == pytest.approx(level, rel=0.3)
 
 
-def test_a_known_response_bears_another_unit():
+def test_a_known_srf_is_scaled_to_the_unit_of_the_msi():
     pair = tiny_pair()
     known = KnownParts(srf=pair.observation.srf)
     same, other = (estimate_observation(pair.hsi, msi, known=known) for msi in (pair.msi, 1e4 * pair.msi))
@@ -133,7 +134,7 @@ def test_known_parts_are_kept():
         (lambda pair: tiny_pair(10, 3, (5, 5), 4), "usable coarse pixels"),
     ],
 )
-def test_weak_evidence_gives_the_identity_and_a_warning(spoil, word):
+def test_weak_evidence_keeps_the_default_and_warns(spoil, word):
     pair = spoil(tiny_pair(10, 3, (24, 24), 4))
     with pytest.warns(UserWarning, match=word):
         found = estimate_observation(pair.hsi, pair.msi)
@@ -143,7 +144,7 @@ def test_weak_evidence_gives_the_identity_and_a_warning(spoil, word):
     assert torch.isfinite(found.srf).all()
 
 
-def test_what_is_refused_is_said():
+def test_impossible_pairs_are_refused():
     pair = tiny_pair(6, 3, (8, 8), 2)
     with pytest.raises(GridError, match="coarse hsi first"):
         estimate_observation(pair.msi, pair.hsi)
@@ -161,7 +162,7 @@ def test_the_summary_is_plain():
     assert summary["scale"] == [2.0, 2.0]
 
 
-def test_response_fit_against_an_unconstrained_oracle():
+def test_srf_fit_against_an_unconstrained_oracle():
     """Where plain least squares is already non-negative, the fit must agree with it."""
     generator = np.random.default_rng(0)
     hsi = generator.random((4, 400))
@@ -189,3 +190,25 @@ def test_images_of_two_places_are_not_aligned(size):
     with pytest.warns(UserWarning, match="not estimated"):
         found = estimate_observation(pair.hsi, elsewhere.msi)
     assert found.misregistration == (0.0, 0.0)
+
+
+def test_a_window_sees_the_same_scene():
+    observation = known_observation(torch.ones(1, 1), 3.2, 1.4, (0.3, -0.7))
+    image = torch.rand(96, 96, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    whole = observation.spatial_operator((96, 96), (30, 30)).apply(image)
+    window = observation.in_window((10, 8), (25, 20))
+    part = window.spatial_operator((50, 60), (12, 15)).apply(image[25:75, 20:80])
+    torch.testing.assert_close(part[1:-1, 1:-1], whole[11:21, 9:22])
+    assert window.misregistration == pytest.approx(observation.misregistration)
+
+
+def test_the_default_psf_has_a_fwhm_of_one_coarse_pixel():
+    observation = known_observation(torch.ones(2, 5), (4.0, 8.0))
+    assert observation.sigma == pytest.approx((4 / 2.3548, 8 / 2.3548), rel=1e-4)
+    assert observation.hsi_noise.shape == (5,)
+    assert observation.msi_noise.shape == (2,)
+
+
+def test_an_srf_must_be_a_matrix():
+    with pytest.raises(BandError, match="one row per msi band"):
+        known_observation(torch.ones(5), 4.0)

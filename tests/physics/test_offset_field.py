@@ -64,14 +64,14 @@ def test_where_there_are_no_windows_the_error_grows() -> None:
 
 
 @pytest.mark.parametrize("windows", [[], windows_of(bent, 0.1, 0.0)[:4]])
-def test_few_windows_say_nothing(windows: list[WindowOffset]) -> None:
+def test_few_windows_give_no_field(windows: list[WindowOffset]) -> None:
     found = fit_offset_field(windows, SIZE, (0.5, -0.25))
     assert not any(found.used)
     assert found.confidence == 0
     assert found.mean == (0.5, -0.25)
 
 
-def test_windows_that_the_hsi_does_not_explain_are_not_asked() -> None:
+def test_windows_that_the_hsi_does_not_explain_are_ignored() -> None:
     good = windows_of(flat, 0.05, 0.0)
     bad = [WindowOffset(each.place, (3.0, 3.0), (0.01, 0.01), 0.2) for each in good]
     found = fit_offset_field([*good, *bad], SIZE, (0.0, 0.0))

@@ -31,7 +31,7 @@ coarse_sizes = st.integers(6, 12)
 
 
 def ramp_over_the_ground(size: int, shift_in_coarse_pixels: float = 0.0, coarse_size: int = 1) -> torch.Tensor:
-    """What an image of `size` pixels sees of a ramp from 0 to 1 over the ground: the ramp's value at each pixel centre."""
+    """A ramp from 0 to 1 over the ground, as an image of `size` pixels samples it at its pixel centres."""
     return (torch.arange(size, dtype=torch.float64) + 0.5) / size + shift_in_coarse_pixels / coarse_size
 
 

@@ -52,7 +52,7 @@ def test_command_writes_a_pair_that_others_read(reference_file: Path, tmp_path: 
         out,
         "--scale",
         "3.2",
-        "--response",
+        "--srf",
         "rgb+nir",
         "--psf-fwhm",
         3,
@@ -99,14 +99,14 @@ def test_record_repeats_the_pair(reference_file: Path, tmp_path: Path) -> None:
     np.testing.assert_array_equal(again.msi.values, open_cube(out / "msi.tif").values)
 
 
-def test_crop_is_said_and_recorded(reference_file: Path, tmp_path: Path) -> None:
+def test_crop_warns_and_is_recorded(reference_file: Path, tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="cropped from 32x48 to 30x48"):
         observation = simulate_files(reference_file, tmp_path / "pair", 3, "rgb")
     assert observation.fine_size == (30, 48)
     assert open_cube(tmp_path / "pair" / "reference.tif").shape == (9, 30, 48)
 
 
-def test_nothing_is_overwritten_unasked(reference_file: Path, tmp_path: Path) -> None:
+def test_nothing_is_overwritten_without_the_option(reference_file: Path, tmp_path: Path) -> None:
     out = tmp_path / "pair"
     out.mkdir()
     (out / "notes.txt").write_text("mine")
@@ -173,16 +173,16 @@ def test_failure_while_moving_restores_the_old_files(
         assert {path.name: path.read_bytes() for path in out.iterdir()} == before
 
 
-def test_a_full_disk_is_told_of_the_folder_that_was_asked_for(
+def test_a_full_disk_names_the_output_folder(
     reference_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fill_up(cube: object, path: Path) -> None:
         raise CubeWriteError(f"no space left while writing {path}")
 
     monkeypatch.setattr(simulation, "write_cube", fill_up)
-    with pytest.raises(CubeWriteError) as told:
+    with pytest.raises(CubeWriteError) as raised:
         simulate_files(reference_file, tmp_path / "pair", 4, "rgb")
-    assert str(told.value) == f"no space left while writing {tmp_path / 'pair' / 'hsi.tif'}"
+    assert str(raised.value) == f"no space left while writing {tmp_path / 'pair' / 'hsi.tif'}"
     assert leftovers(tmp_path) == []
 
 
@@ -231,7 +231,7 @@ def test_record_with_an_unknown_key_or_wrong_sizes(reference_file: Path, tmp_pat
             read_simulation_record(path)
 
 
-def test_help_names_every_response() -> None:
+def test_help_names_every_srf() -> None:
     for name in known_srfs():
         satellite, _, instrument = name.partition(" ")
         family, _, number = satellite.rpartition("-")

@@ -39,7 +39,7 @@ def test_pair_is_the_equation(scale: float, height: int, width: int, shift: tupl
     np.testing.assert_allclose(pair.msi.values, mixed(reference.values, MEAN_OF_TWO), rtol=2e-7)
 
 
-def test_point_spread_width_is_taken_as_given() -> None:
+def test_psf_width_is_used_as_given() -> None:
     reference = small_reference(2, 24, 24)
     pair = simulate(reference, 4, np.eye(2), psf_fwhm=6.5)
     expected = blurred(reference.values[1], (6, 6), 4, 6.5, (0, 0))
@@ -115,9 +115,9 @@ def test_stored_integers_become_physical_and_the_reference_stays_stored() -> Non
 
 def test_crop_keeps_the_upper_left_and_is_recorded() -> None:
     reference = small_reference(4, 37, 51)
-    with pytest.warns(UserWarning, match="upper left") as said:
+    with pytest.warns(UserWarning, match="upper left") as warned:
         pair = simulate(reference, 3.2, MEAN_OF_TWO)
-    assert len(said) == 1
+    assert len(warned) == 1
     assert pair.record.fine_size == (32, 48)
     assert pair.record.coarse_size == (10, 15)
     assert pair.record.reference_size == (37, 51)
@@ -176,7 +176,7 @@ def test_windows_split_along_both_axes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("snr_db", [20.0, 35.0])
-def test_noise_has_the_level_asked_for(snr_db: float) -> None:
+def test_noise_has_the_requested_level(snr_db: float) -> None:
     reference = small_reference(3, 240, 240)
     clean = simulate(reference, 4, np.eye(3))
     noisy = simulate(reference, 4, np.eye(3), snr_hsi_db=snr_db, snr_msi_db=snr_db + 5)

@@ -1,4 +1,4 @@
-"""Responses by name, from files and as matrices, on the bands of an HSI."""
+"""SRFs by name, from files and as matrices, on the bands of an HSI."""
 
 from __future__ import annotations
 
@@ -89,13 +89,13 @@ def test_thermal_bands_only_by_name() -> None:
 
 
 @pytest.mark.parametrize("name", ["Sentinel2C", "Lansat-8", "SPOT", "nonsense"])
-def test_unknown_names_hear_of_known_ones(name: str) -> None:
+def test_unknown_names_list_the_known_ones(name: str) -> None:
     with pytest.raises(OptionError) as error:
         find_srf(name, VISIBLE)
     assert "Sentinel-2A" in str(error.value) and "rgb+nir" in str(error.value)
 
 
-def test_unknown_name_hears_of_the_nearest() -> None:
+def test_unknown_name_suggests_the_nearest() -> None:
     with pytest.raises(OptionError, match=r"nearest: Landsat-8"):
         find_srf("Lansat 8", VISIBLE)
 
@@ -115,7 +115,7 @@ def test_gaussians_at_centres_where_widths_are_unknown() -> None:
         np.testing.assert_allclose(row, expected / expected.sum(), atol=2e-6)
 
 
-def test_known_widths_widen_the_response() -> None:
+def test_known_widths_widen_the_srf() -> None:
     # A Gaussian response averaged over Gaussian bands is a Gaussian whose variances add.
     wavelength = np.arange(380.0, 1000.0, 5.0)
     srf = find_srf("rgb", wavelength, np.full(wavelength.size, 40.0))
@@ -131,7 +131,7 @@ def test_order_of_bands_does_not_matter() -> None:
     np.testing.assert_allclose(shuffled.weights, sorted_bands.weights[:, shuffle], atol=1e-12)
 
 
-def test_overlapping_detectors_share_their_stretch() -> None:
+def test_overlapping_detectors_share_their_width() -> None:
     # Two detectors between 800 and 860 nm: a flat and a linear spectrum must still be seen right.
     wavelength = np.concatenate([np.arange(400.0, 861.0, 6.0), np.arange(800.0, 1100.0, 10.0)])
     srf = find_srf("rgb+nir", wavelength)
@@ -160,7 +160,7 @@ def test_bad_bands_get_no_weight() -> None:
         np.testing.assert_allclose(srf.weights.sum(axis=1), 1)
 
 
-def test_narrow_response_between_bands_is_not_lost() -> None:
+def test_narrow_srf_between_bands_is_not_lost() -> None:
     # MODIS band 9 is 10 nm wide and has faint tails over hundreds of nm; bands 40 nm apart straddle it.
     wavelength = np.arange(383.0, 1200.0, 40.0)
     for fwhm in (None, np.full(wavelength.size, 5.0)):
@@ -185,7 +185,7 @@ def test_uncovered_bands_are_dropped_on_request() -> None:
         find_srf("rgb", np.arange(1000.0, 2000.0, 10.0), skip_uncovered=True)
 
 
-def test_removed_water_bands_are_holes_but_single_missing_bands_are_not() -> None:
+def test_removed_water_bands_are_gaps_but_single_missing_bands_are_not() -> None:
     with pytest.raises(BandError, match=r"without 13\d\d-14\d\d, 18\d\d-19\d\d\) does not cover band B10 "):
         find_srf("Sentinel-2A", DRY)
     srf = find_srf("Sentinel-2A", DRY, skip_uncovered=True)
@@ -194,7 +194,7 @@ def test_removed_water_bands_are_holes_but_single_missing_bands_are_not() -> Non
     assert find_srf("Sentinel-2A", thinned).uncovered == ()
 
 
-def test_wide_band_across_a_hole_is_kept() -> None:
+def test_wide_band_across_a_gap_is_kept() -> None:
     wavelength = np.arange(1900.0, 2450.0, 10.0)
     assert find_srf("Sentinel-2A:B12", wavelength[(wavelength < 2130) | (wavelength > 2180)]).names == ("B12",)
 
@@ -246,7 +246,7 @@ def test_curves_from_csv_are_plain_interpolation(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("header", "delimiter", "unit"), [("Wavelength_um;a", ";", 1000), ("wavelength\ta", "\t", 1000), ("nm a", " ", 1)]
 )
-def test_curves_in_other_dress(tmp_path: Path, header: str, delimiter: str, unit: float) -> None:
+def test_curves_with_other_delimiters_and_units(tmp_path: Path, header: str, delimiter: str, unit: float) -> None:
     path = tmp_path / "curve.txt"
     rows = [f"{nm / unit}{delimiter}{1 if 500 <= nm <= 600 else 0}" for nm in range(700, 400, -1)]
     path.write_text("\n".join(["# a comment", header, *rows]))
@@ -254,7 +254,7 @@ def test_curves_in_other_dress(tmp_path: Path, header: str, delimiter: str, unit
     np.testing.assert_allclose(srf.weights[0], np.where((VISIBLE >= 500) & (VISIBLE <= 600), 1 / 11, 0), atol=1e-9)
 
 
-def test_curve_that_reaches_beyond_the_hsi_is_cut_with_a_word(tmp_path: Path) -> None:
+def test_curve_beyond_the_hsi_is_truncated_with_a_warning(tmp_path: Path) -> None:
     path = tmp_path / "camera.csv"
     rows = [f"{nm},{1 if nm > 600 else 0},{1 if nm < 550 else 0.001},{1 if nm > 900 else 0}" for nm in range(400, 951)]
     path.write_text("\n".join(["wavelength_nm,infrared,blue,far", *rows]))
@@ -334,7 +334,7 @@ def test_impossible_matrices(matrix: np.ndarray) -> None:
         find_srf(matrix, VISIBLE)
 
 
-def test_ready_made_response() -> None:
+def test_an_srf_object() -> None:
     srf = find_srf("rgb", VISIBLE)
     again = find_srf(srf, VISIBLE)
     np.testing.assert_array_equal(again.weights, srf.weights)

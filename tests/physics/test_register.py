@@ -1,4 +1,4 @@
-"""Offsets of many coarse pixels, found by what both images show."""
+"""The coarse search finds offsets of many coarse pixels."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_images_of_different_places_explain_little_of_each_other() -> None:
     assert max(each.explained for each in search_coarse_offsets(hsi, msi)) < 0.3
 
 
-def test_where_nothing_can_be_told_nothing_is_said() -> None:
+def test_no_offset_without_texture_size_or_data() -> None:
     hsi, msi = images((0, 0))
     assert search_coarse_offsets(np.ones_like(hsi), msi) == []
     assert search_coarse_offsets(hsi, np.full_like(msi, 0.25)) == []
