@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hyperfuse.data.reading import load_scenes
+from hyperfuse.data.datasets import load_scenes
 from hyperfuse.data.synthetic import synthetic_scene, usual_wavelengths
 
 SIDE = 128

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 import torch
 
-from hyperfuse.data.observing import SimulationSettings
 from hyperfuse.data.sampler import draw_batch, make_buckets
 from hyperfuse.data.scenes import Scene
+from hyperfuse.data.settings import SimulationSettings
 from hyperfuse.data.splits import PatchWindow
 
 BATCH_SIZE, SCENE_SIZE, DRAWS = 4, 256, 40
@@ -25,7 +25,7 @@ VARIED = {
     "scale": [2, 8],
     "psf_fwhm": [0.6, 1.4],
     "shift": 1.0,
-    "responses": ["random", "rgb+nir", "Sentinel-2A"],
+    "srfs": ["random", "rgb+nir", "Sentinel-2A"],
     "snr_hsi_db": [25, 45],
     "snr_msi_db": [30, 50],
     "keep_bands": {"probability": 0.5, "least": 8},

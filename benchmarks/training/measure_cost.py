@@ -20,9 +20,9 @@ from pathlib import Path
 import torch
 
 from hyperfuse.data.sampler import draw_batch
-from hyperfuse.models.ssa import FusionNetwork
+from hyperfuse.models.ssa import SSA
 from hyperfuse.training.experiment import Experiment, read_experiment
-from hyperfuse.training.objective import BaseMaker, NetworkOnBatch, TrainingBatch, run_network
+from hyperfuse.training.objective import BaseMaker, NetworkOnBatch, TrainingBatch
 from hyperfuse.training.run_folder import read_log
 from hyperfuse.training.scene_sets import GatheredScenes, gather_scenes
 from hyperfuse.training.train import train
@@ -74,12 +74,12 @@ def _batch(experiment: Experiment, scenes: GatheredScenes, draw: int) -> Trainin
 def _bare_seconds(experiment: Experiment, batches: list[TrainingBatch]) -> float:
     """Of one forward and backward pass with the simplest loss, the gradients thrown away."""
     torch.manual_seed(experiment.seed)
-    module = NetworkOnBatch(FusionNetwork(experiment.network).train())
+    module = NetworkOnBatch(SSA(experiment.network).train())
     seconds = []
     for round_ in range(3):
         for batch in batches[: WARM_UP if round_ == 0 else None]:
             start = time.perf_counter()
-            run_network(module, batch).sum().backward()
+            module(batch).sum().backward()
             seconds.append(time.perf_counter() - start)
             module.zero_grad(set_to_none=True)
     return statistics.mean(seconds[WARM_UP:])

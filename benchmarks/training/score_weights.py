@@ -15,11 +15,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from hyperfuse.methods.run import fuse_arrays
-from hyperfuse.metrics.metrics import psnr_db, spectral_angle_degrees
-from hyperfuse.models.baselines.catalogue import AnyNetwork, load_any_network
+from hyperfuse.metrics.metrics import psnr_db, sam_degrees
+from hyperfuse.models.catalogue import AnyNetwork, load_model
 from hyperfuse.training.experiment import read_experiment
-from hyperfuse.training.scene_sets import gather_scenes
-from hyperfuse.training.validation import Score, ValidationCase, validate
+from hyperfuse.training.scene_sets import Score, ValidationCase, gather_scenes, validate
 
 
 def main() -> None:
@@ -31,7 +30,7 @@ def main() -> None:
     parser.add_argument("--set", dest="changes", action="append", default=[])
     arguments = parser.parse_args()
     rows: dict[str, Callable[[ValidationCase], Score | None]] = {name: _by_method(name) for name in arguments.methods}
-    rows |= {folder.parent.name: _by_network(load_any_network(folder)) for folder in arguments.weights}
+    rows |= {folder.parent.name: _by_network(load_model(folder)) for folder in arguments.weights}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # scenes are cut to whole coarse pixels
         for scale in arguments.scales:
@@ -59,7 +58,7 @@ def _by_method(name: str) -> Callable[[ValidationCase], Score | None]:
     def score(case: ValidationCase) -> Score:
         fused = fuse_arrays(case.hsi, case.msi, case.observation, name).clamp(0, 1).numpy()
         reference = case.reference.numpy()
-        return Score(psnr_db(fused, reference, 1.0), spectral_angle_degrees(fused, reference))
+        return Score(psnr_db(fused, reference, 1.0), sam_degrees(fused, reference))
 
     return score
 

@@ -9,13 +9,13 @@ import signal
 
 from tests.data.tiny_buckets import settings_of, tiny_buckets
 
-from hyperfuse.data.batches import batch_loader
+from hyperfuse.data.sampler import PairBatches, batch_loader
 
 
 def train() -> None:
     interrupts: list[int] = []
     signal.signal(signal.SIGINT, lambda number, frame: interrupts.append(number))
-    loader = batch_loader(tiny_buckets(), settings_of(), seed=0, batch_size=2, start=0, end=10_000, workers=1)
+    loader = batch_loader(PairBatches(tiny_buckets(), settings_of(), seed=0, batch_size=2), 0, 10_000, workers=1)
     for number, _ in enumerate(loader):
         if number == 5:
             os.killpg(0, signal.SIGINT)

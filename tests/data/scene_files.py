@@ -10,7 +10,7 @@ import rasterio
 from rasterio.errors import NotGeoreferencedWarning
 from scipy.io import savemat
 
-from hyperfuse.data.scenes import DATASETS
+from hyperfuse.data.datasets import DATASETS
 
 
 def random_cube(name, rows=12, columns=10, dtype=np.uint16, bands=None):

@@ -13,15 +13,13 @@ import torch
 from tests.data.tiny_buckets import EVERYTHING, settings_of, tiny_buckets, tiny_scene
 from tests.physics.degradation_oracles import blurred, mixed
 
-from hyperfuse.data.observing import PairBatch, coarse_pixels, named_srf
-from hyperfuse.data.pair_settings import BandTable
+from hyperfuse.data.observing import BandTable, PairBatch, coarse_pixels, named_srf, vary_light
 from hyperfuse.data.sampler import draw_batch, make_buckets
 from hyperfuse.data.scenes import Scene
 from hyperfuse.data.splits import PatchWindow
 from hyperfuse.errors import CubeFileError, OptionError
-from hyperfuse.physics.operators import SpatialOperator
-from hyperfuse.physics.psf import FWHM_PER_SIGMA
-from hyperfuse.physics.simulate import simulate_pair
+from hyperfuse.physics.operators import FWHM_PER_SIGMA, SpatialOperator
+from hyperfuse.physics.simulate import simulate
 from hyperfuse.physics.srf import find_srf
 
 CLEAN = {name: value for name, value in EVERYTHING.items() if not name.startswith("snr")}
@@ -56,7 +54,7 @@ def test_pair_is_that_of_the_simulation_of_files() -> None:
         torch.testing.assert_close(
             batch.hsi[0].double(), operator.apply(batch.reference[0].double()), atol=5e-7, rtol=0
         )
-        pair = simulate_pair(
+        pair = simulate(
             batch.reference[0].numpy(),
             Fraction(24, batch.hsi.shape[2]),
             batch.srf[0].numpy(),
@@ -179,7 +177,7 @@ def test_response_files(tmp_path: Any) -> None:
     assert named_srf(str(matrix), BandTable(30)) is None
     with pytest.raises(CubeFileError):
         named_srf(str(tmp_path / "absent.csv"), visible)
-    with pytest.raises(OptionError, match="unknown response"):
+    with pytest.raises(OptionError, match="Sentinel-9"):
         named_srf("Sentinel-9", visible)
 
 
@@ -276,3 +274,20 @@ def test_batches_move_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     assert moved.scale == batch.scale and moved.bucket == batch.bucket
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor + 1)
     torch.testing.assert_close(batch.pin_memory().hsi, batch.hsi + 1)
+
+
+def varied_light(seed: int) -> torch.Tensor:
+    patch = torch.rand(12, 16, 16, generator=torch.Generator().manual_seed(1))
+    vary_light(np.random.default_rng(seed), patch)
+    return patch
+
+
+def test_varied_light_stays_between_0_and_1() -> None:
+    for seed in range(20):
+        patch = varied_light(seed)
+        assert bool(torch.isfinite(patch).all()) and float(patch.min()) >= 0 and float(patch.max()) <= 1
+
+
+def test_varied_light_depends_on_the_draw_alone() -> None:
+    assert torch.equal(varied_light(3), varied_light(3))
+    assert len({float(varied_light(seed).mean()) for seed in range(20)}) > 15

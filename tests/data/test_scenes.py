@@ -7,9 +7,9 @@ import pytest
 import torch
 from tests.data.scene_files import random_cube, write_mat, write_mat73
 
-from hyperfuse.data import reading as scene_reading
-from hyperfuse.data.reading import load_scenes, read_scene, scene_from_cube
-from hyperfuse.data.scenes import Scene, scene_unit
+from hyperfuse.data import scenes as scene_module
+from hyperfuse.data.datasets import load_scenes
+from hyperfuse.data.scenes import Scene, read_scene, scene_from_cube, scene_unit
 from hyperfuse.errors import BandError, CubeFileError, OptionError, ValueRangeError
 from hyperfuse.io.cube import make_cube
 
@@ -121,7 +121,7 @@ def test_large_files_are_read_in_parts(tmp_path, monkeypatch, writer):
     else:
         path = tmp_path / "s.mat"
         write_mat(path, cube=cube) if writer == "mat" else write_mat73(path, "cube", cube)
-    monkeypatch.setattr(scene_reading, "READ_AT_ONCE_BYTES", 100)
+    monkeypatch.setattr(scene_module, "READ_AT_ONCE_BYTES", 100)
     np.testing.assert_array_equal(read_scene(path).stored, cube)
 
 

@@ -8,11 +8,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hyperfuse.data.scenes import DATASETS, Scene
+from hyperfuse.data.datasets import DATASETS
+from hyperfuse.data.scenes import Scene
 from hyperfuse.data.splits import PAPER, PatchWindow, Split, guard_width, split_scenes
 from hyperfuse.errors import OptionError
-from hyperfuse.physics.operators import SpatialOperator
-from hyperfuse.physics.psf import psf_radius, sigma_from_fwhm
+from hyperfuse.physics.operators import SpatialOperator, psf_radius, sigma_from_fwhm
 
 PAPER_COUNTS = {
     "CAVE": 3718,
@@ -33,7 +33,7 @@ def empty_scene(rows, columns, bands=4, dataset="", sensor="sensor", name="scene
 
 def empty_dataset(name):
     known = DATASETS[name]
-    return [empty_scene(known.rows, known.columns, known.bands, name, known.sensor) for _ in range(known.images)]
+    return [empty_scene(*known.size, known.bands, name, known.sensor) for _ in range(known.images)]
 
 
 def marked(split: Split, scenes, place):

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 from scipy.ndimage import gaussian_filter
 
-from hyperfuse.data.observing import PairBatch, SimulationSettings
+from hyperfuse.data.observing import PairBatch
 from hyperfuse.data.sampler import Bucket, make_buckets
 from hyperfuse.data.scenes import Scene
+from hyperfuse.data.settings import SimulationSettings
 from hyperfuse.data.splits import PatchWindow
 
 EVERYTHING: dict[str, Any] = {

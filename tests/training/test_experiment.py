@@ -1,4 +1,4 @@
-"""Experiment files: strict, and with a word about what was meant."""
+"""Experiment files: strict, with suggestions for unknown keys."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import pytest
 from tests.training.tiny_experiments import write_experiment
 
 from hyperfuse.errors import OptionError
-from hyperfuse.models.config import FixedBands, MatryoshkaBands, preset
+from hyperfuse.models.channels import FixedBands, MatryoshkaBands
+from hyperfuse.models.ssa import preset
 from hyperfuse.training.experiment import read_experiment
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
@@ -20,7 +21,7 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("file", sorted(EXPERIMENTS.glob("*.toml")), ids=lambda file: file.stem)
-def test_every_experiment_of_the_house_is_valid(file: Path) -> None:
+def test_every_shipped_experiment_is_valid(file: Path) -> None:
     assert read_experiment(file).name == file.stem
 
 
@@ -53,7 +54,7 @@ def test_the_paper_s_run_is_the_paper_s() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "complaint"),
+    ("change", "message"),
     [
         ("loop.batchsize=4", r'unknown key "loop.batchsize"; .*did you mean "batch_size"'),
         ("optimizer={}", 'unknown key "optimizer".*did you mean "optimiser"'),
@@ -73,8 +74,8 @@ def test_the_paper_s_run_is_the_paper_s() -> None:
         ("loop.batch_size.x=3", "batch_size to be a table"),
     ],
 )
-def test_what_is_wrong_is_said(path: Path, change: str, complaint: str) -> None:
-    with pytest.raises(OptionError, match=complaint):
+def test_wrong_values_are_refused(path: Path, change: str, message: str) -> None:
+    with pytest.raises(OptionError, match=message):
         read_experiment(path, [change])
 
 
@@ -108,3 +109,15 @@ def test_files_that_are_none(tmp_path: Path, contents: str | bytes | None) -> No
         path.write_bytes(contents if isinstance(contents, bytes) else contents.encode())
     with pytest.raises(OptionError, match="expected"):
         read_experiment(path)
+
+
+def test_former_keys_are_accepted_with_one_warning_each(path: Path) -> None:
+    text = (
+        path.read_text().replace("srfs =", "responses =").replace("[validation]", '[validation]\nresponse = "rgb+nir"')
+    )
+    expected = read_experiment(path, ['validation.srf="rgb+nir"'])
+    path.write_text(text)
+    with pytest.warns(UserWarning) as caught:
+        found = read_experiment(path)
+    assert found == expected
+    assert sorted(str(each.message).rpartition(" ")[2] for each in caught) == ["srf", "srfs"]

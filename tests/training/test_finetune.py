@@ -15,7 +15,7 @@ from tests.training.tiny_experiments import write_experiment
 
 from hyperfuse.cli.app import run
 from hyperfuse.errors import BandError, OptionError, TrainingError
-from hyperfuse.models.ssa import FusionNetwork
+from hyperfuse.models.ssa import SSA
 from hyperfuse.training.experiment import read_experiment
 from hyperfuse.training.finetune import PARTS, finetune, freeze_parts
 from hyperfuse.training.run_folder import draw_curves
@@ -40,8 +40,8 @@ def test_what_is_frozen_stays(trained: Path, tmp_path: Path) -> None:
         patch_size=16,
         workers=0,
     )
-    before = FusionNetwork.from_pretrained(trained / "run/weights").state_dict()
-    after = FusionNetwork.from_pretrained(tmp_path / "adapted/weights").state_dict()
+    before = SSA.from_pretrained(trained / "run/weights").state_dict()
+    after = SSA.from_pretrained(tmp_path / "adapted/weights").state_dict()
     for name, tensor in before.items():
         frozen = name.partition(".")[0] in (*PARTS["kernels"], *PARTS["decoder"])
         assert torch.equal(tensor, after[name]) == frozen, name
@@ -79,7 +79,7 @@ def test_what_cannot_be_is_refused(trained: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "complaint"),
+    ("arguments", "message"),
     [
         (["train", "nowhere.toml"], "cannot be read"),
         (["train", "{toml}", "--set", "loop.batch=3"], "did you mean"),
@@ -93,12 +93,12 @@ def test_mistakes_are_one_line(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     arguments: list[str],
-    complaint: str,
+    message: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert run([each.replace("{toml}", str(trained / "tiny.toml")) for each in arguments]) == 2
     said = capsys.readouterr().err
-    assert complaint in said
+    assert message in said
     assert said.count("\n") == 1
     assert not list(tmp_path.iterdir())
 
@@ -140,10 +140,10 @@ def test_a_continued_adaptation_is_the_same_one(trained: Path, tmp_path: Path) -
         "finetuning"
     ]
     assert record["freeze"] == ["decoder"]
-    assert record["digest"] == FusionNetwork.from_pretrained(trained / "run/weights").weights_digest
+    assert record["digest"] == SSA.from_pretrained(trained / "run/weights").weights_digest
     with pytest.raises(TrainingError, match=r"finetuning\.freeze differ"):
         adapt(trained / "run/weights", ["kernels"])
-    with pytest.raises(OptionError, match="no part of the scenes can be kept back"):
+    with pytest.raises(OptionError, match="no part of the scenes"):
         finetune(trained / "run/weights", ["synthetic"], tmp_path / "other", patch_size=16)
 
 

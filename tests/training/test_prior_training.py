@@ -1,6 +1,4 @@
-"""The network of `universal` in the trainer: the same loop and weights; what is believed of an observation; loss in
-decibels.
-"""
+"""The network of `universal` in the trainer: the same loop and weights, perturbed observations, loss in decibels."""
 
 from __future__ import annotations
 
@@ -13,10 +11,10 @@ import torch
 from tests.training.tiny_experiments import write_experiment
 
 from hyperfuse import fuse
-from hyperfuse.data.pair_settings import PerturbationSettings
 from hyperfuse.data.sampler import draw_batch
+from hyperfuse.data.settings import PerturbationSettings
 from hyperfuse.errors import OptionError, TrainingError
-from hyperfuse.fusion.network import load_network
+from hyperfuse.fusion.fusers import load_network
 from hyperfuse.models.prior import PriorNetwork
 from hyperfuse.training import gain_fitting
 from hyperfuse.training.experiment import Experiment, read_experiment
@@ -35,7 +33,7 @@ CHANGES = [
     "validation.every=4",
     "simulation.snr_hsi_db=30",
     "simulation.snr_msi_db=35",
-    "simulation.belief={sigma=0.02, shift=0.05, noise=0.1, floor=0.002}",
+    "simulation.perturbation={sigma=0.02, shift=0.05, noise=0.1, floor=0.002}",
     "simulation.vary_light=0.5",
     "gains={draws=3, steps=5, batch_size=2}",
 ]
@@ -78,26 +76,26 @@ def test_interrupted_and_resumed_it_ends_with_the_same_bits(
     assert all(torch.equal(value, states[1][name]) for name, value in states[0].items())
 
 
-def test_belief_changes_nothing_but_what_is_believed(experiment: Experiment) -> None:
+def test_perturbation_changes_nothing_but_the_assumed_parameters(experiment: Experiment) -> None:
     buckets = gather_scenes(experiment, with_cases=False).buckets
     settings = experiment.simulation
-    told = settings.model_copy(update={"perturbation": None})
-    misled, truth = (draw_batch(buckets, each, seed=1, draw=2, batch_size=2) for each in (settings, told))
+    exact = settings.model_copy(update={"perturbation": None})
+    perturbed, truth = (draw_batch(buckets, each, seed=1, draw=2, batch_size=2) for each in (settings, exact))
     for name in ("hsi", "msi", "reference", "sigma", "shift", "hsi_noise", "msi_noise"):
-        assert torch.equal(getattr(misled, name), getattr(truth, name)), name
-    assert torch.equal(truth.believed[:, 0], truth.sigma)
-    assert torch.equal(truth.believed[:, 1:3], truth.shift)
-    assert not torch.equal(misled.believed, truth.believed)
-    assert torch.allclose(misled.believed, truth.believed, rtol=0.4, atol=0.2)
+        assert torch.equal(getattr(perturbed, name), getattr(truth, name)), name
+    assert torch.equal(truth.assumed[:, 0], truth.sigma)
+    assert torch.equal(truth.assumed[:, 1:3], truth.shift)
+    assert not torch.equal(perturbed.assumed, truth.assumed)
+    assert torch.allclose(perturbed.assumed, truth.assumed, rtol=0.4, atol=0.2)
 
 
-def test_noise_is_believed_where_there_is_none(experiment: Experiment) -> None:
+def test_noise_is_assumed_where_there_is_none(experiment: Experiment) -> None:
     buckets = gather_scenes(experiment, with_cases=False).buckets
     changes = {"snr_hsi_db": None, "snr_msi_db": None, "perturbation": PerturbationSettings(floor=0.01)}
     batch = draw_batch(buckets, experiment.simulation.model_copy(update=changes), seed=0, draw=0, batch_size=4)
     assert bool((batch.hsi_noise == 0).all())
-    assert bool((batch.believed[:, 3:] > 0).all())
-    assert bool((batch.believed[:, 3:] < 0.01).all())
+    assert bool((batch.assumed[:, 3:] > 0).all())
+    assert bool((batch.assumed[:, 3:] < 0.01).all())
 
 
 def test_loss_counts_decibels() -> None:
@@ -136,10 +134,10 @@ def test_stopped_during_the_fit_it_goes_on_to_the_same_bits(
     experiment: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     train(experiment, tmp_path / "whole")
-    lessons = gain_fitting._lessons
+    draw_sample = gain_fitting._draw_sample
     with monkeypatch.context() as patched:
         patched.setattr(
-            gain_fitting, "_lessons", lambda *given: (signal.raise_signal(signal.SIGINT), lessons(*given))[1]
+            gain_fitting, "_draw_sample", lambda *given: (signal.raise_signal(signal.SIGINT), draw_sample(*given))[1]
         )
         assert not train(experiment, tmp_path / "halves").finished
     assert not (tmp_path / "halves/weights").exists()

@@ -1,1 +1,1 @@
-"""Scenes -> patches -> simulated pairs -> batches: what a training reads."""
+"""Data of a training: scenes, splits, synthetic scenes, simulated pairs, batches."""

@@ -1,69 +1,82 @@
-"""Buckets: patches that fit into one batch, because they have the same bands and the same size; and the batches drawn
-from them.
+"""Draw training batches from buckets: patches of the same bands and size, which fit into one batch.
 
 Every batch comes from one bucket, drawn uniformly, and its samples are drawn uniformly within it (section 3.4 of the
-paper). It is a pure function of the seed, of its number (`draw`) and of the settings: whoever draws it, a worker, one
-process of several, a resumed run, gets the same bits. What the samples share is drawn from the generator of (seed,
-draw), what each has of its own from that of (seed, draw, slot), where the slot is the sample's place in the batch of
-all processes together.
+paper). A batch is a pure function of the seed, of its number (`draw`) and of the settings: a worker, one process of
+several and a resumed run get the same bits. What the samples share is drawn from the generator of (seed, draw), the
+rest from that of (seed, draw, slot), where the slot is the sample's index in the batch of all processes together.
 """
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from multiprocessing.context import BaseContext
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
 
 from hyperfuse.data.observing import (
-    BatchPlan,
-    ObservedPatch,
+    BandTable,
+    FloatArray,
     PairBatch,
-    SimulationSettings,
     coarse_pixels,
     draw_plan,
     named_srf,
     observe_patch,
 )
-from hyperfuse.data.pair_settings import RANDOM_SRF, BandTable, FloatArray
 from hyperfuse.data.scenes import Scene
+from hyperfuse.data.settings import RANDOM_SRF, SimulationSettings
 from hyperfuse.data.splits import PatchWindow
+from hyperfuse.data.synthetic import SYNTHETIC, SyntheticPatches, usual_wavelengths
 from hyperfuse.errors import GridError, OptionError
 
 MakePatch = Callable[[tuple[int, ...]], Tensor]
-"""A key of whole numbers -> a patch (C, size, size), float32 in [0, 1]; the same for the same key."""
+"""A key of integers -> a patch (C, size, size), float32 in [0, 1]; the same for the same key."""
 
 
 @dataclass(frozen=True, eq=False)
 class Bucket:
-    """Patches of scenes, or made for the purpose. Give it `windows` into its `scenes`, or a function that makes
-    patches.
+    """Patches of the same bands and size: `windows` into `scenes`, or made by `make_patch`, without end.
+
+    `make_patch` must be picklable for the workers of a loader.
     """
 
     name: str
-    size: int
-    """Rows and columns of a patch."""
+    size: int  # rows and columns of a patch
     bands: BandTable
     scenes: tuple[Scene, ...] = ()
     windows: tuple[PatchWindow, ...] = ()
     make_patch: MakePatch | None = None
 
     def __post_init__(self) -> None:
-        assert bool(self.windows) != bool(self.make_patch), "either windows or a function"
+        if bool(self.windows) == bool(self.make_patch):
+            raise OptionError(f"bucket {self.name!r} with both or neither source", "either windows or make_patch")
 
-    def patch(self, key: tuple[int, ...], part: float) -> Tensor:
-        """(C, size, size): the window at this part (0 to 1) of the list, or what is made from the key."""
+    def patch(self, key: tuple[int, ...], quantile: float) -> Tensor:
+        """(C, size, size): the window at this quantile (0 to 1) of the list, or the patch made from the key."""
         if self.make_patch is not None:
             return self.make_patch(key)
-        window = self.windows[int(part * len(self.windows))]
+        window = self.windows[int(quantile * len(self.windows))]
         return self.scenes[window.scene].patch(window.rows, window.columns)
 
 
 def make_buckets(scenes: Sequence[Scene], windows: Sequence[PatchWindow]) -> list[Bucket]:
-    """One bucket for each data set or sensor, list of bands and patch size, in the order in which they occur."""
+    """Sort patches into buckets, one for each data set or sensor, list of bands and patch size.
+
+    Parameters
+    ----------
+    scenes
+        Scenes of any sensors and sizes.
+    windows
+        Patches; `window.scene` is an index into `scenes`.
+    """
     if not windows:
         raise OptionError(
             "no patch to train on", "scenes with room for at least one", "take larger scenes or smaller patches"
@@ -71,19 +84,27 @@ def make_buckets(scenes: Sequence[Scene], windows: Sequence[PatchWindow]) -> lis
     groups: dict[tuple[object, ...], list[PatchWindow]] = {}
     for window in windows:
         scene = scenes[window.scene]
-        _require_inside(window, scene)
-        groups.setdefault((_origin(scene), scene.bands, window.size, *_columns_as_keys(scene)), []).append(window)
+        height, width = scene.size
+        if min(window.top, window.left) < 0 or window.top + window.size > height or window.left + window.size > width:
+            raise GridError(
+                f"a {window.size}x{window.size} patch at row {window.top}, column {window.left} of {scene.name}",
+                f"a patch inside its {height}x{width} pixels",
+            )
+        # Files of one sensor round differently.
+        columns = (None if each is None else each.round(1).tobytes() for each in (_wavelengths(scene), scene.fwhm_nm))
+        groups.setdefault((_origin(scene), scene.bands, window.size, *columns), []).append(window)
     names = _distinct_names([(scenes[group[0].scene], group[0].size) for group in groups.values()])
-    return [_bucket(name, scenes, group) for name, group in zip(names, groups.values(), strict=True)]
+    return [_make_bucket(name, scenes, group) for name, group in zip(names, groups.values(), strict=True)]
 
 
-def synthetic_bucket(
-    name: str, make_patch: MakePatch, size: int, wavelength_nm: FloatArray, fwhm_nm: FloatArray | None = None
-) -> Bucket:
-    """A bucket without end: every sample calls `make_patch` with a key of its own. It has to be picklable for loader
-    workers.
-    """
-    return Bucket(name, size, BandTable(len(wavelength_nm), wavelength_nm, fwhm_nm), make_patch=make_patch)
+def synthetic_buckets(bands: Sequence[int], size: int) -> list[Bucket]:
+    """Make an endless bucket for each number of bands; every patch is drawn anew."""
+    buckets = []
+    for count in bands:
+        nm = usual_wavelengths(count)
+        table, make_patch = BandTable(count, nm), SyntheticPatches(nm, size)
+        buckets.append(Bucket(f"{SYNTHETIC}, {count} bands", size, table, make_patch=make_patch))
+    return buckets
 
 
 def draw_batch(
@@ -93,73 +114,69 @@ def draw_batch(
     seed: int,
     draw: int,
     batch_size: int,
-    slots: range | slice | None = None,
+    slots: range | None = None,
 ) -> PairBatch:
-    """Batch number `draw`, or the part of it in these slots of 0 .. batch_size - 1."""
-    chosen = range(batch_size)[slots] if isinstance(slots, slice) else range(batch_size) if slots is None else slots
-    assert len(chosen) > 0 and all(0 <= slot < batch_size for slot in chosen), "slots of the batch"
+    """Draw one batch: bucket, patches and observations.
+
+    Parameters
+    ----------
+    seed, draw
+        The seed of the training and the number of the batch, 0 or more; they determine every bit.
+    batch_size
+        Number of samples of all processes together.
+    slots
+        The part of 0 .. batch_size - 1 to draw; all by default.
+
+    Examples
+    --------
+    >>> from hyperfuse.data.settings import SimulationSettings
+    >>> batch = draw_batch(synthetic_buckets([31], 16), SimulationSettings(), seed=0, draw=3, batch_size=2)
+    >>> batch.hsi.shape, batch.reference.shape
+    (torch.Size([2, 31, 4, 4]), torch.Size([2, 31, 16, 16]))
+    """
+    chosen = range(batch_size) if slots is None else slots
     shared = _generator(seed, draw)
     bucket = buckets[int(shared.integers(len(buckets)))]
     plan = draw_plan(shared, settings, bucket.size, bucket.bands)
     reference = torch.empty(len(chosen), plan.bands.count, bucket.size, bucket.size)
-    observed = []
+    samples = []
     with _one_thread():
-        for place, slot in enumerate(chosen):
+        for index, slot in enumerate(chosen):
             own = _generator(seed, draw, slot)
             patch = bucket.patch((seed, draw, slot), own.random())
-            observed.append(observe_patch(own, settings, plan, patch, reference[place]))
-    return _as_batch(bucket, plan, reference, observed)
-
-
-def check_settings(buckets: Sequence[Bucket], settings: SimulationSettings) -> list[str]:
-    """Refuse settings that some batch could not be drawn with, and say in words what will not be as a reader might
-    expect.
-    """
-    for size in {bucket.size for bucket in buckets}:
-        for part in np.linspace(0.0, 1.0, 65):
-            coarse_pixels(settings, size, float(part))
-    notes = []
-    for name in dict.fromkeys(choice.name for choice in settings.srfs if choice.name != RANDOM_SRF):
-        unfit = [bucket.name for bucket in buckets if named_srf(name, bucket.bands) is None]
-        if unfit:
-            notes.append(f"response {name} does not fit the bands of {', '.join(unfit)}: random responses instead")
-    return notes
-
-
-def _as_batch(bucket: Bucket, plan: BatchPlan, reference: Tensor, observed: Sequence[ObservedPatch]) -> PairBatch:
+            samples.append(observe_patch(own, settings, plan, patch, reference[index]))
     wavelength_nm = plan.bands.wavelength_nm
-
-    def column(values: Sequence[object]) -> Tensor:
-        return torch.tensor(values, dtype=torch.float64)
-
     return PairBatch(
-        hsi=torch.stack([sample.hsi for sample in observed]),
-        msi=torch.stack([sample.msi for sample in observed]),
+        **{name: torch.stack([sample[name] for sample in samples]) for name in samples[0]},
         reference=reference,
         scale=plan.scale,
-        sigma=column([sample.sigma for sample in observed]),
-        shift=column([sample.shift for sample in observed]),
-        srf=torch.from_numpy(np.stack([sample.srf for sample in observed])),
-        hsi_noise=column([sample.hsi_noise for sample in observed]),
-        msi_noise=column([sample.msi_noise for sample in observed]),
-        believed=column([sample.believed for sample in observed]),
         wavelength_nm=None if wavelength_nm is None else torch.from_numpy(wavelength_nm.copy()),
         bucket=bucket.name,
     )
 
 
-def _generator(seed: int, *place: int) -> np.random.Generator:
-    """Independent for every place: a spawn key, unlike a list of numbers, tells (3,) from (3, 0)."""
-    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=place))
+def check_settings(buckets: Sequence[Bucket], settings: SimulationSettings) -> list[str]:
+    """Refuse settings that some batch could not be drawn with; return notes on SRFs that do not fit a bucket."""
+    for size in {bucket.size for bucket in buckets}:
+        for quantile in np.linspace(0.0, 1.0, 65):
+            coarse_pixels(settings, size, float(quantile))
+    notes = []
+    for name in dict.fromkeys(choice.name for choice in settings.srfs if choice.name != RANDOM_SRF):
+        unfit = [bucket.name for bucket in buckets if named_srf(name, bucket.bands) is None]
+        if unfit:
+            notes.append(f"SRF {name} does not fit the bands of {', '.join(unfit)}: random SRFs instead")
+    return notes
+
+
+def _generator(seed: int, *key: int) -> np.random.Generator:
+    """A spawn key, unlike a list of integers, distinguishes (3,) from (3, 0)."""
+    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=key))
 
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """The last digits of a matrix product depend on the number of threads, and a loader's worker has one."""
+    """The last digits of a matrix product depend on the number of threads, and a worker has one."""
     threads = torch.get_num_threads()
-    if threads == 1:
-        yield
-        return
     torch.set_num_threads(1)
     try:
         yield
@@ -167,55 +184,122 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def _bucket(name: str, scenes: Sequence[Scene], windows: Sequence[PatchWindow]) -> Bucket:
-    """Only the scenes that its windows lie in, so that a bucket can travel by itself."""
-    places = {scene: place for place, scene in enumerate(dict.fromkeys(window.scene for window in windows))}
+def _make_bucket(name: str, scenes: Sequence[Scene], windows: Sequence[PatchWindow]) -> Bucket:
+    """With only the scenes that its windows lie in."""
+    index = {scene: place for place, scene in enumerate(dict.fromkeys(window.scene for window in windows))}
     first = scenes[windows[0].scene]
-    wavelength_nm = _known(first.wavelength_nm)
+    wavelength_nm = _wavelengths(first)
     return Bucket(
         name=name,
         size=windows[0].size,
         bands=BandTable(first.bands, wavelength_nm, None if wavelength_nm is None else first.fwhm_nm),
-        scenes=tuple(scenes[scene] for scene in places),
-        windows=tuple(replace(window, scene=places[window.scene]) for window in windows),
+        scenes=tuple(scenes[scene] for scene in index),
+        windows=tuple(replace(window, scene=index[window.scene]) for window in windows),
     )
 
 
-def _known(wavelength_nm: FloatArray | None) -> FloatArray | None:
-    """Wavelengths count as known where every band has one."""
-    if wavelength_nm is None or not (np.isfinite(wavelength_nm).all() and (wavelength_nm > 0).all()):
-        return None
-    return wavelength_nm.astype(np.float64)
+def _wavelengths(scene: Scene) -> FloatArray | None:
+    """Wavelengths count as known if every band has one."""
+    nm = scene.wavelength_nm
+    return None if nm is None or not (np.isfinite(nm) & (nm > 0)).all() else nm.astype(np.float64)
 
 
 def _origin(scene: Scene) -> str:
     return scene.dataset or scene.sensor or scene.name
 
 
-def _columns_as_keys(scene: Scene) -> tuple[bytes | None, ...]:
-    """To a tenth of a nanometre: files of one sensor round differently."""
-    columns = (_known(scene.wavelength_nm), scene.fwhm_nm)
-    return tuple(None if column is None else column.round(1).tobytes() for column in columns)
-
-
 def _distinct_names(firsts: Sequence[tuple[Scene, int]]) -> list[str]:
-    """The name of the data set or sensor, with as much beside it as tells its buckets apart."""
-    candidates = [
-        [_origin(scene) for scene, _ in firsts],
-        [f"{_origin(scene)}, {scene.bands} bands" for scene, _ in firsts],
-        [f"{_origin(scene)}, {scene.bands} bands, {size}x{size}" for scene, size in firsts],
-        [f"{_origin(scene)}, {scene.bands} bands, {size}x{size}, {scene.name}" for scene, size in firsts],
-    ]
-    return [
-        next((names[i] for names in candidates if names.count(names[i]) == 1), f"{candidates[-1][i]} ({i + 1})")
-        for i in range(len(firsts))
-    ]
+    """The name of the data set or sensor, with as many details as make it unique."""
+    details = [(_origin(scene), f"{scene.bands} bands", f"{size}x{size}", scene.name) for scene, size in firsts]
+    candidates = [[", ".join(parts[:length]) for parts in details] for length in range(1, 5)]
+    candidates.append([f"{name} ({number})" for number, name in enumerate(candidates[-1], start=1)])
+    return [next(names[i] for names in candidates if names.count(names[i]) == 1) for i in range(len(firsts))]
 
 
-def _require_inside(window: PatchWindow, scene: Scene) -> None:
-    height, width = scene.size
-    if min(window.top, window.left) < 0 or window.top + window.size > height or window.left + window.size > width:
-        raise GridError(
-            f"patch of {window.size}x{window.size} pixels at row {window.top}, column {window.left} of {scene.name}",
-            f"a patch inside its {height}x{width} pixels",
+@dataclass(frozen=True)
+class PairBatches(Dataset[PairBatch]):
+    """All batches of a seed as a map-style data set: item `draw` is batch number `draw`, for any number of 0 or more.
+
+    `finish` is applied to each batch where it is drawn, in a worker if there are any.
+    """
+
+    buckets: Sequence[Bucket]
+    settings: SimulationSettings
+    seed: int
+    batch_size: int
+    slots: range | None = None
+    finish: Callable[[PairBatch], PairBatch] | None = None
+
+    def __getitem__(self, draw: int) -> PairBatch:
+        batch = draw_batch(
+            self.buckets, self.settings, seed=self.seed, draw=draw, batch_size=self.batch_size, slots=self.slots
         )
+        return batch if self.finish is None else self.finish(batch)
+
+
+def batch_loader(
+    batches: PairBatches, start: int, end: int, *, workers: int = 0, pin_memory: bool = False
+) -> DataLoader[PairBatch]:
+    """Load batches `start` .. `end` - 1 in this order; worker processes do not change a bit.
+
+    Workers are not forks of this process: a fork of a process with computing threads may hang. So `finish` and the
+    functions of synthetic buckets must be picklable, and a script that calls this needs `if __name__ == "__main__"`.
+    Scenes are in shared memory, once for all workers.
+
+    Parameters
+    ----------
+    workers
+        Number of processes that draw batches ahead, at most one per core; 0 draws them in this process.
+    """
+    workers = min(workers, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+    return DataLoader(
+        batches,
+        batch_size=None,
+        sampler=range(start, end),
+        num_workers=workers,
+        multiprocessing_context=_start_method() if workers else None,
+        persistent_workers=workers > 0,
+        worker_init_fn=_start_worker,
+        pin_memory=pin_memory,
+        # The loader draws a seed for its workers, which must not come from torch's global generator.
+        generator=torch.Generator(),
+    )
+
+
+def _start_method() -> BaseContext:
+    """Workers fork from a server that has imported the libraries and computed nothing; without fork they are spawned.
+
+    Spawned workers abort when they exit while a batch is being sent; those of a server do not.
+    """
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    return context
+
+
+def _start_worker(worker: int) -> None:
+    # Ctrl-C reaches every process of the terminal; only the training itself handles it.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    torch.set_num_threads(1)
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
+
+
+def _exit_with_parent() -> None:
+    """A training that was killed cannot stop its workers, and the fork server outlives it with them."""
+    training = multiprocessing.parent_process()
+    if training is not None:
+        training.join()
+        os._exit(1)
+
+
+def process_slots(batch_size: int, process: int, processes: int) -> range:
+    """Return the slots of every batch that one of several processes draws."""
+    if batch_size % processes:
+        raise OptionError(
+            f"batches of {batch_size} for {processes} processes",
+            "the same number of samples for each process",
+            f"take a multiple of {processes}",
+        )
+    share = batch_size // processes
+    return range(process * share, (process + 1) * share)

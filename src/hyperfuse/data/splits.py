@@ -1,18 +1,16 @@
 """Which parts of which scenes are trained on, and which are kept for testing.
 
 `disjoint`: no test pixel influences a training pixel.
-- Of five images or more of one data set (or of one sensor, with as many bands) a fifth is held out whole; of a whole
-CAVE or
-  Harvard those that the paper tests on.
+
+- Of five or more images of one data set (or of one sensor, with as many bands) a fifth is held out whole; of a complete
+  CAVE or Harvard those that the paper tests on.
 - Any other scene loses a strip at the far end of its longer side, a fifth of it but at least 16 pixels, to testing, and
-beside it
-  as many pixels as the point spread reaches (the guard) to nobody.
+  next to it a guard band as wide as the PSF reaches.
 - Where the rest has no room for a patch, patches shrink to the next multiple of 8. Where they would shrink to less than
-half, the
-  scene is not divided: all of it is for training, or, if it is smaller than 8 pixels, for testing.
+  half, the scene is not divided: all of it is for training, or, if it is smaller than 8 pixels, for testing.
 
 `paper`: the patches and test blocks of the paper. Its remote sensing scores are measured on pixels that it trained on,
-which is what `Split.overlapping` says.
+which `Split.overlapping` records.
 """
 
 from __future__ import annotations
@@ -20,32 +18,34 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hyperfuse.data.scenes import DATASETS, Scene
+from hyperfuse.data.datasets import DATASETS
+from hyperfuse.data.scenes import Scene
 from hyperfuse.errors import OptionError
-from hyperfuse.physics.psf import psf_radius, sigma_from_fwhm
+from hyperfuse.physics.operators import psf_radius, sigma_from_fwhm
 
 SplitKind = Literal["disjoint", "paper"]
 Size = tuple[int, int]
 
 IMAGES_OF_A_SET = 5
+# One in this many images, or pixels of the longer side, is for testing.
 TEST_SHARE = 5
-"""One in so many images, or pixels of the longer side."""
 SMALLEST_TEST_SIDE = 16
 LARGEST_TEST_SIDE = 512
 SIZE_STEP = 8
+# A patch with a larger fraction of pixels without value would teach how holes were filled.
 MOST_MISSING = 0.1
-"""A patch with a larger share of pixels without value teaches how holes were filled."""
 USUAL_SCALE = 4.0
 
 
 @dataclass(frozen=True)
 class PatchWindow:
-    """A square of a scene; `scene` is its place in the list of scenes."""
+    """A square of a scene; `scene` is its index in the list of scenes."""
 
     scene: int
     top: int
@@ -65,7 +65,7 @@ class PatchWindow:
 class TestBlock:
     """A rectangle of a scene that is kept for testing."""
 
-    __test__ = False  # nothing for pytest to collect
+    __test__ = False  # not a class for pytest to collect
 
     scene: int
     top: int
@@ -84,24 +84,24 @@ class TestBlock:
 
 @dataclass(frozen=True)
 class Split:
+    """Training patches and test blocks; `overlapping`: test pixels were trained on, which every score has to say."""
+
     train: list[PatchWindow]
     test: list[TestBlock]
     overlapping: bool
-    """Whether test pixels were trained on; every figure measured on such a split has to say so."""
     label: str
 
 
 @dataclass(frozen=True)
 class PaperDivision:
-    """How the paper divides a data set: patches at a stride, and square test blocks in reading order from the upper
-    left.
+    """How the paper divides a data set: patches at a stride, square test blocks in reading order from the upper left,
+    and which images (in alphabetical order) are for testing; None: the blocks lie in the scene that is trained on.
     """
 
     stride: int
     block: int
     blocks: int = 1
     test_images: range | None = None
-    """By alphabetical order; None where the blocks lie in the scene that is trained on."""
 
 
 # The paper's table swaps the block sizes of PaviaC and PaviaU, which do not fit into PaviaU, and gives WDC fewer rows
@@ -118,7 +118,7 @@ PAPER: dict[str, PaperDivision] = {
 
 
 def guard_width(scale: float = USUAL_SCALE, shift: float = 0.0) -> int:
-    """How far from a training pixel a coarse pixel that sees it can look, at this scale and shift."""
+    """Return the distance in fine pixels over which a coarse pixel is influenced, at this scale and shift."""
     return psf_radius(sigma_from_fwhm(scale)) + math.ceil(abs(shift))
 
 
@@ -129,10 +129,16 @@ def split_scenes(
     stride: int | None = None,
     guard: int | None = None,
 ) -> Split:
-    """Training patches and test blocks of some scenes, which may differ in bands and size.
+    """Divide scenes, which may differ in bands and size, into training patches and test blocks.
 
-    stride    pixels from one patch to the next; None: the paper's own, or half a patch guard     pixels between
-    training and testing that belong to neither; None: the point spread's reach at x4, see `guard_width`
+    Parameters
+    ----------
+    kind
+        "disjoint" or "paper", see the module.
+    stride
+        Pixels from one patch to the next; by default the paper's own, or half a patch.
+    guard
+        Pixels between training and testing that belong to neither; by default the reach of the PSF at x4.
     """
     if patch_size < SIZE_STEP or (stride is not None and stride < 1) or (guard is not None and guard < 0):
         raise OptionError(
@@ -146,51 +152,47 @@ def split_scenes(
     return _disjoint_split(scenes, patch_size, stride, guard_width() if guard is None else guard)
 
 
+def train_on_all(scenes: Sequence[Scene], patch_size: int, stride: int | None = None) -> Split:
+    """Take patches of whole scenes, where other scenes are for testing."""
+    windows = [
+        window
+        for index, scene in enumerate(scenes)
+        for window in _patches(index, scene, scene.size, patch_size, stride)
+    ]
+    return Split(windows, [], overlapping=False, label="whole scenes for training")
+
+
+def keep_for_testing(scenes: Sequence[Scene]) -> Split:
+    """Keep whole scenes for testing."""
+    blocks = [TestBlock(index, 0, 0, *scene.size) for index, scene in enumerate(scenes)]
+    return Split([], blocks, overlapping=False, label="other scenes for testing")
+
+
 def _disjoint_split(scenes: Sequence[Scene], patch_size: int, stride: int | None, guard: int) -> Split:
     train: list[PatchWindow] = []
     test: list[TestBlock] = []
     counts = {"in blocks": 0, "tested whole": 0, "trained on whole": 0}
     for group in _groups(scenes):
         held_out = _held_out(group, scenes) if len(group) >= IMAGES_OF_A_SET else None
-        for place in group:
-            scene = scenes[place]
+        for index in group:
+            scene = scenes[index]
             if held_out is None:
-                area, blocks = _division(place, scene.size, patch_size, guard)
+                area, blocks = _divide(index, scene.size, patch_size, guard)
             else:
-                area, blocks = _whole(place, scene.size, for_testing=place in held_out)
+                area, blocks = _whole(index, scene.size, for_testing=index in held_out)
             counts["in blocks" if blocks and area else "tested whole" if blocks else "trained on whole"] += 1
             test += blocks
             if area is not None:
-                train += _patches(place, scene, area, patch_size, stride)
-    parts = ", ".join(f"{count} {word}" for word, count in counts.items() if count)
+                train += _patches(index, scene, area, patch_size, stride)
+    parts = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
     return Split(train, test, overlapping=False, label=f"disjoint ({parts}; guard {guard} pixels)")
 
 
-def train_on_all(scenes: Sequence[Scene], patch_size: int, stride: int | None = None) -> Split:
-    """Patches over whole scenes, where others are there for testing."""
-    windows = [
-        window
-        for place, scene in enumerate(scenes)
-        for window in _patches(place, scene, scene.size, patch_size, stride)
-    ]
-    return Split(windows, [], overlapping=False, label="whole scenes for training")
-
-
-def keep_for_testing(scenes: Sequence[Scene]) -> Split:
-    blocks = [TestBlock(place, 0, 0, *scene.size) for place, scene in enumerate(scenes)]
-    return Split([], blocks, overlapping=False, label="other scenes for testing")
-
-
-def _patches(place: int, scene: Scene, area: Size, patch_size: int, stride: int | None) -> list[PatchWindow]:
-    size = _fitting(patch_size, min(area))
-    return _complete(_covering(place, area, size, stride or max(1, size // 2)), scene, size) if size else []
-
-
 def _groups(scenes: Sequence[Scene]) -> list[list[int]]:
-    """Places of scenes of one kind: of one data set, else of one sensor, with the same number of bands."""
+    """Indices of scenes of one kind: of one data set, else of one sensor, with the same number of bands."""
     groups: dict[tuple[str, int], list[int]] = {}
-    for place, scene in enumerate(scenes):
-        groups.setdefault((scene.dataset or scene.sensor, scene.bands), []).append(place)
+    for index, scene in enumerate(scenes):
+        groups.setdefault((scene.dataset or scene.sensor, scene.bands), []).append(index)
     return list(groups.values())
 
 
@@ -202,56 +204,53 @@ def _held_out(group: Sequence[int], scenes: Sequence[Scene]) -> frozenset[int]:
     return frozenset(group[TEST_SHARE // 2 :: TEST_SHARE])
 
 
-def _whole(place: int, size: Size, *, for_testing: bool) -> tuple[Size | None, list[TestBlock]]:
-    return (None, [TestBlock(place, 0, 0, *size)]) if for_testing or min(size) < SIZE_STEP else (size, [])
+def _whole(index: int, size: Size, *, for_testing: bool) -> tuple[Size | None, list[TestBlock]]:
+    return (None, [TestBlock(index, 0, 0, *size)]) if for_testing or min(size) < SIZE_STEP else (size, [])
 
 
-def _division(place: int, size: Size, patch_size: int, guard: int) -> tuple[Size | None, list[TestBlock]]:
+def _divide(index: int, size: Size, patch_size: int, guard: int) -> tuple[Size | None, list[TestBlock]]:
     """The upper left rows and columns that are trained on, and the blocks that are tested on."""
     length, breadth = max(size), min(size)
     test = max(SMALLEST_TEST_SIDE, length // TEST_SHARE // SIZE_STEP * SIZE_STEP)
     rest = length - test - guard
     if 2 * _fitting(patch_size, min(rest, breadth)) < patch_size:
-        return _whole(place, size, for_testing=False)
+        return _whole(index, size, for_testing=False)
     if size[0] >= size[1]:
-        return (rest, breadth), list(_blocks(place, (length - test, 0), (test, breadth)))
-    return (breadth, rest), list(_blocks(place, (0, length - test), (breadth, test)))
+        return (rest, breadth), list(_blocks(index, (length - test, 0), (test, breadth)))
+    return (breadth, rest), list(_blocks(index, (0, length - test), (breadth, test)))
+
+
+def _blocks(index: int, corner: Size, size: Size) -> Iterator[TestBlock]:
+    """Divide a rectangle into blocks of at most 512 pixels on a side."""
+    edges = []
+    for start, length in zip(corner, size, strict=True):
+        parts = -(-length // LARGEST_TEST_SIDE)
+        inner = [start + length * part // parts // SIZE_STEP * SIZE_STEP for part in range(1, parts)]
+        edges.append([start, *inner, start + length])
+    for top, bottom in pairwise(edges[0]):
+        for left, right in pairwise(edges[1]):
+            yield TestBlock(index, top, left, bottom - top, right - left)
 
 
 def _fitting(patch_size: int, room: int) -> int:
     return patch_size if patch_size <= room else max(0, room) // SIZE_STEP * SIZE_STEP
 
 
-def _blocks(place: int, corner: Size, size: Size) -> Iterator[TestBlock]:
-    """A rectangle in parts of at most 512 pixels to a side."""
-    edges = []
-    for start, length in zip(corner, size, strict=True):
-        parts = -(-length // LARGEST_TEST_SIDE)
-        inner = [start + length * part // parts // SIZE_STEP * SIZE_STEP for part in range(1, parts)]
-        edges.append([start, *inner, start + length])
-    for top, bottom in zip(edges[0], edges[0][1:], strict=False):
-        for left, right in zip(edges[1], edges[1][1:], strict=False):
-            yield TestBlock(place, top, left, bottom - top, right - left)
-
-
-def _covering(place: int, area: Size, size: int, stride: int) -> list[PatchWindow]:
-    """Patches over all of an area, the last ones at its far edges."""
-    tops, lefts = (sorted({*range(0, length - size + 1, stride), length - size}) for length in area)
-    return [PatchWindow(place, top, left, size) for top in tops for left in lefts]
-
-
-def _complete(windows: list[PatchWindow], scene: Scene, size: int) -> list[PatchWindow]:
-    """The patches that are not mostly holes."""
+def _patches(index: int, scene: Scene, area: Size, patch_size: int, stride: int | None) -> list[PatchWindow]:
+    """Patches over all of an area, the last ones at its far edges, but for those with too many holes."""
+    size = _fitting(patch_size, min(area))
+    if not size:
+        return []
+    step = stride or max(1, size // 2)
+    tops, lefts = (sorted({*range(0, length - size + 1, step), length - size}) for length in area)
+    windows = [PatchWindow(index, top, left, size) for top in tops for left in lefts]
     if scene.missing_pixels is None:
         return windows
     sums: NDArray[np.int64] = np.zeros((scene.size[0] + 1, scene.size[1] + 1), np.int64)
     sums[1:, 1:] = scene.missing_pixels.cumsum(axis=0, dtype=np.int64).cumsum(axis=1)
-
-    def missing(window: PatchWindow) -> int:
-        (top, bottom), (left, right) = ((part.start, part.stop) for part in (window.rows, window.columns))
-        return int(sums[bottom, right] - sums[top, right] - sums[bottom, left] + sums[top, left])
-
-    return [window for window in windows if missing(window) <= MOST_MISSING * size**2]
+    y, x = np.array([(window.top, window.left) for window in windows]).T
+    missing = sums[y + size, x + size] - sums[y, x + size] - sums[y + size, x] + sums[y, x]
+    return [window for window, count in zip(windows, missing, strict=True) if count <= MOST_MISSING * size**2]
 
 
 def _paper_split(scenes: Sequence[Scene], patch_size: int, stride: int | None) -> Split:
@@ -260,28 +259,24 @@ def _paper_split(scenes: Sequence[Scene], patch_size: int, stride: int | None) -
     shared = []
     for group in _groups(scenes):
         name = scenes[group[0]].dataset
-        division = _require_division(name, [scenes[place] for place in group])
+        division = _require_division(name, [scenes[index] for index in group])
         tested = division.test_images
-        for image, place in enumerate(group):
-            size = scenes[place].size
+        for image, index in enumerate(group):
+            size = scenes[index].size
             if tested is None or image not in tested:
-                train += _regular(place, size, patch_size, stride or division.stride)
+                train += _regular_grid(index, size, patch_size, stride or division.stride)
             if tested is None or image in tested:
-                test += [
-                    TestBlock(place, window.top, window.left, window.size, window.size)
-                    for window in _regular(place, size, division.block, division.block)[: division.blocks]
-                ]
+                blocks = _regular_grid(index, size, division.block, division.block)[: division.blocks]
+                test += [TestBlock(index, block.top, block.left, block.size, block.size) for block in blocks]
         shared += [name] if tested is None else []
-    label = (
-        f"the paper's (overlapping: test pixels of {', '.join(shared)} were trained on)" if shared else "the paper's"
-    )
-    return Split(train, test, overlapping=bool(shared), label=label)
+    overlap = f" (overlapping: test pixels of {', '.join(shared)} were trained on)" if shared else ""
+    return Split(train, test, overlapping=bool(shared), label=f"the paper's{overlap}")
 
 
-def _regular(place: int, size: Size, patch_size: int, stride: int) -> list[PatchWindow]:
+def _regular_grid(index: int, size: Size, patch_size: int, stride: int) -> list[PatchWindow]:
     """Patches at a stride, as many as fit, in reading order."""
     tops, lefts = (range(0, length - patch_size + 1, stride) for length in size)
-    return [PatchWindow(place, top, left, patch_size) for top in tops for left in lefts]
+    return [PatchWindow(index, top, left, patch_size) for top in tops for left in lefts]
 
 
 def _require_division(name: str, scenes: Sequence[Scene]) -> PaperDivision:
@@ -291,12 +286,11 @@ def _require_division(name: str, scenes: Sequence[Scene]) -> PaperDivision:
             f"a data set that the paper divides: {', '.join(PAPER)}",
             "take the disjoint split",
         )
-    dataset = DATASETS[name]
-    size = (dataset.rows, dataset.columns)
-    if len(scenes) != dataset.images or any(scene.size != size for scene in scenes):
+    images, size = DATASETS[name].images, DATASETS[name].size
+    if len(scenes) != images or any(scene.size != size for scene in scenes):
         raise OptionError(
             f"{len(scenes)} images of {name}, the first of {scenes[0].size[0]}x{scenes[0].size[1]} pixels",
-            f"{dataset.images} of {size[0]}x{size[1]}, as in the paper",
+            f"{images} of {size[0]}x{size[1]}, as in the paper",
             "get the whole data set, or take the disjoint split",
         )
     return PAPER[name]

@@ -1,8 +1,6 @@
-"""Synthetic scenes as a training uses them: buckets without end, and a few fixed scenes.
+"""Synthetic scenes: dead-leaves layouts of mixed, textured random materials under uneven light, from a seed.
 
-Synthetic scenes: dead-leaves layouts of mixed, textured random materials under uneven light, from a seed.
-
-All that happens in space happens to a handful of maps, one per material; one matrix product then makes the bands.
+All spatial effects act on a few maps, one per material; one matrix product then makes the bands.
 Shapes: K materials, L leaves, C bands, H W rows and columns.
 """
 
@@ -17,50 +15,68 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import fft
 from torch import Tensor
 
-from hyperfuse.data.sampler import Bucket, synthetic_bucket
-from hyperfuse.data.scenes import Scene
+from hyperfuse.data.scenes import UNIT_QUANTILE, Scene
 from hyperfuse.data.synthetic_parts import Layout, random_layout, random_light, random_materials, random_style
 from hyperfuse.errors import BandError, OptionError
 
 FloatArray = NDArray[np.float32]
 
+SYNTHETIC = "synthetic"
+USUAL_BANDS = (31, 64, 102, 145, 191)
+# The layout is drawn this much finer than the image, which softens edges.
 FINENESS = 2
-"""The layout is drawn so much finer than the image, which gives soft edges."""
-UNIT_QUANTILE = 0.9995
 LARGEST_SAMPLE = 60_000
 FEWEST_MATERIALS, MOST_MATERIALS = 8, 18
 KNOWN_RANGE_NM = (350.0, 2550.0)
+# The parts of the spectrum that sensors with up to this many bands cover, in nm, without the water vapour bands.
+USUAL_RANGES_NM: dict[float, tuple[tuple[float, float], ...]] = {
+    40: ((400.0, 700.0),),
+    140: ((400.0, 1000.0),),
+    np.inf: ((400.0, 1340.0), (1440.0, 1800.0), (1960.0, 2450.0)),
+}
 
 
 def synthetic_scene(seed: int | Sequence[int], wavelength_nm: ArrayLike, rows: int, columns: int) -> Tensor:
-    """(C, H, W) float32 in [0, 1]; the same seed gives the same place at other wavelengths."""
-    nm = _checked(wavelength_nm, rows, columns)
-    in_space, in_spectrum = (np.random.default_rng(child) for child in np.random.SeedSequence(seed).spawn(2))
-    materials = int(in_space.integers(FEWEST_MATERIALS, MOST_MATERIALS + 1))
-    maps = _maps(in_space, materials, rows, columns)
-    reflectance = random_materials(in_spectrum, nm, materials)
-    light, sky = random_light(in_spectrum, nm)
-    mixing = np.concatenate([reflectance * light, reflectance * light * sky]).T.astype(np.float32)
-    cube = torch.from_numpy(mixing) @ torch.from_numpy(maps.reshape(2 * materials, -1))
-    # Patches of a real scene seldom hold its brightest pixels.
-    cube *= float(in_spectrum.uniform(0.6, 1.0)) / _unit(cube)
-    return cube.clamp_(0, 1).reshape(len(nm), rows, columns)
+    """Draw a synthetic scene.
 
+    Parameters
+    ----------
+    seed
+        The same seed gives the same place at other wavelengths.
+    wavelength_nm
+        Wavelengths of the bands, 350 to 2550 nm, in any order.
 
-def _checked(wavelength_nm: ArrayLike, rows: int, columns: int) -> NDArray[np.float64]:
+    Returns
+    -------
+    (C, H, W) float32 in [0, 1].
+
+    Examples
+    --------
+    >>> synthetic_scene(0, [450.0, 550.0, 650.0], rows=20, columns=30).shape
+    torch.Size([3, 20, 30])
+    """
     nm = np.atleast_1d(np.asarray(wavelength_nm, dtype=np.float64))
     low, high = KNOWN_RANGE_NM
     if nm.ndim != 1 or not nm.size or not (low <= nm.min() and nm.max() <= high):
         raise BandError("wavelengths of a synthetic scene", f"one or more from {low:g} to {high:g} nm", "choose others")
     if min(rows, columns) < 1:
         raise OptionError(f"a synthetic scene of {rows}x{columns} pixels", "at least one pixel")
-    return nm
+    in_space, in_spectrum = (np.random.default_rng(child) for child in np.random.SeedSequence(seed).spawn(2))
+    materials = int(in_space.integers(FEWEST_MATERIALS, MOST_MATERIALS + 1))
+    maps = _draw_maps(in_space, materials, rows, columns)
+    reflectance = random_materials(in_spectrum, nm, materials)
+    light, sky = random_light(in_spectrum, nm)
+    mixing = np.concatenate([reflectance * light, reflectance * light * sky]).T.astype(np.float32)
+    cube = torch.from_numpy(mixing) @ torch.from_numpy(maps.reshape(2 * materials, -1))
+    sample = cube.flatten()[:: max(1, cube.numel() // LARGEST_SAMPLE)].numpy()
+    unit = max(float(np.quantile(sample, UNIT_QUANTILE)), 1e-6)
+    # Patches of a real scene seldom hold its brightest pixels.
+    cube *= float(in_spectrum.uniform(0.6, 1.0)) / unit
+    return cube.clamp_(0, 1).reshape(len(nm), rows, columns)
 
 
-def _maps(generator: np.random.Generator, materials: int, rows: int, columns: int) -> FloatArray:
-    """(2 K, H, W): how much of each material a pixel shows in the sun's light, and how much in the light of the sky
-    alone.
-    """
+def _draw_maps(generator: np.random.Generator, materials: int, rows: int, columns: int) -> FloatArray:
+    """(2 K, H, W): abundance of each material in sunlight, and in skylight alone."""
     style = random_style(generator)
     layout = random_layout(generator, style, rows, columns, FINENESS)
     mixtures_of_leaves = _leaf_mixtures(generator, len(layout.radius), materials)
@@ -81,7 +97,7 @@ def _maps(generator: np.random.Generator, materials: int, rows: int, columns: in
 
 
 def _leaf_mixtures(generator: np.random.Generator, leaves: int, materials: int) -> FloatArray:
-    """(L, 2 K): what each leaf is made of, and how that changes along its texture."""
+    """(L, 2 K): the abundances of each leaf, and how they change with its texture."""
     common = generator.dirichlet(np.full(materials, 1.0))
     first, second = generator.choice(materials, (2, leaves), p=common)
     share = generator.beta(0.5, 2.0, leaves)
@@ -110,7 +126,7 @@ def _leaf_light(generator: np.random.Generator, layout: Layout, relief: float) -
 
 
 def _per_pixel(table: FloatArray, labels: NDArray[np.int32], rows: int, columns: int) -> FloatArray:
-    """(L, N) by the leaf of every point of the finer grid -> (N, H, W), means over pixels."""
+    """(L, N) at the leaf of every point of the finer grid -> (N, H, W), averaged over pixels."""
     points = table[labels.reshape(rows, FINENESS, columns, FINENESS).transpose(1, 3, 0, 2).reshape(FINENESS**2, -1)]
     total = points[0]
     for part in points[1:]:
@@ -132,12 +148,12 @@ def _fractal(generator: np.random.Generator, rows: int, columns: int, steepness:
 
 
 def _blurred(maps: FloatArray, sigma: float) -> FloatArray:
-    """Three-tap filters along both axes, as often as it takes to reach the width, with the edge pixel repeated."""
+    """Three-tap filters along both axes, repeated until the width is reached, with the edge pixel repeated."""
     times = int(np.ceil(sigma**2 / 0.5))
     side = np.float32(sigma**2 / (2 * times))
     for _ in range(times):
         for axis in (1, 2):
-            # What one pixel gives its neighbour, the neighbour gets; nothing is lost at the edges.
+            # As a flux between neighbours, so that the sum is preserved at the edges.
             steps = np.moveaxis(side * np.diff(maps, axis=axis), axis, 0)
             along = np.moveaxis(maps, axis, 0)
             along[:-1] += steps
@@ -145,27 +161,9 @@ def _blurred(maps: FloatArray, sigma: float) -> FloatArray:
     return maps
 
 
-def _unit(cube: Tensor) -> float:
-    """What makes the brightest values 1, but for a few highlights; of an evenly spread sample."""
-    sample = cube.flatten()[:: max(1, cube.numel() // LARGEST_SAMPLE)].numpy()
-    return max(float(np.quantile(sample, UNIT_QUANTILE)), 1e-6)
-
-
-SYNTHETIC = "synthetic"
-USUAL_BANDS = (31, 64, 102, 145, 191)
-SCENE_SIDE = 192
-SCENES_PER_SENSOR = 2
-# Which part of the spectrum sensors with so many bands look at, in nm, the bands in water vapour left out.
-VISIBLE = ((400.0, 700.0),)
-VISIBLE_TO_NEAR_INFRARED = ((400.0, 1000.0),)
-WHOLE_RANGE = ((400.0, 1340.0), (1440.0, 1800.0), (1960.0, 2450.0))
-MOST_BANDS_IN_THE_VISIBLE = 40
-MOST_BANDS_TO_NEAR_INFRARED = 140
-
-
 @dataclass(frozen=True, eq=False)
 class SyntheticPatches:
-    """From a key of whole numbers, such as (seed, draw, slot), to a patch of its own; can be sent to another process."""
+    """Make a patch from a key of integers, such as (seed, draw, slot). Picklable, for the workers of a loader."""
 
     wavelength_nm: NDArray[np.float64]
     size: int
@@ -175,46 +173,39 @@ class SyntheticPatches:
 
 
 def usual_wavelengths(bands: int) -> NDArray[np.float64]:
-    """Where the bands of a sensor with so many of them usually lie, evenly spaced but for the gaps of the atmosphere."""
-    parts: tuple[tuple[float, float], ...] = VISIBLE
-    if bands > MOST_BANDS_IN_THE_VISIBLE:
-        parts = VISIBLE_TO_NEAR_INFRARED
-    if bands > MOST_BANDS_TO_NEAR_INFRARED:
-        parts = WHOLE_RANGE
-    if bands == 1:
-        return np.array([parts[0][0]])
-    edges = np.array(parts)
+    """Return typical wavelengths of a sensor with this many bands: evenly spaced but for the water vapour bands."""
+    edges = np.array(next(ranges for most, ranges in USUAL_RANGES_NM.items() if bands <= most))
     covered = np.concatenate([[0.0], np.cumsum(edges[:, 1] - edges[:, 0])])
     gaps = edges[:, 0] - covered[:-1]
     along = np.linspace(0.0, covered[-1], bands)
-    part = np.minimum(np.searchsorted(covered, along, side="right") - 1, len(parts) - 1)
+    part = np.minimum(np.searchsorted(covered, along, side="right") - 1, len(edges) - 1)
     return np.asarray(along + gaps[part])
 
 
-def synthetic_buckets(bands: Sequence[int], size: int) -> list[Bucket]:
-    """A bucket without end for each number of bands; every patch is drawn anew."""
-    buckets = []
-    for count in bands:
-        wavelength_nm = usual_wavelengths(count)
-        name = f"{SYNTHETIC}, {count} bands"
-        buckets.append(synthetic_bucket(name, SyntheticPatches(wavelength_nm, size), size, wavelength_nm))
-    return buckets
-
-
 def synthetic_scenes(
-    bands: Sequence[int] = USUAL_BANDS,
-    scenes_per_sensor: int = SCENES_PER_SENSOR,
-    side: int = SCENE_SIDE,
-    seed: int = 0,
+    bands: Sequence[int] = USUAL_BANDS, scenes_per_sensor: int = 2, side: int = 192, seed: int = 0
 ) -> list[Scene]:
-    """Some scenes to keep: to try things out without data, or to validate on."""
+    """Make a few fixed scenes, to try things out without data or to validate on.
+
+    Parameters
+    ----------
+    bands
+        Numbers of bands; each makes a sensor with `usual_wavelengths`.
+    side
+        Rows and columns of a scene.
+
+    Examples
+    --------
+    >>> [scene.bands for scene in synthetic_scenes([31, 64], scenes_per_sensor=1, side=32)]
+    [31, 64]
+    """
+    unit = np.iinfo(np.uint16).max
     scenes = []
     for count in bands:
-        wavelength_nm = usual_wavelengths(count)
+        nm = usual_wavelengths(count)
         for number in range(scenes_per_sensor):
-            cube = synthetic_scene((seed, count, number), wavelength_nm, side, side)
-            stored = (cube.numpy() * np.iinfo(np.uint16).max).round().astype(np.uint16)
-            name = f"{SYNTHETIC}_{count}_{number + 1}"
-            unit = float(np.iinfo(np.uint16).max)
-            scenes.append(Scene(name, f"{SYNTHETIC} {count} bands", stored, unit, wavelength_nm))
+            cube = synthetic_scene((seed, count, number), nm, side, side)
+            stored = (cube.numpy() * unit).round().astype(np.uint16)
+            name, sensor = f"{SYNTHETIC}_{count}_{number + 1}", f"{SYNTHETIC} {count} bands"
+            scenes.append(Scene(name, sensor, stored, float(unit), nm))
     return scenes

@@ -1,18 +1,22 @@
-"""Random spectra that could be those of real materials, at any wavelengths from 350 to 2550 nm.
+"""Parts of synthetic scenes: dead-leaves layouts and random spectra of materials.
 
-Shapes: K materials, C bands. Every function of a material is one of wavelength in nm, so that the same draw gives the
-same material to any sensor.
+Dead leaves are shapes of all sizes that fall on top of each other, which gives the statistics of natural images. The
+spectra resemble those of real materials at any wavelengths from 350 to 2550 nm; every material is a function of the
+wavelength, so that the same draw gives the same material to any sensor.
 
-Dead leaves: shapes of all sizes that fall on top of each other, which is what makes the statistics of natural images.
+Shapes: H W rows and columns of the label map, L leaves, K materials, C bands.
 
-Shapes of arrays: H W rows and columns of the label map.
+References
+----------
+A. B. Lee, D. Mumford and J. Huang, "Occlusion models for natural images: a statistical study of a scale-invariant dead
+leaves model", International Journal of Computer Vision 41, 2001.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,38 +27,29 @@ IntArray = NDArray[np.int32]
 BoolArray = NDArray[np.bool_]
 
 USUAL_SIDE = 128
+# No point of a leaf is further from its centre than this many radii.
 FARTHEST_OUTLINE = 1.5
-"""No point of a leaf is further from its centre than so many radii."""
 
 
 @dataclass(frozen=True)
 class LayoutStyle:
-    """What kind of place it is. Lengths are in pixels of the image."""
+    """A kind of place. Lengths are in pixels of the image."""
 
-    grounds: float
-    """How many leaves of the largest kind lie below all others, per 128 x 128 pixels."""
-    leaves: float
-    """How many leaves lie on them."""
+    grounds: float  # number of the largest leaves, below all others, per 128 x 128 pixels
+    leaves: float  # number of leaves on top of them
     smallest: float
     largest: float
-    exponent: float
-    """Sizes r are drawn with density r^-exponent."""
-    shapes: tuple[float, float, float, float]
-    """Shares of discs and ellipses, rectangles, polygons, blobs."""
-    turned: float
-    """How far, in radians, leaves are turned against the common direction of fields and streets."""
-    threads: float
-    """How many thin structures (roads, wires, hairs), per 128 pixels of side."""
-    striped: float
-    """The share of rectangles in stripes of two materials."""
-    relief: float
-    """How unevenly the light falls on each leaf by itself."""
-    softness: tuple[float, float]
-    """From which to which width (sigma) edges are blurred."""
+    exponent: float  # radii r are drawn with density r^-exponent
+    shapes: tuple[float, float, float, float]  # fractions of ellipses, rectangles, polygons, blobs
+    turned: float  # standard deviation of the angle to the common direction of fields and streets, in radians
+    threads: float  # number of thin structures (roads, wires, hairs), per 128 pixels of side
+    striped: float  # fraction of rectangles with stripes of two materials
+    relief: float  # variation of the light across a leaf
+    softness: tuple[float, float]  # range of the blur of edges (sigma)
 
 
 def random_style(generator: np.random.Generator) -> LayoutStyle:
-    """Fields, town, nature or things on a table."""
+    """Draw a style: fields, town, nature or objects on a table."""
     fields = LayoutStyle(16, 90, 1.0, 45.0, 2.0, (0.1, 0.75, 0.05, 0.1), 0.1, 1.5, 0.2, 0.05, (0.2, 0.6))
     town = LayoutStyle(16, 240, 0.7, 26.0, 2.2, (0.2, 0.65, 0.1, 0.05), 0.15, 3.0, 0.1, 0.15, (0.2, 0.6))
     nature = LayoutStyle(12, 240, 0.7, 40.0, 2.3, (0.3, 0.0, 0.1, 0.6), np.pi, 0.7, 0.0, 0.2, (0.2, 0.7))
@@ -64,17 +59,15 @@ def random_style(generator: np.random.Generator) -> LayoutStyle:
 
 @dataclass(frozen=True)
 class Layout:
-    """Which leaf every point shows, and where the leaves are: L of them, centres and radii in pixels of the image."""
+    """Which leaf every point shows, and the leaves' centres and radii in pixels of the image."""
 
-    labels: IntArray
-    """(H, W), on a grid `fineness` times as fine as the image."""
-    centre: FloatArray
-    """(L, 2), row and column."""
-    radius: FloatArray
-    """(L,)"""
+    labels: IntArray  # (H, W), on a grid `fineness` times as fine as the image
+    centre: FloatArray  # (L, 2), row and column
+    radius: FloatArray  # (L,)
 
 
 def random_layout(generator: np.random.Generator, style: LayoutStyle, rows: int, columns: int, fineness: int) -> Layout:
+    """Draw a dead-leaves layout."""
     leaves = _random_leaves(generator, style, rows, columns)
     striped = (generator.random(len(leaves)) < style.striped).tolist()
     labels = np.zeros((rows * fineness, columns * fineness), np.int32)
@@ -104,25 +97,25 @@ class _Leaf:
     row: float
     column: float
     radius: float
-    narrow: float
-    """How much shorter it is across than along."""
+    narrow: float  # width over length
     angle: float
     shape: int
-    outline: NDArray[np.float64]
-    """Six numbers around 0 that make it unlike others of its shape."""
+    outline: NDArray[np.float64]  # six normal numbers that vary the outline
     is_thread: bool
 
 
 def _random_leaves(generator: np.random.Generator, style: LayoutStyle, rows: int, columns: int) -> list[_Leaf]:
-    """From the lowest to the topmost."""
+    """From bottom to top."""
     side = max(rows, columns)
     images = rows * columns / USUAL_SIDE**2
     grounds = math.ceil(style.grounds * images)
     count = grounds + math.ceil(style.leaves * images)
     threads = generator.poisson(style.threads * side / USUAL_SIDE)
     every = count + threads
-    radius = _power_law(generator, count - grounds, style)
-    # Small leaves would mostly be hidden: the larger ones tend to lie below.
+    power = 1 - style.exponent
+    low, high = style.smallest**power, style.largest**power
+    radius = (low + generator.random(count - grounds) * (high - low)) ** (1 / power)
+    # Small leaves would mostly be hidden if the larger ones did not tend to lie below.
     radius = radius[np.argsort(-radius * np.exp(generator.normal(0, 0.6, count - grounds)))]
     below, thin = style.largest * generator.uniform(0.6, 1.2, grounds), side * generator.uniform(0.1, 0.8, threads)
     radius = np.concatenate([below, radius, thin])
@@ -143,27 +136,18 @@ def _random_leaves(generator: np.random.Generator, style: LayoutStyle, rows: int
     ]
 
 
-def _power_law(generator: np.random.Generator, count: int, style: LayoutStyle) -> NDArray[np.float64]:
-    power = 1 - style.exponent
-    low, high = style.smallest**power, style.largest**power
-    radii: NDArray[np.float64] = (low + generator.random(count) * (high - low)) ** (1 / power)
-    return radii
-
-
 def _window(leaf: _Leaf, shape: tuple[int, ...], fineness: int) -> tuple[slice, slice] | None:
     """The part of the grid that a leaf can touch."""
-    halo = leaf.radius * FARTHEST_OUTLINE
-    starts, stops = [], []
-    for middle, length in zip((leaf.row, leaf.column), shape, strict=True):
-        starts.append(max(0, int((middle - halo) * fineness)))
-        stops.append(min(length, int((middle + halo) * fineness) + 2))
-    if starts[0] >= stops[0] or starts[1] >= stops[1]:
-        return None
-    return slice(starts[0], stops[0]), slice(starts[1], stops[1])
+    reach = leaf.radius * FARTHEST_OUTLINE
+    rows, columns = (
+        slice(max(0, int((middle - reach) * fineness)), min(length, int((middle + reach) * fineness) + 2))
+        for middle, length in zip((leaf.row, leaf.column), shape, strict=True)
+    )
+    return (rows, columns) if rows.start < rows.stop and columns.start < columns.stop else None
 
 
 def _coordinates(leaf: _Leaf, window: tuple[slice, slice], fineness: int) -> tuple[FloatArray, FloatArray]:
-    """Every point of a window as seen from a leaf: along it and across it."""
+    """Coordinates of the points of a window along and across a leaf."""
     down, right = (np.arange(part.start, part.stop, dtype=np.float32) for part in window)
     down = (down + np.float32(0.5)) / np.float32(fineness) - np.float32(leaf.row)
     right = (right + np.float32(0.5)) / np.float32(fineness) - np.float32(leaf.column)
@@ -187,11 +171,11 @@ def _in_polygon(along: FloatArray, across: FloatArray, leaf: _Leaf) -> BoolArray
     for edge in range(5):
         turn = edge * 2 * np.pi / 5 + 0.3 * leaf.outline[edge]
         inside &= np.float32(np.cos(turn)) * along + np.float32(np.sin(turn)) * across < 0.7 * leaf.radius
-    return inside & _in_ellipse(along, across, replace(leaf, radius=1.4 * leaf.radius))
+    return inside & (along * along + across * across < (1.4 * leaf.radius) ** 2)
 
 
 def _in_blob(along: FloatArray, across: FloatArray, leaf: _Leaf) -> BoolArray:
-    """The radius changes with the angle in waves of two and three to the round, written without the angle itself."""
+    """The radius varies with the second and third harmonic of the angle, computed without the angle itself."""
     length = np.sqrt(along * along + across * across) + np.float32(1e-6)
     cos1, sin1 = along / length, across / length
     cos2, sin2 = cos1 * cos1 - sin1 * sin1, 2 * cos1 * sin1
@@ -201,51 +185,37 @@ def _in_blob(along: FloatArray, across: FloatArray, leaf: _Leaf) -> BoolArray:
     return np.asarray(length < leaf.radius * np.clip(1 + waves, 0.4, FARTHEST_OUTLINE))
 
 
-INSIDE: tuple[Callable[[FloatArray, FloatArray, _Leaf], BoolArray], ...] = (
-    _in_ellipse,
-    _in_rectangle,
-    _in_polygon,
-    _in_blob,
-)
+INSIDE = (_in_ellipse, _in_rectangle, _in_polygon, _in_blob)
 RECTANGLE = INSIDE.index(_in_rectangle)
 
 
 SpectraArray = NDArray[np.float64]
 Feature = tuple[float, float, float]
-"""Centre and width (one sigma) in nm, and depth, of an absorption band."""
-
+# Absorption bands: centre and width (one sigma) in nm, and depth.
 LIQUID_WATER = ((970, 30, 0.12), (1190, 40, 0.25), (1450, 55, 1.0), (1940, 70, 1.5), (2600, 260, 1.8))
 CELLULOSE = ((1730, 25, 0.15), (2100, 60, 0.35), (2310, 35, 0.3))
 MINERAL = ((500, 40, 0.3), (900, 90, 0.3), (1410, 20, 0.2), (1910, 35, 0.4), (2205, 25, 0.35), (2340, 25, 0.3))
 # Oxygen and water vapour between the sun and the sensor.
-ATMOSPHERE = (
-    (687, 5, 0.15),
-    (761, 6, 0.5),
-    (822, 12, 0.15),
-    (940, 22, 0.6),
-    (1130, 28, 0.8),
-    (1380, 38, 3.0),
-    (1870, 50, 3.5),
-)
+OXYGEN = ((687, 5, 0.15), (761, 6, 0.5))
+VAPOUR = ((822, 12, 0.15), (940, 22, 0.6), (1130, 28, 0.8), (1380, 38, 3.0), (1870, 50, 3.5))
+ATMOSPHERE = (*OXYGEN, *VAPOUR)
 
 
 def random_materials(generator: np.random.Generator, wavelength_nm: SpectraArray, count: int) -> SpectraArray:
-    """(K, C) reflectances between 0 and 1."""
-    # No two places have the same mixture of kinds: there are deserts, meadows and toy shops.
+    """Draw (K, C) reflectances between 0 and 1."""
+    # The mixture of kinds differs between scenes: there are deserts, meadows and toy shops.
     shares = generator.dirichlet([4 * share for _, share in MATERIALS])
     kinds = generator.choice(len(MATERIALS), size=count, p=shares)
     spectra = np.stack([MATERIALS[kind][0](generator, wavelength_nm) for kind in kinds])
-    shapes = 0.22 * _smooth_curves(generator, wavelength_nm, count) + 0.012 * _fine_curves(
-        generator, wavelength_nm, count
-    )
+    shapes = 0.22 * _smooth_curves(generator, wavelength_nm, count)
+    shapes = shapes + 0.012 * _fine_curves(generator, wavelength_nm, count)
     return np.asarray(np.clip(spectra * np.exp(shapes), 0.002, 1.0))
 
 
 def random_light(generator: np.random.Generator, wavelength_nm: SpectraArray) -> tuple[SpectraArray, SpectraArray]:
-    """Two (C,) spectra: what turns reflectance into the sensor's values, and the light of the sky as a part of the
-    sun's.
+    """Draw two (C,) spectra: the factor from reflectance to the sensor's values, and skylight relative to sunlight.
 
-    Some scenes are reflectance already; in the others the sun's light, the atmosphere and the detector still show.
+    Some scenes are reflectance already; the others include the sun's light, the atmosphere and the detector.
     """
     sky = np.clip((wavelength_nm / 450) ** -generator.uniform(1.0, 3.0), 0.02, 1.2)
     if generator.random() < 0.4:
@@ -259,9 +229,7 @@ def random_light(generator: np.random.Generator, wavelength_nm: SpectraArray) ->
 
 
 def _leaf(generator: np.random.Generator, nm: SpectraArray) -> SpectraArray:
-    """Green vegetation: dark in the visible but for green, a red edge, a bright near infrared that liquid water cuts
-    into.
-    """
+    """Green vegetation: dark in the visible but for green, a red edge, a bright near infrared with water absorption."""
     visible = generator.uniform(0.02, 0.07)
     green = generator.uniform(0.02, 0.1) * _bump(nm, generator.uniform(545, 558), generator.uniform(22, 35))
     edge = _step(nm, generator.uniform(700, 728), generator.uniform(9, 18))
@@ -280,9 +248,7 @@ def _soil(generator: np.random.Generator, nm: SpectraArray) -> SpectraArray:
     """Soil, rock, brick: a rise towards the infrared with features of iron, hydroxyl and moisture."""
     rise = 1 - np.exp(-(nm - 300) / generator.uniform(250, 900))
     strengths = generator.uniform(0, 1.2, len(MINERAL))
-    features = [
-        (centre, width, depth * strength) for (centre, width, depth), strength in zip(MINERAL, strengths, strict=True)
-    ]
+    features = [(nm0, width, depth * part) for (nm0, width, depth), part in zip(MINERAL, strengths, strict=True)]
     wet = np.exp(-generator.uniform(0, 0.4) * _absorption(nm, LIQUID_WATER))
     return generator.uniform(0.15, 0.7) * rise * np.exp(-_absorption(nm, features)) * wet
 
@@ -299,21 +265,19 @@ def _dye(generator: np.random.Generator, nm: SpectraArray) -> SpectraArray:
 
 def _grey(generator: np.random.Generator, nm: SpectraArray) -> SpectraArray:
     """Asphalt, concrete, metal, cloud: almost flat, from almost black to almost white."""
-    return np.asarray(
-        np.exp(generator.uniform(np.log(0.04), np.log(0.9))) * (nm / 1000) ** generator.uniform(-0.2, 0.35)
-    )
+    level = np.exp(generator.uniform(np.log(0.04), np.log(0.9)))
+    return np.asarray(level * (nm / 1000) ** generator.uniform(-0.2, 0.35))
 
 
 def _water(generator: np.random.Generator, nm: SpectraArray) -> SpectraArray:
     """Water and deep shadow: dark, and black in the infrared."""
     turbid = generator.uniform(0.0, 0.08) * _bump(nm, generator.uniform(480, 600), 70)
-    return (
-        0.004 + generator.uniform(0.01, 0.06) * np.exp(-np.maximum(0, nm - 400) / generator.uniform(80, 250)) + turbid
-    )
+    blue = generator.uniform(0.01, 0.06) * np.exp(-np.maximum(0, nm - 400) / generator.uniform(80, 250))
+    return 0.004 + blue + turbid
 
 
 def _anything(generator: np.random.Generator, nm: SpectraArray) -> SpectraArray:
-    """Any smooth curve: what no list of materials foresees."""
+    """Any smooth curve, for materials that are not in the list."""
     curve = _smooth_curves(generator, nm, 1)[0]
     return np.asarray(1 / (1 + np.exp(-1.2 * curve - generator.uniform(-2.5, 0.5))))
 
@@ -330,7 +294,7 @@ MATERIALS: tuple[tuple[Callable[[np.random.Generator, SpectraArray], SpectraArra
 
 
 def _smooth_curves(generator: np.random.Generator, nm: SpectraArray, count: int, bumps: int = 8) -> SpectraArray:
-    """(count, C): sums of a few broad bumps, of roughly unit size."""
+    """(count, C): sums of a few broad bumps, of about unit amplitude."""
     shape = (count, bumps, 1)
     centres = generator.uniform(300, 2600, shape)
     widths = np.exp(generator.uniform(np.log(60), np.log(500), shape))
@@ -338,7 +302,7 @@ def _smooth_curves(generator: np.random.Generator, nm: SpectraArray, count: int,
 
 
 def _fine_curves(generator: np.random.Generator, nm: SpectraArray, count: int) -> SpectraArray:
-    """(count, C): sums of waves 25 to 100 nm long, of roughly unit size."""
+    """(count, C): sums of waves 25 to 100 nm long, of about unit amplitude."""
     shape = (count, 6, 1)
     lengths = generator.uniform(25, 100, shape)
     waves = np.sin(2 * np.pi * nm / lengths + generator.uniform(0, 2 * np.pi, shape))

@@ -1,4 +1,4 @@
-"""Adaptation of trained weights to a sensor they have not seen (the paper's 500 iterations), with what it brought."""
+"""Fine-tune trained weights for an unseen sensor (the paper's 500 iterations), with scores before and after."""
 
 from __future__ import annotations
 
@@ -8,17 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from hyperfuse.errors import OptionError
-from hyperfuse.fusion.network import load_network
-from hyperfuse.models.baselines.catalogue import AnyNetwork
+from hyperfuse.fusion.fusers import load_network
+from hyperfuse.models.catalogue import AnyNetwork
 from hyperfuse.models.prior import PriorNetwork
-from hyperfuse.models.ssa import FusionNetwork
+from hyperfuse.models.ssa import SSA
 from hyperfuse.training.experiment import parse_experiment
 from hyperfuse.training.run_folder import WEIGHTS
-from hyperfuse.training.scene_sets import gather_scenes
+from hyperfuse.training.scene_sets import Score, gather_scenes, validate
 from hyperfuse.training.train import train
-from hyperfuse.training.validation import Score, ValidationCase, validate
 
-# Names that a user may freeze, and the modules they mean.
+# Names for --freeze, and their modules.
 PARTS: dict[str, tuple[str, ...]] = {
     "kernels": ("hsi_kernel", "pair_kernel", "msi_kernel", "output_kernel"),
     "spectral_encoder": ("spectral_encoder",),
@@ -29,7 +28,7 @@ PARTS: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Comparison:
-    """One test case: by the base alone, by the weights as they came, by the adapted ones."""
+    """Scores of one test case: of the base alone, and of the weights before and after fine-tuning."""
 
     case: str
     base: Score
@@ -39,6 +38,8 @@ class Comparison:
 
 @dataclass(frozen=True)
 class FinetuningOutcome:
+    """How a fine-tuning ended; no comparisons after an interruption."""
+
     folder: Path
     finished: bool
     comparisons: list[Comparison]
@@ -63,7 +64,32 @@ def finetune(
     resume: bool = False,
     scenes_folder: Path | None = None,
 ) -> FinetuningOutcome:
-    """Without test scenes the given ones are divided into training and test blocks that do not touch."""
+    """Fine-tune a trained network on scenes of a sensor.
+
+    Parameters
+    ----------
+    weights
+        Folder of the weights to start from, or hf://owner/name.
+    scenes, test_scenes
+        Sources as in `load_scenes`. Without test scenes, the others are divided into disjoint training and test blocks.
+    folder
+        Folder of the run; the new weights are in its subfolder `weights`.
+    iterations
+        Steps of the optimiser.
+    freeze
+        Parts of an SSA network that stay fixed: kernels, spectral_encoder, spatial_encoder, decoder.
+    learning_rate
+        At the start; it decays to a tenth.
+    scale, srf
+        Fine pixels per coarse pixel and SRF of the simulated MSI, in training and test.
+    resume
+        Continue from the checkpoint in the folder, if there is one.
+
+    Returns
+    -------
+    FinetuningOutcome
+        With the scores of the test scenes before and after.
+    """
     network = load_network(str(weights))
     sets = [{"source": source, "use": "train" if test_scenes else "split"} for source in scenes]
     experiment = parse_experiment(
@@ -86,42 +112,44 @@ def finetune(
     gathered = gather_scenes(experiment, scenes_folder)
     if not gathered.cases:
         raise OptionError(
-            "no part of the scenes can be kept back for testing",
+            "no part of the scenes can be held out for testing",
             "scenes to score on",
             "give --test-scenes, or larger scenes",
         )
     before = [validate(network.eval(), case)[0] for case in gathered.cases]
     if isinstance(network, PriorNetwork):
-        network.let_learn()
+        network.unfreeze()
     outcome = train(experiment, folder, resume=resume, scenes=gathered, network=network)
     if not outcome.finished:
         return FinetuningOutcome(outcome.folder, False, [], gathered.label)
     adapted = load_network(str(outcome.folder / WEIGHTS))
     comparisons = [
-        Comparison(case.name, _base_score(case), earlier, validate(adapted, case)[0])
+        Comparison(case.name, case.base, earlier, validate(adapted, case)[0])
         for case, earlier in zip(gathered.cases, before, strict=True)
     ]
     return FinetuningOutcome(outcome.folder, True, comparisons, gathered.label)
 
 
 def freeze_parts(network: AnyNetwork, names: Sequence[str]) -> None:
+    """Exclude parts of an SSA network from the training."""
     if not names:
         return
-    if not isinstance(network, FusionNetwork):
+    if not isinstance(network, SSA):
         raise OptionError(
             f"--freeze for {type(network).__name__}", "a fusion network, whose parts have names", "leave --freeze out"
         )
     for name in names:
         if name not in PARTS:
-            raise OptionError(f"no part is called {name!r}", f"one of {', '.join(PARTS)}", "mend --freeze")
+            raise OptionError(f"no part is called {name!r}", f"one of {', '.join(PARTS)}", "correct --freeze")
     frozen = {module for name in names for module in PARTS[name]}
     for name, parameter in network.named_parameters():
         parameter.requires_grad_(name.partition(".")[0] not in frozen)
     if not any(parameter.requires_grad for parameter in network.parameters()):
-        raise OptionError("every part is frozen", "at least one that may learn", "leave a part out of --freeze")
+        raise OptionError("every part is frozen", "at least one that is trained", "leave a part out of --freeze")
 
 
 def comparison_rows(comparisons: Sequence[Comparison]) -> list[dict[str, Any]]:
+    """Return the comparisons as flat rows."""
     return [
         {
             "case": each.case,
@@ -133,7 +161,3 @@ def comparison_rows(comparisons: Sequence[Comparison]) -> list[dict[str, Any]]:
         }
         for each in comparisons
     ]
-
-
-def _base_score(case: ValidationCase) -> Score:
-    return Score(case.base_psnr_db, case.base_angle_degrees)

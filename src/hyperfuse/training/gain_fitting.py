@@ -1,12 +1,10 @@
-"""The gains of `universal`'s network, fitted on thousands of pairs while the rest of it stays as it is.
+"""Fit the gains of `universal`'s network on thousands of pairs; the rest of the network is fixed.
 
-How far each prediction is trusted is decided by a few thousand weights from a few statistics. With a handful of pairs
-in each step of the training these weights never settle. But the squared error of the fused image is quadratic in the
-gains: once the predictions of a pair are known, one small matrix for each component tells the error of any gains, and
-steps of many pairs cost next to nothing.
+A few thousand weights decide from a few statistics how much each prediction counts. With a few pairs per training step
+these weights do not converge. But the squared error of the fused image is quadratic in the gains: once the predictions
+of a pair are computed, one small matrix per component gives the error of any gains, and large batches cost little.
 
-Shapes: N pairs, p components, G gains (of predictions at all their smoothings, and where they are unfamiliar), H W
-fine.
+Shapes: N pairs, p components, G gains (of predictions at all smoothings, and of unfamiliar pixels), H W fine.
 """
 
 from __future__ import annotations
@@ -41,7 +39,7 @@ from hyperfuse.training.objective import assumed_observations
 
 GAINS = SMOOTHINGS * PREDICTIONS + PREDICTIONS  # of familiar pixels, and of unfamiliar ones
 AS_LOCAL_FUSE = [*LIKE_LOCAL_FUSE, *NO_SMOOTHING, *LIKE_LOCAL_FUSE]
-# Few scenes have unfamiliar pixels: between what is learned of them and local FUSE.
+# Few scenes have unfamiliar pixels, so their gains are halfway between the fit and local FUSE.
 KEPT_OF_UNFAMILIAR = 0.5
 LEAST_DAMPING = 1e-6
 SMALLEST_ERROR = 1e-20
@@ -49,12 +47,12 @@ CLIP_NORM = 1.0
 
 
 @dataclass(frozen=True)
-class Lesson:
-    """Of one pair: what its gains are decided from, and what their error is."""
+class GainSample:
+    """What the gains of one pair depend on, and the quadratic form of their error."""
 
     statistics: Tensor  # (p, 18)
     numbers: Tensor  # (5,)
-    products: Tensor  # (p, G + 1, G + 1), of every prediction and of the truth, as far as the hsi cannot correct them
+    products: Tensor  # (p, G + 1, G + 1) of all predictions and the truth, without what the hsi corrects
 
 
 def fit_gains(
@@ -64,42 +62,44 @@ def fit_gains(
     first_draw: int,
     interrupted: Callable[[], bool] = lambda: False,
 ) -> bool:
-    """In place, on draws from `first_draw` on; whether it came to an end."""
-    settings = experiment.gains
-    assert settings is not None
-    network.zero_gains()  # so that what is fitted does not depend on what was there
-    lessons: list[Lesson] = []
+    """Fit the gains in place, on draws from `first_draw` on; return false if interrupted."""
+    settings = experiment.gains or GainFitting()
+    network.zero_gains()  # so that the fit does not depend on earlier gains
+    samples: list[GainSample] = []
     with progress("Pairs for the gains", total=settings.draws) as advance:
         for draw in range(first_draw, first_draw + settings.draws):
             if interrupted():
                 return False
-            lessons += _lessons(network, experiment, buckets, draw)
+            sample = _draw_sample(network, experiment, buckets, draw)
+            samples += [] if sample is None else [sample]
             advance(1)
-    if not lessons:
+    if not samples:
         raise TrainingError(
             f"[gains], but none of {settings.draws} pairs has {FEWEST_PIXELS} coarse pixels",
-            "pairs that the network is made for",
+            "larger pairs",
             "train with larger patches or at smaller scales, or leave [gains] out",
         )
     torch.manual_seed(experiment.seed)
-    fit_to_lessons(network, lessons, settings)
+    fit_to_samples(network, samples, settings)
     return True
 
 
-def _lessons(network: PriorNetwork, experiment: Experiment, buckets: Sequence[Bucket], draw: int) -> list[Lesson]:
-    """One, or none of a pair that is fused without the network."""
+def _draw_sample(
+    network: PriorNetwork, experiment: Experiment, buckets: Sequence[Bucket], draw: int
+) -> GainSample | None:
+    """None for a pair that is fused without the network."""
     batch = draw_batch(buckets, experiment.simulation, seed=experiment.seed, draw=draw, batch_size=1)
-    (observation,) = assumed_observations(batch.srf, batch.scale, batch.assumed)
     if batch.hsi[0, 0].numel() < FEWEST_PIXELS:
-        return []
+        return None
+    (observation,) = assumed_observations(batch)
     with torch.no_grad():
-        lesson = run_on_scene(lesson_of(network, batch.hsi[0], batch.msi[0], observation, batch.reference[0]))
-    return [] if lesson is None else [lesson]
+        return run_on_scene(gain_sample(network, batch.hsi[0], batch.msi[0], observation, batch.reference[0]))
 
 
-def lesson_of(
+def gain_sample(
     network: PriorNetwork, hsi: Tensor, msi: Tensor, observation: Observation, reference: Tensor
-) -> SceneComputation[Lesson | None]:
+) -> SceneComputation[GainSample | None]:
+    """Compute the sample of one pair; None if the msi is constant."""
     pair = yield from prepare_pair(Window(hsi, msi, observation))
     if not pair.msi_varies:
         return None
@@ -108,29 +108,29 @@ def lesson_of(
     error = yield from prior_from_error(mean, model)
     damping = (model.hsi_noise.diagonal() / error.diagonal()).clamp_min(LEAST_DAMPING)
 
-    def beyond_hsi(image: Tensor) -> Tensor:
+    def residual(image: Tensor) -> Tensor:
         corrected: Tensor = image - model.operator.damped_inverse(model.operator.apply(image), damping)
         return corrected.flatten(1)
 
     truth = model.components_of(reference / pair.hsi_unit) - details.interpolated
-    vectors = torch.stack([beyond_hsi(image) for image in (*predictions.as_images(), truth)], dim=1)
-    return Lesson(predictions.statistics, predictions.numbers, (vectors @ vectors.mT).double() / vectors.shape[-1])
+    vectors = torch.stack([residual(image) for image in (*predictions.as_images(), truth)], dim=1)
+    return GainSample(predictions.statistics, predictions.numbers, (vectors @ vectors.mT).double() / vectors.shape[-1])
 
 
-def fit_to_lessons(network: PriorNetwork, lessons: Sequence[Lesson], settings: GainFitting) -> None:
-    """Most decibels on the average, as in the training, but for errors outside of the components; few pairs below local
-    FUSE.
+def fit_to_samples(network: PriorNetwork, samples: Sequence[GainSample], settings: GainFitting) -> None:
+    """Minimise the mean error in decibels, as the training does but within the components only, and penalise pairs that
+    get worse than local FUSE.
     """
-    statistics = torch.zeros(len(lessons), MOST_COMPONENTS, COMPONENT_STATISTICS)
-    products = torch.zeros(len(lessons), MOST_COMPONENTS, GAINS + 1, GAINS + 1, dtype=torch.float64)
-    for place, lesson in enumerate(lessons):
-        statistics[place, : len(lesson.statistics)] = lesson.statistics
-        products[place, : len(lesson.products)] = lesson.products
-    numbers = torch.stack([lesson.numbers for lesson in lessons])
+    statistics = torch.zeros(len(samples), MOST_COMPONENTS, COMPONENT_STATISTICS)
+    products = torch.zeros(len(samples), MOST_COMPONENTS, GAINS + 1, GAINS + 1, dtype=torch.float64)
+    for index, sample in enumerate(samples):
+        statistics[index, : len(sample.statistics)] = sample.statistics
+        products[index, : len(sample.products)] = sample.products
+    numbers = torch.stack([sample.numbers for sample in samples])
     of_local_fuse = decibels_of(torch.tensor(AS_LOCAL_FUSE).expand(*statistics.shape[:2], -1), products)
     network.reset_gains(
-        torch.cat([lesson.statistics for lesson in lessons]),
-        torch.cat([lesson.numbers.expand(len(lesson.statistics), -1) for lesson in lessons]),
+        torch.cat([sample.statistics for sample in samples]),
+        torch.cat([sample.numbers.expand(len(sample.statistics), -1) for sample in samples]),
     )
     weights = [*network.trust.parameters(), *network.trust_of_unfamiliar.parameters()]
     for weight in weights:
@@ -139,7 +139,7 @@ def fit_to_lessons(network: PriorNetwork, lessons: Sequence[Lesson], settings: G
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, settings.steps)
     with progress("Fitting the gains", total=settings.steps) as advance:
         for _ in range(settings.steps):
-            chosen = torch.randint(len(lessons), (settings.batch_size,))
+            chosen = torch.randint(len(samples), (settings.batch_size,))
             error = decibels_of(torch.cat(network.gains(statistics[chosen], numbers[chosen]), dim=-1), products[chosen])
             worse = (error - of_local_fuse[chosen]).clamp_min(0)
             optimiser.zero_grad()
@@ -155,11 +155,11 @@ def fit_to_lessons(network: PriorNetwork, lessons: Sequence[Lesson], settings: G
 
 
 def decibels_of(gains: Tensor, products: Tensor) -> Tensor:
-    """The error (N,) in decibels: the lower, the better."""
+    """(N,) error in decibels."""
     return 10 * torch.log10(error_of(gains, products) + SMALLEST_ERROR)
 
 
 def error_of(gains: Tensor, products: Tensor) -> Tensor:
-    """(N,), from gains (N, p, G) and products (N, p, G + 1, G + 1)."""
+    """(N,) squared error, from gains (N, p, G) and products (N, p, G + 1, G + 1)."""
     weights = torch.cat([gains.double(), -torch.ones_like(gains[..., :1], dtype=torch.float64)], dim=-1)
     return torch.einsum("npi,npij,npj->n", weights, products, weights)

@@ -1,111 +1,82 @@
-"""The paper's loss: L1 + lambda (1 - SSIM), on the unclipped output (section 3.4); one that counts decibels; and
-MIMO-SST's own.
+"""What a training step computes: the base of a batch, the network on the batch, the loss.
 
-B batch, C bands, H W fine.
-
-A batch as the network takes it: the simulated pairs, the base that the residual is added to, the channels.
-
-B batch, C bands, M msi bands, h w coarse, H W fine.
+Shapes: B batch, C bands, M msi bands, h w coarse, H W fine.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from hyperfuse.data.observing import PairBatch
-from hyperfuse.fusion.network import fuse_with_network, msi_centres_nm
+from hyperfuse.fusion.fusers import fuse_with_network, msi_centres_nm
 from hyperfuse.methods.run import fuse_arrays
 from hyperfuse.models.baselines.base import BaselineNetwork
-from hyperfuse.models.baselines.catalogue import AnyNetwork
-from hyperfuse.models.baselines.mimo_sst import MimoSst, ScaleOutputs, loss_over_scales
-from hyperfuse.models.channels import find_channels
-from hyperfuse.models.config import BICUBIC
+from hyperfuse.models.baselines.mimo_sst import MIMOSST, ScaleOutputs, loss_over_scales
+from hyperfuse.models.catalogue import AnyNetwork
 from hyperfuse.models.prior import PriorNetwork
+from hyperfuse.models.weights import BICUBIC
 from hyperfuse.physics.observation import Observation, known_observation
 from hyperfuse.training.experiment import LoopSettings
 
 
 @dataclass(frozen=True, eq=False)
 class TrainingBatch(PairBatch):
-    base: Tensor | None = None  # (B, C, H, W); None: bicubic, which the network makes itself
+    """A batch with the base that the network's residual is added to."""
+
+    base: Tensor | None = None  # (B, C, H, W); None: the network computes it
 
 
 @dataclass(frozen=True)
 class BaseMaker:
-    """Runs the closed form of the network's base on every pair of a batch; travels to the loader's workers."""
+    """Run the method of the network's base on every pair of a batch, in the workers of a loader."""
 
-    method: str | None  # None: the network runs it itself
+    method: str  # bicubic is computed by the network
 
     def __call__(self, batch: PairBatch) -> TrainingBatch:
-        pairs = {field.name: getattr(batch, field.name) for field in fields(PairBatch)}
-        base = None if self.method in (None, BICUBIC) else closed_form(batch, str(self.method))
-        return TrainingBatch(**pairs, base=base)
+        base = None
+        if self.method != BICUBIC:
+            pairs = zip(batch.hsi, batch.msi, assumed_observations(batch), strict=True)
+            base = torch.stack([fuse_arrays(*pair, self.method) for pair in pairs])
+        return TrainingBatch(**{field.name: getattr(batch, field.name) for field in fields(PairBatch)}, base=base)
 
 
-def closed_form(batch: PairBatch, method: str) -> Tensor:
-    """(B, C, H, W) by a method that is told how each pair was observed."""
-    observations = believed_observations(batch.srf, batch.scale, batch.believed)
-    pairs = zip(batch.hsi, batch.msi, observations, strict=True)
-    return torch.stack([fuse_arrays(hsi, msi, observation, method) for hsi, msi, observation in pairs])
-
-
-def believed_observations(srf: Tensor, scale: float, believed: Tensor) -> list[Observation]:
-    """How each pair of a batch was observed, as far as a closed form is told."""
+def assumed_observations(batch: PairBatch) -> list[Observation]:
+    """Return how each pair of a batch was observed, as assumed by a method."""
     return [
-        known_observation(own_srf, scale, sigma, (down, right), hsi_noise, msi_noise)
-        for own_srf, (sigma, down, right, hsi_noise, msi_noise) in zip(srf, believed.tolist(), strict=True)
+        known_observation(srf, batch.scale, sigma, (down, right), hsi_noise, msi_noise)
+        for srf, (sigma, down, right, hsi_noise, msi_noise) in zip(batch.srf, batch.assumed.tolist(), strict=True)
     ]
 
 
 class NetworkOnBatch(nn.Module):
-    """The network with its channels found from the pair itself. Takes tensors only, which every engine can move and
-    convert.
+    """Any network as a function of a batch: (B, C, H, W), or outputs at several scales where it is trained on them.
+
+    Networks assume that coarse pixels lie on their nominal grid: a simulated shift is an error to become robust to.
     """
 
     def __init__(self, network: AnyNetwork, *, bfloat16: bool = False) -> None:
         super().__init__()
         self.network, self.in_bfloat16 = network, bfloat16
 
-    def forward(
-        self,
-        hsi: Tensor,
-        msi: Tensor,
-        base: Tensor | None,
-        wavelength_nm: Tensor | None,
-        msi_centres_nm: Tensor | None,
-        srf: Tensor,
-        believed: Tensor,
-        scale: float,
-    ) -> Tensor | ScaleOutputs:
-        """(B, C, H, W), and at smaller scales too where a network is trained on them.
-
-        Coarse pixels lie where their grid says: a simulated shift is an error that the network has to bear.
-        """
-        if isinstance(self.network, PriorNetwork):
-            pairs = zip(hsi, msi, believed_observations(srf, scale, believed), strict=True)
-            guided = torch.stack([fuse_with_network(self.network, *pair) for pair in pairs])
+    def forward(self, batch: TrainingBatch) -> Tensor | ScaleOutputs:
+        network, hsi, msi = self.network, batch.hsi, batch.msi
+        if isinstance(network, PriorNetwork):
+            pairs = zip(hsi, msi, assumed_observations(batch), strict=True)
+            guided = torch.stack([fuse_with_network(network, *pair) for pair in pairs])
             # A pair of very few coarse pixels is fused without the network, which must still have a gradient.
-            return guided + 0 * sum(parameter.sum() for parameter in self.network.parameters())
+            return guided + 0 * sum(parameter.sum() for parameter in network.parameters())
         with torch.autocast(hsi.device.type, dtype=torch.bfloat16, enabled=self.in_bfloat16):
-            if isinstance(self.network, MimoSst):
-                return self.network.forward_scales(hsi, msi)
-            if isinstance(self.network, BaselineNetwork):
-                by_baseline: Tensor = self.network(hsi, msi)
-                return by_baseline
-            channels = find_channels(self.network.config, hsi, msi, wavelength_nm, msi_centres_nm)
-            fused: Tensor = self.network(hsi, msi, None, base, channels)
-        return fused
-
-
-def run_network(module: nn.Module, batch: TrainingBatch) -> Tensor | ScaleOutputs:
-    centres = msi_centres_nm(batch.srf, batch.wavelength_nm)
-    outputs: Tensor | ScaleOutputs = module(
-        batch.hsi, batch.msi, batch.base, batch.wavelength_nm, centres, batch.srf, batch.believed, batch.scale
-    )
-    return outputs
+            if isinstance(network, MIMOSST):
+                return network.forward_scales(hsi, msi)
+            if isinstance(network, BaselineNetwork):
+                return cast(Tensor, network(hsi, msi))
+            centres = msi_centres_nm(batch.srf, batch.wavelength_nm)
+            channels = network.find_channels(hsi, msi, batch.wavelength_nm, centres)
+            return cast(Tensor, network(hsi, msi, None, batch.base, channels))
 
 
 WINDOW, WINDOW_SIGMA = 11, 1.5
@@ -115,7 +86,7 @@ SMALLEST_SINE = 1e-4
 
 
 def training_loss(outputs: Tensor | ScaleOutputs, reference: Tensor, loop: LoopSettings) -> Tensor:
-    """Of what a network answers in training. A network that answers at several scales is defined by its loss over them."""
+    """Return the loss of a network's outputs; one with outputs at several scales has its own loss."""
     if isinstance(outputs, ScaleOutputs):
         return loss_over_scales(outputs, reference)
     if loop.loss == "decibels":
@@ -124,9 +95,7 @@ def training_loss(outputs: Tensor | ScaleOutputs, reference: Tensor, loop: LoopS
 
 
 def decibel_loss(fused: Tensor, reference: Tensor, angle_weight: float) -> Tensor:
-    """Minus the mean PSNR of the samples, for values whose peak is 1, plus the weighted logarithm of their mean
-    spectral angle.
-    """
+    """Return minus the mean PSNR of the samples (peak 1) plus the weighted logarithm of their mean spectral angle."""
     error = (fused - reference).square().mean((1, 2, 3))
     decibels = 10 * torch.log10(error + SMALLEST_ERROR)
     lengths = fused.square().sum(1) * reference.square().sum(1)
@@ -136,16 +105,20 @@ def decibel_loss(fused: Tensor, reference: Tensor, angle_weight: float) -> Tenso
 
 
 def fusion_loss(fused: Tensor, reference: Tensor, ssim_weight: float) -> Tensor:
-    """Mean over samples, bands and pixels, for values whose peak is 1."""
+    """Return L1 + ssim_weight (1 - SSIM) of the unclipped output, for values whose peak is 1 (paper, section 3.4)."""
     loss = (fused - reference).abs().mean()
     return loss + ssim_weight * (1 - structural_similarity(fused, reference)) if ssim_weight else loss
 
 
 def structural_similarity(fused: Tensor, reference: Tensor) -> Tensor:
-    """Mean SSIM (Wang et al. 2004) over the windows that fit, per band, Gaussian 11 x 11 of sigma 1.5, for values whose
-    peak is 1.
+    """Return the mean SSIM over bands and whole windows (Gaussian, 11 x 11, sigma 1.5), for values whose peak is 1.
 
     The window shrinks to an image smaller than itself. Blurring along an axis is one product with a small matrix.
+
+    References
+    ----------
+    Z. Wang et al., "Image quality assessment: from error visibility to structural similarity", IEEE Transactions on
+    Image Processing 13(4), 2004.
     """
     fused, reference = fused.float(), reference.float()
     rows, columns = (_window_matrix(size).to(fused) for size in fused.shape[-2:])
@@ -163,7 +136,7 @@ def structural_similarity(fused: Tensor, reference: Tensor) -> Tensor:
 
 
 def _window_matrix(size: int) -> Tensor:
-    """(windows, size): each row is the Gaussian window at one place where it fits."""
+    """(windows, size): each row is the Gaussian window at one position."""
     width = min(WINDOW, size)
     taps = torch.exp(-0.5 * ((torch.arange(width) - (width - 1) / 2) / WINDOW_SIGMA).square())
     matrix = torch.zeros(size - width + 1, size)

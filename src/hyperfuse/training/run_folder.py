@@ -1,70 +1,125 @@
-"""Curves of one or several runs: the loss, and what validation says, over the steps.
+"""The folder of a run: the resolved experiment, log, sample images, checkpoint, best and final weights.
 
-What a training writes down while it runs: one JSON line per event, and the same curves for TensorBoard.
-
-The folder of one run: the experiment as it was resolved, log, samples, checkpoint, best and final weights.
+All randomness of a training comes from (seed, step), so weights, optimiser state and step are its whole state.
 """
 
 from __future__ import annotations
 
-import io
 import json
 import platform
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from matplotlib.figure import Figure
+from matplotlib.image import imsave
 from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
 from torch import Tensor
 
-from hyperfuse.errors import CubeWriteError, OptionError, TrainingError
-from hyperfuse.io.atomic import published
+from hyperfuse.errors import CubeWriteError, OptionError, TrainingError, WeightsError
+from hyperfuse.io.atomic import DISK_FULL, atomic_write, published
 from hyperfuse.io.cube import make_cube
-from hyperfuse.physics.simulate import current_version
 from hyperfuse.reporting.colour import colour_composite, stretch_limits
 from hyperfuse.training.experiment import Experiment
-from hyperfuse.training.scene_sets import GatheredScenes
-from hyperfuse.training.validation import ValidationCase
+from hyperfuse.training.scene_sets import GatheredScenes, ValidationCase
 
-LOG_NAME, BOARD_NAME = "log.jsonl", "tensorboard"
+CHECKPOINT, EXPERIMENT, LOG, TENSORBOARD = "checkpoint.safetensors", "experiment.json", "log.jsonl", "tensorboard"
+BEST, WEIGHTS, SAMPLES = "best", "weights", "samples"
+# Keys of [loop] that may change when a run is resumed: where and how fast it runs, not what it computes.
+CHANGEABLE = {"workers", "accelerator", "devices", "nodes", "log_every", "checkpoint_every"}
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Network and averaged weights by name (the latter empty without averaging), optimiser state, plain numbers."""
+
+    network: dict[str, Tensor]
+    averaged: dict[str, Tensor]
+    optimiser: dict[int, dict[str, Tensor]]
+    progress: dict[str, Any]
+
+    def write(self, path: Path) -> None:
+        """Write one safetensors file, atomically."""
+        if not all(bool(torch.isfinite(tensor).all()) for tensor in self.network.values()):
+            raise TrainingError(
+                "weights that are not finite", "finite weights", "the last checkpoint is kept; lower the learning rate"
+            )
+        parts = {"network": self.network, "averaged": self.averaged}
+        parts |= {f"optimiser.{index}": state for index, state in self.optimiser.items()}
+        tensors = {
+            f"{part}.{name}": tensor.detach().cpu().contiguous()
+            for part, state in parts.items()
+            for name, tensor in state.items()
+        }
+        try:
+            with atomic_write(path) as temporary:
+                # JSON keeps every digit of a float.
+                temporary.write_bytes(save(tensors, metadata={"progress": json.dumps(self.progress)}))
+        except OSError as error:
+            raise CubeWriteError(
+                f"no space left while writing {path}"
+                if error.errno in DISK_FULL
+                else f"cannot write {path}: {error.strerror}",
+                remedy="the last checkpoint is kept; free space and continue with --resume",
+            ) from error
+
+    @classmethod
+    def read(cls, path: Path) -> Checkpoint:
+        checkpoint = cls({}, {}, {}, {})
+        try:
+            with safe_open(path, framework="pt") as file:
+                checkpoint.progress.update(json.loads(file.metadata()["progress"]))
+                for full_name in file.keys():  # noqa: SIM118  (not a dict)
+                    part, _, name = full_name.partition(".")
+                    state = {"network": checkpoint.network, "averaged": checkpoint.averaged}.get(part)
+                    if state is None:
+                        index, _, name = name.partition(".")
+                        state = checkpoint.optimiser.setdefault(int(index), {})
+                    state[name] = file.get_tensor(full_name)
+        except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
+            raise WeightsError(
+                f"{path} cannot be read as a checkpoint ({error})",
+                "a file written by this training",
+                "start again without --resume",
+            ) from error
+        return checkpoint
 
 
 class RunLog:
-    """`event("step", step, loss=...)`. A resumed run forgets what was logged after its checkpoint and goes on from
-    there.
-    """
+    """One JSON line per event, and the same curves for TensorBoard. A resumed run drops what follows its checkpoint."""
 
     def __init__(self, folder: Path, resumed_at: int | None) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        self._path = folder / LOG_NAME
+        self._path = folder / LOG
         self._start = time.perf_counter()
         kept = [line for line in read_log(folder) if resumed_at is not None and line["step"] <= resumed_at]
         self._earlier_seconds = float(kept[-1]["seconds"]) if kept else 0.0
-        with published(self._path, overwrite=True) as target:
-            target.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
-        self._board = SummaryWriter(str(folder / BOARD_NAME), purge_step=(resumed_at or -1) + 1, max_queue=10_000)
-
-    @property
-    def seconds(self) -> float:
-        """Since the training began, without the time between two runs of it."""
-        return self._earlier_seconds + time.perf_counter() - self._start
+        with atomic_write(self._path) as temporary:
+            temporary.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
+        self._board = SummaryWriter(str(folder / TENSORBOARD), purge_step=(resumed_at or -1) + 1, max_queue=10_000)
 
     def event(self, kind: str, step: int, **values: Any) -> None:
-        line = {"event": kind, "step": step, "seconds": round(self.seconds, 2), **values}
+        """Log values: `event("train", step, loss=...)`; seconds exclude the time between two runs."""
+        seconds = self._earlier_seconds + time.perf_counter() - self._start
         with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
-        for name, value in _numbers(values):
-            self._board.add_scalar(f"{kind}/{name}", value, step)
+            file.write(json.dumps({"event": kind, "step": step, "seconds": round(seconds, 2), **values}) + "\n")
+        for name, value in values.items():
+            for key, each in value.items() if isinstance(value, Mapping) else [("", value)]:
+                if isinstance(each, int | float) and not isinstance(each, bool):
+                    self._board.add_scalar(f"{kind}/{name}/{key}".rstrip("/"), float(each), step)
         self._board.flush()
 
-    def picture(self, name: str, image: Any, step: int) -> None:
-        """(H, W, 3) bytes."""
+    def image(self, name: str, image: NDArray[np.uint8], step: int) -> None:
+        """Log an image (H, W, 3) for TensorBoard."""
         self._board.add_image(name, image, step, dataformats="HWC")
 
     def close(self) -> None:
@@ -72,8 +127,8 @@ class RunLog:
 
 
 def read_log(folder: Path) -> list[dict[str, Any]]:
-    """All whole lines; the last one may be torn where a run was killed."""
-    path = folder / LOG_NAME
+    """Read all complete lines; the last one may be torn where a run was killed."""
+    path = folder / LOG
     lines = []
     for text in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
         try:
@@ -83,71 +138,47 @@ def read_log(folder: Path) -> list[dict[str, Any]]:
     return lines
 
 
-def _numbers(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, float]]:
-    found: list[tuple[str, float]] = []
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            found += _numbers(value, f"{prefix}{name}/")
-        elif isinstance(value, int | float) and not isinstance(value, bool):
-            found.append((prefix + name, float(value)))
-    return found
-
-
-CHECKPOINT, EXPERIMENT, BEST, WEIGHTS, SAMPLES = (
-    "checkpoint.safetensors",
-    "experiment.json",
-    "best",
-    "weights",
-    "samples",
-)
-# What may differ between a run and its continuation: where and how fast it runs, not what it computes.
-FREE_TO_CHANGE = {"workers", "accelerator", "devices", "nodes", "log_every", "checkpoint_every"}
-
-
 class RunFolder:
+    """Where a run writes."""
+
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.checkpoint = path / CHECKPOINT
 
     def begin(self, experiment: Experiment, *, resume: bool) -> bool:
-        """Make the folder, or check that it holds the same experiment; whether there is a checkpoint to continue from."""
-        checkpoint = self.path / CHECKPOINT
-        if not resume and (checkpoint.exists() or read_log(self.path)):
+        """Make the folder, or check that it holds the same experiment; return whether to resume from a checkpoint."""
+        continues = resume and self.checkpoint.exists()
+        if not resume and (self.checkpoint.exists() or read_log(self.path)):
             raise CubeWriteError(
-                f"{self.path} holds a run already", remedy="go on with --resume, or choose another --output"
+                f"{self.path} holds a run already", remedy="continue it with --resume, or choose another --output"
             )
-        if resume and checkpoint.exists():
+        if continues:
             self._require_same(experiment)
         try:
             (self.path / SAMPLES).mkdir(parents=True, exist_ok=True)
-            with published(self.path / EXPERIMENT, overwrite=True) as target:
-                target.write_text(experiment.model_dump_json(indent=2) + "\n", encoding="utf-8")
+            with atomic_write(self.path / EXPERIMENT) as temporary:
+                temporary.write_text(experiment.model_dump_json(indent=2) + "\n", encoding="utf-8")
         except OSError as error:
             raise CubeWriteError(
                 f"cannot write into {self.path}: {error.strerror}", remedy="choose another --output"
             ) from error
-        return resume and checkpoint.exists()
-
-    def open_log(self, resumed_at: int | None) -> RunLog:
-        return RunLog(self.path, resumed_at)
+        return continues
 
     def write_sample(self, step: int, case: ValidationCase, fused: Tensor) -> NDArray[np.uint8]:
-        """Hsi (enlarged), fused, reference and the error, side by side, as a PNG; the picture is returned."""
-        from matplotlib.image import imsave
-
-        picture = sample_picture(case, fused)
-        contents = io.BytesIO()
-        imsave(contents, picture, format="png")
-        (self.path / SAMPLES / f"step-{step:07d}.png").write_bytes(contents.getvalue())
+        """Write HSI (enlarged), fused image, reference and error side by side as a PNG; return the picture."""
+        picture = _sample_picture(case, fused)
+        imsave(self.path / SAMPLES / f"step-{step:07d}.png", picture)
         return picture
 
     def provenance(self, experiment: Experiment, scenes: GatheredScenes, step: int) -> dict[str, Any]:
+        """Return what is recorded with weights."""
         return {
             "experiment": experiment.model_dump(mode="json"),
             "scenes": scenes.names,
             "split": scenes.label,
             "overlapping": scenes.overlapping,
             "steps": step,
-            "hyperfuse": current_version(),
+            "hyperfuse": version("hyperfuse"),
             "torch": torch.__version__,
             "python": platform.python_version(),
             "date": datetime.now(UTC).date().isoformat(),
@@ -155,12 +186,12 @@ class RunFolder:
 
     def _require_same(self, experiment: Experiment) -> None:
         try:
-            earlier = json.loads((self.path / EXPERIMENT).read_text(encoding="utf-8"))
+            earlier = Experiment.model_validate_json((self.path / EXPERIMENT).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise TrainingError(
                 f"{self.path / EXPERIMENT} cannot be read ({error})", remedy="choose another --output"
             ) from error
-        different = _differences(earlier, json.loads(experiment.model_dump_json()))
+        different = _differences(earlier.model_dump(mode="json"), experiment.model_dump(mode="json"))
         if different:
             raise TrainingError(
                 f"{self.path} holds a run of another experiment: {', '.join(different)} differ",
@@ -169,50 +200,48 @@ class RunFolder:
             )
 
 
-def sample_picture(case: ValidationCase, fused: Tensor) -> NDArray[np.uint8]:
-    reference, result = (_cube(case, image) for image in (case.reference, fused))
-    limits = stretch_limits(reference)
+def _differences(earlier: Any, now: Any, key: str = "") -> list[str]:
+    if not (isinstance(earlier, dict) and isinstance(now, dict)):
+        return [] if earlier == now else [key]
+    names = sorted((earlier.keys() | now.keys()) - (CHANGEABLE if key == "loop" else set()))
+    return [
+        each for name in names for each in _differences(earlier.get(name), now.get(name), f"{key}.{name}".lstrip("."))
+    ]
+
+
+def _sample_picture(case: ValidationCase, fused: Tensor) -> NDArray[np.uint8]:
     rows, columns = case.reference.shape[1:]
     height, width = case.hsi.shape[1:]
-    coarse = _cube(case, case.hsi[:, np.arange(rows) * height // rows][:, :, np.arange(columns) * width // columns])
-    images = [colour_composite(image, limits) for image in (coarse, result, reference)]
+    enlarged = case.hsi[:, np.arange(rows) * height // rows][:, :, np.arange(columns) * width // columns]
+    centres = None if case.wavelength_nm is None else case.wavelength_nm.numpy()
+    cubes = [make_cube(image.numpy(), wavelength_nm=centres) for image in (enlarged, fused, case.reference)]
+    limits = stretch_limits(cubes[-1])
+    images = [colour_composite(cube, limits) for cube in cubes]
     error = (fused - case.reference).square().mean(dim=0).sqrt().numpy()
     grey = np.clip(error / max(float(np.quantile(error, 0.99)), 1e-9), 0, 1) * 255
     images.append(np.repeat(grey.astype(np.uint8)[:, :, None], 3, axis=2))
     return np.concatenate(images, axis=1)
 
 
-def _cube(case: ValidationCase, image: Tensor) -> Any:
-    centres = None if case.wavelength_nm is None else case.wavelength_nm.numpy()
-    return make_cube(image.numpy(), wavelength_nm=centres)
-
-
-def _differences(earlier: Any, now: Any, where: str = "") -> list[str]:
-    if isinstance(earlier, dict) and isinstance(now, dict):
-        keys = sorted((earlier.keys() | now.keys()) - (FREE_TO_CHANGE if where == "loop" else set()))
-        return [
-            found
-            for key in keys
-            for found in _differences(earlier.get(key), now.get(key), f"{where}.{key}".lstrip("."))
-        ]
-    return [] if earlier == now else [where]
-
-
 def draw_curves(folders: Sequence[Path], path: Path) -> None:
-    """Left the training loss, right how far the network is above its base on the test scenes, mean over them."""
-    runs = {folder.name: _require_log(folder) for folder in folders}
+    """Draw the training loss and the mean gain over the base on the test scenes, of one or several runs."""
     figure = Figure(figsize=(10.5, 3.8), layout="constrained")
     loss_axes, gain_axes = figure.subplots(1, 2)
-    for name, log in runs.items():
+    losses: list[float] = []
+    for folder in folders:
+        log = read_log(folder)
+        if not any(line["event"] == "train" for line in log):
+            raise OptionError(
+                f"{folder} holds no {LOG} with steps in it", "the folder of a run", "see `hyperfuse train --help`"
+            )
         overlapping = any(line.get("overlapping") for line in log)
-        shown = f"{name} (overlapping split)" if overlapping else name
-        loss_axes.plot(*_column(log, "train", "loss"), label=shown, linewidth=1.2)
-        gain_axes.plot(
-            *_column(log, "validation", "mean_gain_db"), marker="o", markersize=3, label=shown, linewidth=1.4
-        )
+        label = f"{folder.name} (overlapping split)" if overlapping else folder.name
+        steps, loss = _column(log, "train", "loss")
+        losses += loss
+        loss_axes.plot(steps, loss, label=label, linewidth=1.2)
+        gain_axes.plot(*_column(log, "validation", "mean_gain_db"), "o-", markersize=3, label=label, linewidth=1.4)
     # A loss in decibels is negative; of others the last small steps matter as much as the first.
-    decibels = any(loss <= 0 for log in runs.values() for loss in _column(log, "train", "loss")[1])
-    loss_axes.set(xlabel="step", ylabel="training loss", yscale="linear" if decibels else "log")
+    loss_axes.set(xlabel="step", ylabel="training loss", yscale="linear" if min(losses) <= 0 else "log")
     gain_axes.set(xlabel="step", ylabel="PSNR above the base, dB")
     gain_axes.axhline(0.0, color="0.5", linewidth=0.8)
     for axes in (loss_axes, gain_axes):
@@ -220,15 +249,6 @@ def draw_curves(folders: Sequence[Path], path: Path) -> None:
     gain_axes.legend(fontsize=8, frameon=False)
     with published(path, overwrite=True) as target:
         figure.savefig(target, dpi=130)
-
-
-def _require_log(folder: Path) -> list[dict[str, Any]]:
-    log = read_log(folder)
-    if not any(line["event"] == "train" for line in log):
-        raise OptionError(
-            f"{folder} holds no {LOG_NAME} with steps in it", "the folder of a run", "see `hyperfuse train --help`"
-        )
-    return log
 
 
 def _column(log: Sequence[dict[str, Any]], event: str, key: str) -> tuple[list[int], list[float]]:

@@ -1,4 +1,4 @@
-"""The catalogue: files built and named like the official ones are found and read exactly; what is missing is explained."""
+"""The catalogue: files named like the official ones are found and read exactly; missing ones are explained."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ import pytest
 from tests.data.scene_files import random_cube, write_cave, write_envi, write_mat, write_mat73, write_raster
 
 from hyperfuse.cli.app import run
-from hyperfuse.data.reading import load_scenes
-from hyperfuse.data.scenes import DATASETS, dataset_named, files_below, find_dataset
+from hyperfuse.data.datasets import DATASETS, dataset_named, list_datasets, load_scenes
 from hyperfuse.errors import BandError, CubeFileError
 
 OWN_WAVELENGTHS = np.linspace(362.5, 1018.25, 128).round(2)
@@ -139,8 +138,8 @@ def test_entries_are_complete(name):
 def test_names_are_compared_without_case_and_shallow_files_come_first(tmp_path):
     write_mat(tmp_path / "deep" / "PAVIAU.MAT", paviaU=random_cube("PaviaU"))
     write_mat(tmp_path / "paviau.mat", paviaU=random_cube("PaviaU"))
-    found = find_dataset(DATASETS["PaviaU"], tmp_path, files_below(tmp_path))
-    assert found is not None and found.paths == (tmp_path / "paviau.mat",)
+    (found,) = list_datasets([DATASETS["PaviaU"]], tmp_path)
+    assert found.paths == (tmp_path / "paviau.mat",)
 
 
 def test_scenes_command(tmp_path, capsys, monkeypatch):

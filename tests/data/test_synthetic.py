@@ -9,16 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from hyperfuse.data.pair_settings import SimulationSettings
-from hyperfuse.data.reading import load_scenes
-from hyperfuse.data.sampler import draw_batch
-from hyperfuse.data.synthetic import (
-    SyntheticPatches,
-    synthetic_buckets,
-    synthetic_scene,
-    synthetic_scenes,
-    usual_wavelengths,
-)
+from hyperfuse.data.datasets import load_scenes
+from hyperfuse.data.sampler import draw_batch, synthetic_buckets
+from hyperfuse.data.settings import SimulationSettings
+from hyperfuse.data.synthetic import SyntheticPatches, synthetic_scene, synthetic_scenes, usual_wavelengths
 from hyperfuse.data.synthetic_parts import random_layout, random_light, random_materials, random_style
 from hyperfuse.errors import BandError, OptionError
 
@@ -74,7 +68,7 @@ def test_one_place_seen_by_two_sensors():
 
 
 def test_few_components_explain_a_scene_but_more_than_a_camera_sees(scenes):
-    """The variance beyond 3 and 8 principal components: real scenes have about 0.5 % and 0.1 % of it, noise included."""
+    """The variance beyond 3 and 8 principal components: real scenes have about 0.5 % and 0.1 %, noise included."""
     shares = []
     for scene in scenes:
         values = np.linalg.eigvalsh(np.cov(scene.reshape(len(scene), -1)))[::-1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hyperfuse.data.pair_settings import random_srf
+from hyperfuse.data.observing import random_srf
 
 WITH_HOLES = np.concatenate([np.linspace(400, 1340, 60), np.linspace(1460, 1790, 24), np.linspace(1970, 2450, 36)])
 LISTS = {

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from hyperfuse.data.pair_settings import ALL_BANDS, BandSelection, BandTable, BandVariation, draw_selection
+from hyperfuse.data.observing import ALL_BANDS, BandSelection, BandTable, draw_selection
+from hyperfuse.data.settings import BandVariation
 
 WAVELENGTH_NM = np.array([410.0, 420.0, 432.0, 445.0, 460.0, 480.0, 495.0, 520.0, 540.0, 570.0, 600.0])
 BANDS = BandTable(11, WAVELENGTH_NM, np.linspace(8.0, 12.0, 11))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from hyperfuse.data.pair_settings import SRFChoice, ScaleChoices, SimulationSettings
+from hyperfuse.data.settings import ScaleChoices, SimulationSettings, SRFChoice
 
 
 def test_table_of_an_experiment() -> None:
@@ -70,3 +70,13 @@ def test_choices_of_scales_and_a_lone_response() -> None:
 def test_refusals(table: dict[str, Any], words: str) -> None:
     with pytest.raises(ValidationError, match=words):
         SimulationSettings.model_validate(table)
+
+
+def test_former_keys_are_accepted_with_one_warning_each() -> None:
+    with pytest.warns(UserWarning) as caught:
+        found = SimulationSettings.model_validate({"responses": "rgb", "belief": {"noise": 0.2}})
+    assert [choice.name for choice in found.srfs] == ["rgb"]
+    assert found.perturbation is not None and found.perturbation.noise == 0.2
+    assert ["srfs" in str(caught[0].message), "perturbation" in str(caught[1].message), len(caught)] == [True, True, 2]
+    with pytest.raises(ValidationError, match="both responses and srfs"):
+        SimulationSettings.model_validate({"responses": "rgb", "srfs": "rgb"})

@@ -9,7 +9,8 @@ import pytest
 import torch
 from tests.data.tiny_buckets import EVERYTHING, require_same, settings_of, tiny_buckets, tiny_scene, tiny_scenes
 
-from hyperfuse.data.sampler import Bucket, check_settings, draw_batch, make_buckets, synthetic_bucket
+from hyperfuse.data.observing import BandTable
+from hyperfuse.data.sampler import Bucket, check_settings, draw_batch, make_buckets
 from hyperfuse.data.scenes import Scene
 from hyperfuse.data.splits import PatchWindow
 from hyperfuse.errors import GridError, OptionError
@@ -127,8 +128,6 @@ def test_processes_draw_parts_of_the_same_batch(processes: int) -> None:
             assert part.bucket == whole.bucket and part.scale == whole.scale
             for name in ("hsi", "msi", "reference", "sigma", "shift", "srf", "hsi_noise", "msi_noise"):
                 assert torch.equal(getattr(part, name), getattr(whole, name)[slots.start : slots.stop]), name
-    sliced = draw_batch(buckets, settings, seed=2, draw=0, batch_size=4, slots=slice(1, 3))
-    require_same(sliced, draw_batch(buckets, settings, seed=2, draw=0, batch_size=4, slots=range(1, 3)))
 
 
 def test_threads_do_not_change_a_bit_and_stay_as_they_were() -> None:
@@ -151,7 +150,7 @@ def make_flat_patch(key: tuple[int, ...]) -> torch.Tensor:
 
 
 def test_synthetic_buckets_have_a_patch_for_every_place() -> None:
-    bucket = synthetic_bucket("flat", make_flat_patch, 8, np.linspace(450.0, 650.0, 5))
+    bucket = Bucket("flat", 8, BandTable(5, np.linspace(450.0, 650.0, 5)), make_patch=make_flat_patch)
     drawn = [draw_batch([bucket], settings_of(), seed=1, draw=draw, batch_size=3) for draw in range(10)]
     values = [float(reference[0, 0, 0]) for batch in drawn for reference in batch.reference]
     assert len(set(values)) == 30
@@ -161,7 +160,7 @@ def test_synthetic_buckets_have_a_patch_for_every_place() -> None:
 
 def test_a_bucket_has_one_source() -> None:
     bands = tiny_buckets()[0].bands
-    with pytest.raises(AssertionError):
+    with pytest.raises(OptionError, match="either windows or make_patch"):
         Bucket("neither", 8, bands)
 
 
@@ -169,11 +168,11 @@ def test_settings_are_checked_before_the_first_batch() -> None:
     buckets = tiny_buckets()
     assert check_settings(buckets, settings_of(**EVERYTHING | {"srfs": "random"})) == []
     notes = check_settings(buckets, settings_of(srfs=["rgb", "Landsat-8:B5"]))
-    assert notes == [
-        "response rgb does not fit the bands of unknown: random responses instead",
-        "response Landsat-8:B5 does not fit the bands of visible, unknown: random responses instead",
+    assert [("rgb" in note, "visible" in note, "unknown" in note) for note in notes] == [
+        (True, False, True),
+        (False, True, True),
     ]
-    with pytest.raises(OptionError, match="unknown response"):
+    with pytest.raises(OptionError, match="Sentinel-9"):
         check_settings(buckets, settings_of(srfs=["random", "Sentinel-9"]))
     with pytest.raises(OptionError, match="coarse pixels across a patch"):
         check_settings(buckets, settings_of(scale=[2, 40]))
