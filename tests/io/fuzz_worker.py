@@ -48,6 +48,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     now = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (now + ALLOWED_BYTES, now + ALLOWED_BYTES))
+    print("ready", flush=True)
     for line in sys.stdin:
         print(json.dumps(read_a_little(json.loads(line))), flush=True)
 

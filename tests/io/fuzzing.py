@@ -225,4 +225,6 @@ class FuzzReader:
                 stderr=subprocess.DEVNULL,
                 text=True,
             )
+            # Imports on a busy machine take longer than any file.
+            assert self._process.stdout is not None and self._process.stdout.readline() == "ready\n"
         return self._process

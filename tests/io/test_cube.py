@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import doctest
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -14,11 +16,19 @@ from hypothesis import strategies as st
 from tests.io.random_cubes import NORTH_UP, ROTATED, sample_cube
 
 from hyperfuse.errors import BandError, CubeFileError, OptionError
+from hyperfuse.io import cube as cube_module
+from hyperfuse.io import files, summary
 from hyperfuse.io.cube import as_cube, iterate_windows, make_cube, missing_values, nodata_of, physical_values, window_of
 from hyperfuse.io.grid import grid_of
 
 UTM = Affine(30.0, 0.0, 399960.0, 0.0, -30.0, 5700000.0)
 TURNED = Affine.translation(4e5, 5.7e6) @ Affine.rotation(30) @ Affine.scale(30, -30)
+
+
+@pytest.mark.parametrize("module", [cube_module, files, summary])
+def test_examples_in_docstrings(module: ModuleType) -> None:
+    results = doctest.testmod(module)
+    assert results.attempted > 0 and results.failed == 0
 
 
 class TestBandTable:

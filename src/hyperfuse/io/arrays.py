@@ -8,10 +8,10 @@ import json
 import math
 import re
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyproj
@@ -47,30 +47,14 @@ STORAGE_ATTRIBUTES = {
 OTHER_ATTRIBUTES = "hyperfuse_other_attributes"
 
 
-class LoadPart(Protocol):
-    """Reads part of an n-dimensional array: `load((slice, slice, slice))`."""
-
-    def __call__(self, key: tuple[Any, ...]) -> NDArray[Any]: ...
-
-
-@dataclass(frozen=True, eq=False)
-class InMemory:
-    """`LoadPart` for an array that had to be read anyway."""
-
-    array: NDArray[Any]
-
-    def __call__(self, key: tuple[Any, ...]) -> NDArray[Any]:
-        return np.asarray(self.array[key])
-
-
 @dataclass(frozen=True, eq=False)
 class FoundArray:
-    """An array of a container, not yet read."""
+    """An array of a container, not yet read; `load((slice, slice, slice))` reads a part and must be picklable."""
 
     name: str
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
-    load: LoadPart
+    load: Callable[[tuple[Any, ...]], NDArray[Any]]
     dims: tuple[str, ...] | None = None
     attributes: Mapping[str, Any] = field(default_factory=dict)
 
@@ -99,7 +83,7 @@ class FoundArray:
         return len(self.shape) == 3 and min(self.shape) > 0 and self.is_number and self.dtype.itemsize <= 8
 
     def values(self) -> NDArray[Any]:
-        return self.load(tuple(slice(None) for _ in self.shape))
+        return np.asarray(self.load(tuple(slice(None) for _ in self.shape)))
 
     def __str__(self) -> str:
         return f"{self.name} ({'x'.join(map(str, self.shape)) or 'scalar'} {self.dtype})"

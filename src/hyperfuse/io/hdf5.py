@@ -12,7 +12,7 @@ import math
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,26 +42,17 @@ HDF5_ERRORS = (OSError, TypeError, KeyError, ValueError, RuntimeError, IndexErro
 Labelled = tuple[tuple[str, ...], NDArray[Any], dict[str, Any]]
 
 
-@dataclass(frozen=True)
-class LoadFromHdf5:
-    """Reads part of a data set; MATLAB stores axes in reverse, so for it the key and the result are reversed."""
-
-    path: str
-    name: str
-    reverse_axes: bool = False
-
-    def __call__(self, key: tuple[Any, ...]) -> NDArray[Any]:
-        with opened_hdf5(Path(self.path)) as file:
-            if not self.reverse_axes:
-                return np.asarray(file[self.name][key])
-            return np.asarray(file[self.name][key[::-1]]).T
-
-
 @contextmanager
 def opened_hdf5(path: Path) -> Iterator[Any]:
     """Open an HDF5 file; errors become `CubeFileError`."""
     with reading(path, "a whole HDF5 file"), h5py.File(path, "r") as file:
         yield file
+
+
+def _load_from_hdf5(path: Path, name: str, reverse_axes: bool, key: tuple[Any, ...]) -> NDArray[Any]:
+    """Read part of a data set; MATLAB stores axes in reverse, so for it the key and the result are reversed."""
+    with opened_hdf5(path) as file:
+        return np.asarray(file[name][key[::-1]]).T if reverse_axes else np.asarray(file[name][key])
 
 
 def arrays_in_hdf5(path: Path, *, reverse_axes: bool = False) -> list[FoundArray]:
@@ -74,7 +65,7 @@ def arrays_in_hdf5(path: Path, *, reverse_axes: bool = False) -> list[FoundArray
             return
         _check_storage(item, name, dtype, path)
         shape = item.shape[::-1] if reverse_axes else item.shape
-        load = LoadFromHdf5(str(path), name, reverse_axes)
+        load = partial(_load_from_hdf5, path, name, reverse_axes)
         found.append(FoundArray(name, shape, dtype, load, _dims(item), dict(_attributes(item))))
 
     with opened_hdf5(path) as file:
@@ -129,16 +120,10 @@ def _check_storage(item: Any, name: str, dtype: np.dtype[Any], path: Path) -> No
         raise CubeFileError(f"{path}: {name} promises chunks of {item.chunks} values", "a whole file", "fetch it again")
 
 
-@dataclass(frozen=True)
-class _LoadFromClassic:
-    """Reads part of a variable of NetCDF-3 through a mapping that is closed again at once."""
-
-    path: str
-    name: str
-
-    def __call__(self, key: tuple[Any, ...]) -> NDArray[Any]:
-        with _opened_classic(Path(self.path)) as source:
-            return np.array(source.variables[self.name].data[key])
+def _load_from_netcdf3(path: Path, name: str, key: tuple[Any, ...]) -> NDArray[Any]:
+    """Read part of a variable through a mapping that is closed again at once."""
+    with _opened_netcdf3(path) as source:
+        return np.array(source.variables[name].data[key])
 
 
 def arrays_in_netcdf(path: Path) -> list[FoundArray]:
@@ -146,13 +131,13 @@ def arrays_in_netcdf(path: Path) -> list[FoundArray]:
     with path.open("rb") as file:
         if not file.read(3).startswith(b"CDF"):
             return arrays_in_hdf5(path)
-    with _opened_classic(path) as source:
+    with _opened_netcdf3(path) as source:
         return [
             FoundArray(
                 name,
                 tuple(variable.shape),
                 np.dtype(variable.data.dtype),
-                _LoadFromClassic(str(path), name),
+                partial(_load_from_netcdf3, path, name),
                 tuple(variable.dimensions),
                 dict(vars(variable)["_attributes"]),
             )
@@ -169,7 +154,7 @@ class _BoundedFile(io.BufferedReader):
 
 
 @contextmanager
-def _opened_classic(path: Path) -> Iterator[Any]:
+def _opened_netcdf3(path: Path) -> Iterator[Any]:
     with reading(path, "a whole NetCDF file"):
         source = scipy.io.netcdf_file(_BoundedFile(path.open("rb", buffering=0)), "r", mmap=True)
         try:

@@ -26,7 +26,7 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from hyperfuse.errors import CubeFileError, CubeWriteError, OptionError
-from hyperfuse.io.arrays import LARGEST_SIDE_BYTES, FoundArray, InMemory
+from hyperfuse.io.arrays import LARGEST_SIDE_BYTES, FoundArray
 from hyperfuse.io.cube import reading
 from hyperfuse.io.hdf5 import Hdf5Writer, arrays_in_hdf5, guarded_for_hdf5
 from hyperfuse.io.numpy_files import ArrayWriter, KeptArray, flat_columns
@@ -96,7 +96,7 @@ def arrays_in_mat(path: Path) -> list[FoundArray]:
         small = list({name for name, _, _ in listed} - {array.name for array in large})
         contents = scipy.io.loadmat(str(path), variable_names=small) if small else {}
     return large + [
-        FoundArray(name, values.shape, values.dtype, InMemory(values))
+        FoundArray(name, values.shape, values.dtype, values.__getitem__)
         for name, values in _flattened("", contents)
         if values.dtype.kind in "iufbSUO"
     ]
@@ -113,7 +113,7 @@ def _with_text(array: FoundArray) -> FoundArray:
     empty = bool(array.attributes.get("MATLAB_empty", 0)) or array.dtype.kind not in "iu"
     codes = np.empty(0, np.uint16) if empty else array.values().ravel(order="F").astype(np.uint16)
     text = np.array([codes.tobytes().decode("utf-16-le", errors="replace")])
-    return FoundArray(array.name, (1,), text.dtype, InMemory(text))
+    return FoundArray(array.name, (1,), text.dtype, text.__getitem__)
 
 
 def _flattened(prefix: str, contents: Mapping[str, Any], depth: int = 0) -> Iterator[tuple[str, NDArray[Any]]]:

@@ -8,7 +8,7 @@ import math
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ import xarray as xr
 from numpy.lib import format as npy_format
 from numpy.typing import NDArray
 
-from hyperfuse.io.arrays import FoundArray, InMemory
+from hyperfuse.io.arrays import FoundArray
 from hyperfuse.io.cube import LARGEST_COMPRESSION, nodata_of, reading, text_attributes
 from hyperfuse.io.grid import grid_of
 from hyperfuse.io.raster_writing import RawWriter
@@ -47,13 +47,9 @@ class KeptArray:
             return np.asarray(archive[self.name])
 
 
-@dataclass(frozen=True)
-class _LoadMapped:
-    path: str
-
-    def __call__(self, key: tuple[Any, ...]) -> NDArray[Any]:
-        with reading(Path(self.path), WHOLE):
-            return np.array(np.load(self.path, mmap_mode="r", allow_pickle=False)[key])
+def _load_mapped(path: Path, key: tuple[Any, ...]) -> NDArray[Any]:
+    with reading(path, WHOLE):
+        return np.array(np.load(path, mmap_mode="r", allow_pickle=False)[key])
 
 
 class ArrayWriter:
@@ -86,13 +82,13 @@ def arrays_in_npy(path: Path) -> list[FoundArray]:
     """Return the array of an .npy file and the columns of the table beside it."""
     with reading(path, WHOLE, "save it again with numpy.save"), path.open("rb") as stream:
         shape, dtype = _read_header(stream, path.stat().st_size, path.name)
-    found = [FoundArray(path.stem, shape, dtype, _LoadMapped(str(path)))]
+    found = [FoundArray(path.stem, shape, dtype, partial(_load_mapped, path))]
     table_file = _table_file(path)
     if table_file.is_file():
         with reading(table_file, "the JSON table of a cube", "fix it, or remove it to read the values alone"):
             table = dict(json.loads(table_file.read_text(encoding="utf-8")))
             columns = {str(key): _from_json(key, value) for key, value in table.items()}
-        found += [FoundArray(key, values.shape, values.dtype, InMemory(values)) for key, values in columns.items()]
+        found += [FoundArray(key, values.shape, values.dtype, values.__getitem__) for key, values in columns.items()]
     return found
 
 

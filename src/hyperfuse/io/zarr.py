@@ -12,7 +12,7 @@ import math
 import struct
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,19 +42,12 @@ COMPRESSORS: Mapping[str, Mapping[str, Any] | None] = {
 }
 
 
-@dataclass(frozen=True)
-class LoadFromZarr:
-    """Reads part of an array of a store."""
-
-    path: str
-    name: str
-
-    def __call__(self, key: tuple[Any, ...]) -> NDArray[Any]:
-        with reading(Path(self.path), WHOLE):
-            root: Any = zarr.open(self.path, mode="r")
-            array = root[self.name] if self.name else root
-            _check_blosc_chunks(array, Path(self.path) / self.name, key)
-            return np.asarray(array[key])
+def _load_from_zarr(path: Path, name: str, key: tuple[Any, ...]) -> NDArray[Any]:
+    with reading(path, WHOLE):
+        root: Any = zarr.open(str(path), mode="r")
+        array = root[name] if name else root
+        _check_blosc_chunks(array, path / name, key)
+        return np.asarray(array[key])
 
 
 def arrays_in_zarr(path: Path) -> list[FoundArray]:
@@ -90,7 +83,7 @@ def _found(path: Path, name: str, item: Any) -> FoundArray:
         attributes["_FillValue"] = float(np.frombuffer(code, "<f8")[0]) if len(code) == 8 else None
     names = item.attrs.get("_ARRAY_DIMENSIONS") or getattr(item.metadata, "dimension_names", None)
     dims = tuple(str(each or "") for each in names) if names else None
-    return FoundArray(name, tuple(item.shape), dtype, LoadFromZarr(str(path), name), dims, attributes)
+    return FoundArray(name, tuple(item.shape), dtype, partial(_load_from_zarr, path, name), dims, attributes)
 
 
 def _check_blosc_chunks(array: Any, folder: Path, key: tuple[Any, ...]) -> None:
