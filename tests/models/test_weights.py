@@ -214,15 +214,15 @@ def test_the_hub_needs_its_extra(monkeypatch):
 
 
 def test_the_hub_is_asked_for_the_revision(folder, monkeypatch):
-    asked = {}
+    request = {}
 
     def snapshot_download(name, *, revision, allow_patterns):
-        asked.update(name=name, revision=revision, allow_patterns=allow_patterns)
+        request.update(name=name, revision=revision, allow_patterns=allow_patterns)
         return str(folder)
 
     monkeypatch.setitem(sys.modules, "huggingface_hub", types.SimpleNamespace(snapshot_download=snapshot_download))
     assert SSA.from_pretrained("hf://someone/some-weights@v2").config == TINY
-    assert asked == {"name": "someone/some-weights", "revision": "v2", "allow_patterns": ["*.json", "*.safetensors"]}
+    assert request == {"name": "someone/some-weights", "revision": "v2", "allow_patterns": ["*.json", "*.safetensors"]}
 
 
 def test_what_the_hub_does_not_give_is_said_in_one_line(monkeypatch):
