@@ -16,7 +16,7 @@ from hyperfuse.metrics.sums import spectral_angles_degrees
 from hyperfuse.reporting.colour import error_map
 from hyperfuse.viewer.colours import Rendering
 from hyperfuse.viewer.images import open_images
-from hyperfuse.viewer.jobs import consistency_scores, reference_scores
+from hyperfuse.viewer.jobs import consistency_scores, scores
 from hyperfuse.viewer.maps import MAPS, degraded_and_hsi, nearest_values, observe_pair, unavailable
 from hyperfuse.viewer.session import View
 
@@ -93,7 +93,7 @@ def test_consistency_with_a_flipped_hsi(folder: Path, tmp_path: Path, turn: str)
 def test_scores(folder: Path) -> None:
     view = view_of(folder, fused="wrong.tif", reference="reference.tif", hsi="hsi.tif", msi="msi.tif")
     scene = view.opened
-    assert reference_scores(scene)["rmse"] == pytest.approx(0.02, rel=0.05)
+    assert scores(scene, view.observed_pair)["reference"]["rmse"] == pytest.approx(0.02, rel=0.05)
     consistency = consistency_scores(scene, view.observed_pair)
     assert consistency["estimated"]
     blurred = map_of(view, "consistency_hsi")

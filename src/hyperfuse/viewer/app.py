@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal
 
 import anyio
 import anyio.to_thread
-from fastapi import APIRouter, Depends, FastAPI, Query, Request, Response
+from fastapi import APIRouter, Body, Depends, FastAPI, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, JSONResponse
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
@@ -22,23 +23,20 @@ from hyperfuse.errors import HyperfuseError, OptionError
 from hyperfuse.io.atomic import published
 from hyperfuse.io.files import open_explained
 from hyperfuse.viewer.colours import Rendering
-from hyperfuse.viewer.folder import Folder, OutsideFolderError
-from hyperfuse.viewer.images import ROLES
+from hyperfuse.viewer.folder import Folder
 from hyperfuse.viewer.jobs import (
     ErrorMessage,
     FuseRequest,
     Pair,
-    TooManyJobsError,
-    consistency_scores,
     error_message,
     estimation,
     fusion,
     keep_warnings_as_notes,
     offered_methods,
-    reference_scores,
+    scores,
 )
 from hyperfuse.viewer.overviews import build_overviews
-from hyperfuse.viewer.session import GoneError, Session, describe_file, offers_overviews
+from hyperfuse.viewer.session import Session, describe_file, offers_overviews
 from hyperfuse.viewer.spectra import MOST_CORNERS, region_spectra, spectra_at
 from hyperfuse.viewer.tiles import TilePlace, colour_table, highest_level
 
@@ -50,23 +48,23 @@ MOST_REQUESTS = 4
 MOST_THREADS = 12
 SECONDS_OF_WORK = 30.0
 
-Answer = TypeVar("Answer")
 Json = dict[str, Any]
+Role = Literal["fused", "hsi", "msi", "reference", "uncertainty"]
+FileName = Annotated[str, Field(max_length=1000)]
+Corners = Annotated[list[tuple[float, float]], Body(embed=True, max_length=MOST_CORNERS)]
+Position = Annotated[float, Query(allow_inf_nan=False)]
+RenderingOf = Annotated[Rendering, Query()]
+
+api = APIRouter(prefix="/api")
+pages = APIRouter()
+# In memory: what is not among them does not exist.
+_files = {path.relative_to(PAGE).as_posix(): path.read_bytes() for path in PAGE.rglob("*") if path.suffix in TYPES}
 
 
 class BusyError(HyperfuseError):
     """A request that took too long; repeating it may find the work done."""
 
-
-STATUS: dict[type[Exception], int] = {
-    OutsideFolderError: 403,
-    GoneError: 410,
-    TooManyJobsError: 429,
-    BusyError: 503,
-    HyperfuseError: 400,
-    OSError: 400,
-    Exception: 500,
-}
+    status = 503
 
 
 class Workers:
@@ -76,7 +74,7 @@ class Workers:
         self._turns = asyncio.Semaphore(MOST_REQUESTS)
         self._threads = anyio.CapacityLimiter(MOST_THREADS)
 
-    async def run(self, work: Callable[[], Answer]) -> Answer:
+    async def run(self, work: Callable[[], Any]) -> Any:
         try:
             async with asyncio.timeout(SECONDS_OF_WORK), self._turns:
                 return await anyio.to_thread.run_sync(work, limiter=self._threads, abandon_on_cancel=True)
@@ -84,52 +82,22 @@ class Workers:
             raise BusyError(f"no answer within {SECONDS_OF_WORK:g} s", "less work", "try again in a moment") from error
 
 
+def in_thread(handler: Callable[..., Any]) -> Callable[..., Any]:
+    """Run the handler of a request by the page's `Workers`."""
+
+    @functools.wraps(handler)
+    async def handle(*arguments: Any, session: Session, **others: Any) -> Any:
+        return await session.workers.run(lambda: handler(*arguments, session=session, **others))
+
+    return handle
+
+
 def _session(request: Request) -> Session:
     session: Session = request.app.state.session
     return session
 
 
-def _workers(request: Request) -> Workers:
-    workers: Workers = request.app.state.workers
-    return workers
-
-
 SessionOf = Annotated[Session, Depends(_session)]
-WorkersOf = Annotated[Workers, Depends(_workers)]
-RenderingOf = Annotated[Rendering, Query()]
-FileName = Annotated[str | None, Field(max_length=1000)]
-
-
-class Files(BaseModel):
-    """Names below the folder to open together."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    fused: FileName = None
-    hsi: FileName = None
-    msi: FileName = None
-    reference: FileName = None
-    uncertainty: FileName = None
-
-
-class Region(BaseModel):
-    """Rows and columns of the page."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    corners: list[tuple[float, float]] = Field(max_length=MOST_CORNERS)
-
-
-class OverviewRequest(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-    role: str = Field(max_length=40)
-
-
-api = APIRouter(prefix="/api")
-pages = APIRouter()
-# In memory: what is not among them does not exist.
-_files = {path.relative_to(PAGE).as_posix(): path.read_bytes() for path in PAGE.rglob("*") if path.suffix in TYPES}
 
 
 @pages.get("/{name:path}")
@@ -141,105 +109,83 @@ async def get_page_file(name: str) -> Response:
 
 
 @api.get("/scene")
-async def get_scene(request: Request, session: SessionOf, workers: WorkersOf) -> Json:
-    view = session.view
+@in_thread
+def get_scene(request: Request, session: SessionOf) -> Json:
     about = {
         "folder": session.folder.root.name,
         "upload_limit": request.app.state.upload_limit,
         "jobs": [job.as_dict() for job in session.jobs.running()],
     }
-    if view is None:
-        return about | {"number": 0, "images": []}
-    return about | await workers.run(lambda: view.describe(session.folder))
+    view = session.view
+    return about | ({"number": 0, "images": []} if view is None else view.describe(session.folder))
 
 
 @api.post("/scene")
-async def open_files(files: Files, session: SessionOf, workers: WorkersOf) -> Json:
-    def work() -> Json:
-        paths = {role: session.folder.cube(name) for role in ROLES if (name := getattr(files, role))}
-        return session.open(paths).describe(session.folder)
-
-    return await workers.run(work)
+@in_thread
+def open_files(files: dict[Role, FileName], session: SessionOf) -> Json:
+    paths = {role: session.folder.cube(name) for role, name in files.items()}
+    return session.open(paths).describe(session.folder)
 
 
 @api.get("/tiles/{number}/{layer}/{level}/{row}/{column}")
-async def get_tile(
-    number: int,
-    layer: str,
-    level: int,
-    row: int,
-    column: int,
-    rendering: RenderingOf,
-    session: SessionOf,
-    workers: WorkersOf,
+@in_thread
+def get_tile(
+    number: int, layer: str, level: int, row: int, column: int, rendering: RenderingOf, session: SessionOf
 ) -> Response:
-    view = session.require_view(number)
-    tile = await workers.run(lambda: view.tile(layer, TilePlace(level, row, column), rendering))
+    tile = session.require_view(number).tile(layer, TilePlace(level, row, column), rendering)
     return Response(tile.png, media_type="image/png", headers={"x-complete": f"{tile.complete:.3f}"})
 
 
 @api.get("/legends/{number}/{layer}")
-async def get_legend(number: int, layer: str, rendering: RenderingOf, session: SessionOf, workers: WorkersOf) -> Json:
+@in_thread
+def get_legend(number: int, layer: str, rendering: RenderingOf, session: SessionOf) -> Json:
     view = session.require_view(number)
-
-    def work() -> Json:
-        shown = view.layer(layer, rendering)
-        limits, linked = view.limits(layer, rendering)
-        colours = colour_table(rendering.colours)[:: 255 // (COLOUR_STOPS - 1)].tolist()
-        return {
-            "label": shown.label,
-            "unit": shown.unit,
-            "limits": limits.tolist(),
-            "linked": linked,
-            "stops": [f"rgb({r} {g} {b})" for r, g, b in colours] if shown.planes == 1 else None,
-        }
-
-    return await workers.run(work)
+    shown = view.layer(layer, rendering)
+    limits, linked = view.limits(layer, rendering)
+    colours = colour_table(rendering.colours)[:: 255 // (COLOUR_STOPS - 1)].tolist()
+    stops = [f"rgb({red} {green} {blue})" for red, green, blue in colours] if shown.planes == 1 else None
+    return {"label": shown.label, "unit": shown.unit, "limits": limits.tolist(), "linked": linked, "stops": stops}
 
 
 @api.get("/spectra/{number}")
-async def get_spectra(
-    number: int,
-    row: Annotated[float, Query(allow_inf_nan=False)],
-    column: Annotated[float, Query(allow_inf_nan=False)],
-    session: SessionOf,
-    workers: WorkersOf,
-) -> Json:
-    opened = session.require_view(number).opened
-    spectra = await workers.run(lambda: spectra_at(opened, row, column))
+@in_thread
+def get_spectra(number: int, row: Position, column: Position, session: SessionOf) -> Json:
+    spectra = spectra_at(session.require_view(number).opened, row, column)
     return {"row": row, "column": column, "spectra": [spectrum.as_dict() for spectrum in spectra]}
 
 
 @api.post("/regions/{number}")
-async def get_region(number: int, region: Region, session: SessionOf, workers: WorkersOf) -> Json:
-    opened = session.require_view(number).opened
-    spectra = await workers.run(lambda: region_spectra(opened, region.corners))
-    return {"corners": region.corners, "spectra": [spectrum.as_dict() for spectrum in spectra]}
+@in_thread
+def get_region(number: int, corners: Corners, session: SessionOf) -> Json:
+    spectra = region_spectra(session.require_view(number).opened, corners)
+    return {"corners": corners, "spectra": [spectrum.as_dict() for spectrum in spectra]}
 
 
 @api.get("/images/{role}")
-async def get_metadata(role: str, session: SessionOf, workers: WorkersOf) -> Json:
+@in_thread
+def get_metadata(role: str, session: SessionOf) -> Json:
     images = session.require_view().opened.images
     if role not in images:
         raise OptionError(f"image {role[:40]!r}", f"one of {', '.join(images)}")
-    image = images[role]
-    return await workers.run(lambda: {"file": str(image.path), "role": role} | describe_file(image.cube, image.notes))
+    return {"file": str(images[role].path), "role": role} | describe_file(images[role].cube, images[role].notes)
 
 
 @api.get("/files")
-async def list_files(session: SessionOf, workers: WorkersOf) -> Json:
-    return {"folder": session.folder.root.name, "files": await workers.run(session.folder.files)}
+@in_thread
+def list_files(session: SessionOf) -> Json:
+    return {"folder": session.folder.root.name, "files": session.folder.files()}
 
 
 @api.get("/files/summary")
-async def summarise_file(path: str, session: SessionOf, workers: WorkersOf) -> Json:
-    return await workers.run(lambda: describe_file(*open_explained(session.folder.cube(path))))
+@in_thread
+def summarise_file(path: str, session: SessionOf) -> Json:
+    return describe_file(*open_explained(session.folder.cube(path)))
 
 
 @api.get("/files/picture")
-async def picture_of_file(path: str, session: SessionOf, workers: WorkersOf) -> Response:
-    png = await workers.run(lambda: session.thumbnail(session.folder.cube(path)))
-    return Response(png, media_type="image/png")
+@in_thread
+def get_thumbnail(path: str, session: SessionOf) -> Response:
+    return Response(session.thumbnail(session.folder.cube(path)), media_type="image/png")
 
 
 @api.put("/uploads/{name}", status_code=201)
@@ -258,52 +204,44 @@ async def download_file(path: str, session: SessionOf) -> FileResponse:
 
 
 @api.get("/methods")
-async def list_methods(session: SessionOf, workers: WorkersOf) -> Json:
-    return await workers.run(lambda: offered_methods(session.folder))
+@in_thread
+def list_methods(session: SessionOf) -> Json:
+    return offered_methods(session.folder)
 
 
 @api.post("/estimate")
 async def estimate(pair: Pair, session: SessionOf) -> Json:
-    work = estimation(session.folder, pair)
-    return session.jobs.start("estimate", lambda cancel: work())
+    return session.jobs.start("estimate", estimation(session.folder, pair))
 
 
 @api.post("/fuse")
 async def fuse(body: FuseRequest, session: SessionOf) -> Json:
-    work = fusion(session.folder, body)
-    return session.jobs.start("fuse", lambda cancel: work())
+    return session.jobs.start("fuse", fusion(session.folder, body))
 
 
 @api.post("/uncertainty")
 async def compute_uncertainty(body: FuseRequest, session: SessionOf) -> Json:
-    work = fusion(session.folder, body, uncertainty=True)
-    return session.jobs.start("uncertainty", lambda cancel: work())
+    return session.jobs.start("uncertainty", fusion(session.folder, body, uncertainty=True))
 
 
 @api.post("/scores")
-async def score(session: SessionOf) -> Json:
+async def compute_scores(session: SessionOf) -> Json:
     view = session.require_view()
-
-    def work(cancel: threading.Event) -> Json:
-        if "reference" in view.opened.images:
-            return {"reference": reference_scores(view.opened)}
-        return {"consistency": consistency_scores(view.opened, view.observed_pair)}
-
-    return session.jobs.start("scores", work)
+    return session.jobs.start("scores", lambda cancel: scores(view.opened, view.observed_pair))
 
 
 @api.post("/overviews")
-async def overviews(body: OverviewRequest, session: SessionOf) -> Json:
+async def add_overviews(role: Annotated[str, Body(embed=True, max_length=40)], session: SessionOf) -> Json:
     view = session.require_view()
-    image = view.opened.images.get(body.role)
+    image = view.opened.images.get(role)
     if image is None or not offers_overviews(image):
-        raise OptionError(f"overviews of {body.role!r}", "a large GeoTIFF without them", "")
+        raise OptionError(f"overviews of {role!r}", "a large GeoTIFF without them", "")
 
     def work(cancel: threading.Event) -> Json:
         build_overviews(image.path, highest_level(max(image.height, image.width)), cancel)
         if session.view is view:
-            session.open({role: other.path for role, other in view.opened.images.items()})
-        return {"role": image.role}
+            session.open({other.role: other.path for other in view.opened.images.values()})
+        return {"role": role}
 
     return session.jobs.start("overviews", work)
 
@@ -322,13 +260,11 @@ async def cancel_job(name: str, session: SessionOf) -> Json:
 
 def create_app(images: Mapping[str, Path], folder: Path, upload_limit: int) -> FastAPI:
     """The page without the gate; `images` by role may lie anywhere, everything else below `folder`."""
-    session = Session(Folder.at(folder))
-    if images:
-        session.open(images)
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, lifespan=_lifespan, redirect_slashes=False)
-    app.state.session = session
-    app.state.workers = Workers()
+    app.state.session = Session(Folder.at(folder), Workers())
     app.state.upload_limit = upload_limit
+    if images:
+        app.state.session.open(images)
     app.include_router(api)
     app.include_router(pages)
     for kind in (RequestValidationError, HTTPException, ClientDisconnect, HyperfuseError, OSError, Exception):
@@ -355,6 +291,6 @@ async def _error_response(request: Request, error: Exception) -> JSONResponse:
         # Nobody reads this.
         got, status = "half a request", 400
     else:
-        status = next(STATUS[kind] for kind in type(error).__mro__ if kind in STATUS)
-        return JSONResponse(error_message(error), status)
+        expected = isinstance(error, HyperfuseError | OSError)
+        return JSONResponse(error_message(error), getattr(error, "status", 400 if expected else 500))
     return JSONResponse(ErrorMessage(got=got, expected="a request as the page makes it", remedy=""), status)

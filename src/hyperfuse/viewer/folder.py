@@ -26,6 +26,8 @@ DEEPEST = 4
 class OutsideFolderError(HyperfuseError):
     """A path that leads out of the folder."""
 
+    status = 403
+
     def __init__(self) -> None:
         super().__init__(
             "a path outside of the folder", "a file below it", "start hyperfuse view with another --folder"

@@ -9,7 +9,7 @@ import secrets
 import threading
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypedDict, get_args, get_origin
@@ -26,13 +26,15 @@ from hyperfuse.io.raster import find_data
 from hyperfuse.metrics.evaluation import evaluate
 from hyperfuse.metrics.pairing import mask_incomparable
 from hyperfuse.metrics.sums import angle_sum
-from hyperfuse.progress import ProgressReport, listening, progress
+from hyperfuse.progress import Advance, ProgressReport, listening, progress
 from hyperfuse.viewer.colours import Planes
 from hyperfuse.viewer.folder import Folder
 from hyperfuse.viewer.images import OpenImages
 from hyperfuse.viewer.maps import ObservedPair, degraded_and_hsi, degraded_and_msi, unavailable
 
 log = logging.getLogger(__name__)
+# Gets the event that cancels it, and returns what JSON can hold.
+Work = Callable[[threading.Event], Any]
 
 MOST_AT_ONCE = 2
 MOST_KEPT = 50
@@ -82,6 +84,8 @@ STARTING = ProgressReport("Starting", "", 0, 0, 0, 0.0)
 class TooManyJobsError(HyperfuseError):
     """The machine is busy enough."""
 
+    status = 429
+
 
 @dataclass(eq=False)
 class Job:
@@ -116,7 +120,7 @@ class Job:
             "error": self.error,
         }
 
-    def run(self, work: Callable[[threading.Event], Any]) -> None:
+    def run(self, work: Work) -> None:
         def listen(report: ProgressReport) -> None:
             self.report = report
 
@@ -142,8 +146,8 @@ class Jobs:
         self._jobs: dict[str, Job] = {}
         self._lock = threading.Lock()
 
-    def start(self, kind: str, work: Callable[[threading.Event], Any]) -> dict[str, Any]:
-        """Run `work` in a thread; it gets the event that cancels it and returns what JSON can hold."""
+    def start(self, kind: str, work: Work) -> dict[str, Any]:
+        """Run `work` in a thread."""
         job = Job(kind)
         with self._lock:
             if len(self.running()) >= MOST_AT_ONCE:
@@ -240,7 +244,7 @@ def fuse_config(folder: Folder, options: dict[str, Any]) -> FuseConfig:
     return FuseConfig(**chosen)
 
 
-def fusion(folder: Folder, request: FuseRequest, *, uncertainty: bool = False) -> Callable[[], dict[str, Any]]:
+def fusion(folder: Folder, request: FuseRequest, *, uncertainty: bool = False) -> Work:
     """Check a request at once; the returned function fuses, or computes the expected error of what was fused."""
     hsi, msi = folder.cube(request.hsi), folder.cube(request.msi)
     config = fuse_config(folder, request.options)
@@ -251,7 +255,7 @@ def fusion(folder: Folder, request: FuseRequest, *, uncertainty: bool = False) -
     if output.suffix.lower() not in (".tif", ".tiff"):
         config = config.replace(overviews=False)
 
-    def work() -> dict[str, Any]:
+    def work(cancel: threading.Event) -> dict[str, Any]:
         from hyperfuse.fusion import run
 
         run.run_fusion(hsi, msi, output, config, uncertainty=uncertainty)
@@ -275,11 +279,11 @@ def _files_of(written: Path) -> list[Path]:
     return [written, find_data(written)] if written.suffix.lower() == ".hdr" else [written]
 
 
-def estimation(folder: Folder, pair: Pair) -> Callable[[], dict[str, Any]]:
+def estimation(folder: Folder, pair: Pair) -> Work:
     """Check a request at once; the returned function estimates how the pair was observed."""
     hsi, msi = folder.cube(pair.hsi), folder.cube(pair.msi)
 
-    def work() -> dict[str, Any]:
+    def work(cancel: threading.Event) -> dict[str, Any]:
         from hyperfuse.fusion.memory import SHARE_OF_PREPARING, available_bytes, default_ram_gb
         from hyperfuse.fusion.observe import observe
         from hyperfuse.fusion.pair import align_pair
@@ -305,12 +309,11 @@ def offered_methods(folder: Folder) -> dict[str, Any]:
     return {"methods": methods, "default": DEFAULT, "networks": folder.networks(), "fields": form_fields()}
 
 
-def reference_scores(opened: OpenImages) -> dict[str, Any]:
-    """The scores of `hyperfuse evaluate`."""
-    missing = [role for role in ("fused", "reference") if role not in opened.images]
-    if missing:
-        raise OptionError(f"no {missing[0]} open", "a fused image and its reference", "open both")
-    return evaluate(opened.images["fused"].cube, opened.images["reference"].cube).as_dict()
+def scores(opened: OpenImages, observed_pair: Callable[[], ObservedPair]) -> dict[str, Any]:
+    """Those of `hyperfuse evaluate` where there is a reference, else of the consistency with the inputs."""
+    if {"fused", "reference"} <= opened.images.keys():
+        return {"reference": evaluate(opened.images["fused"].cube, opened.images["reference"].cube).as_dict()}
+    return {"consistency": consistency_scores(opened, observed_pair)}
 
 
 def consistency_scores(opened: OpenImages, observed_pair: Callable[[], ObservedPair]) -> dict[str, Any]:
@@ -324,40 +327,27 @@ def consistency_scores(opened: OpenImages, observed_pair: Callable[[], ObservedP
     coarse_bytes = max(1, int(WINDOW_BYTES / math.prod(hsi.placement.scale)))
     coarse = list(iterate_windows(hsi.cube, coarse_bytes, block=1))
     fine = [] if msi is None or pair.observation is None else list(iterate_windows(fused.cube, WINDOW_BYTES))
-    hsi_sums, msi_sums = _ErrorSums(), _ErrorSums()
     with progress("Consistency", total=len(coarse) + len(fine), unit="windows") as advance:
-        for rows, columns in coarse:
-            hsi_sums.add(*degraded_and_hsi(fused, hsi, pair, rows, columns))
-            advance(1)
-        for rows, columns in fine:
-            assert msi is not None
-            msi_sums.add(*degraded_and_msi(fused, msi, pair, rows, columns))
-            advance(1)
+        hsi_windows = (degraded_and_hsi(fused, hsi, pair, *window) for window in coarse)
+        msi_windows = (degraded_and_msi(fused, msi, pair, *window) for window in fine if msi is not None)
+        agreement = _agreement("hsi", hsi_windows, advance) | _agreement("msi", msi_windows, advance)
+    return agreement | {"estimated": pair.observation is not None}
+
+
+def _agreement(name: str, windows: Iterable[tuple[Planes, Planes]], advance: Advance) -> dict[str, float | None]:
+    """RMSE, error relative to the signal, and spectral angle between simulated and observed windows."""
+    errors = signal = angles = 0.0
+    values = pixels = 0
+    for simulated, observed in windows:
+        first, second = simulated.astype(np.float64), observed.astype(np.float64)
+        values += int(mask_incomparable(first, second).sum())
+        errors += float(np.nansum(np.square(first - second)))
+        signal += float(np.nansum(np.square(second)))
+        window_angles, window_pixels = angle_sum(first, second)
+        angles, pixels = angles + window_angles, pixels + window_pixels
+        advance(1)
     return {
-        **{f"hsi_{name}": value for name, value in hsi_sums.scores().items()},
-        **{f"msi_{name}": value for name, value in msi_sums.scores().items()},
-        "estimated": pair.observation is not None,
+        f"{name}_rmse": math.sqrt(errors / values) if values else None,
+        f"{name}_relative": math.sqrt(errors / signal) if signal else None,
+        f"{name}_angle_degrees": angles / pixels if pixels else None,
     }
-
-
-class _ErrorSums:
-    """Sums over windows of errors, signal and spectral angles."""
-
-    def __init__(self) -> None:
-        self._errors = self._signal = self._angles = 0.0
-        self._values = self._pixels = 0
-
-    def add(self, computed: Planes, observed: Planes) -> None:
-        first, second = computed.astype(np.float64), observed.astype(np.float64)
-        self._values += int(mask_incomparable(first, second).sum())
-        self._errors += float(np.nansum(np.square(first - second)))
-        self._signal += float(np.nansum(np.square(second)))
-        angles, pixels = angle_sum(first, second)
-        self._angles, self._pixels = self._angles + angles, self._pixels + pixels
-
-    def scores(self) -> dict[str, float | None]:
-        return {
-            "rmse": math.sqrt(self._errors / self._values) if self._values else None,
-            "relative": math.sqrt(self._errors / self._signal) if self._signal else None,
-            "angle_degrees": self._angles / self._pixels if self._pixels else None,
-        }

@@ -19,12 +19,12 @@ from numpy.typing import NDArray
 from hyperfuse.config import ObservationConfig
 from hyperfuse.errors import BandError, GridError, HyperfuseError, OptionError
 from hyperfuse.io.cube import physical_values, place_cube, window_of
-from hyperfuse.io.grid import Placement, Positions, grid_of
-from hyperfuse.metrics.pairing import Comparison, Floats, mask_incomparable, plan_comparison
+from hyperfuse.io.grid import Placement, grid_of
+from hyperfuse.metrics.pairing import Floats, mask_incomparable, plan_comparison
 from hyperfuse.metrics.sums import spectral_angles_degrees
 from hyperfuse.viewer.colours import Composite, Planes
 from hyperfuse.viewer.images import OpenImage, OpenImages
-from hyperfuse.viewer.tiles import Layer, image_layer, inside_image, nan_mean
+from hyperfuse.viewer.tiles import Layer, covering_window, image_layer, inside_image, nan_mean, nearest
 
 if TYPE_CHECKING:
     from hyperfuse.physics.observation import Observation
@@ -47,6 +47,9 @@ class ObservedPair:
     observation: Observation | None
 
 
+PairOf = Callable[[], ObservedPair]
+
+
 def observe_pair(opened: OpenImages) -> ObservedPair:
     """Estimate from the middle of the open pair what consistency needs."""
     from hyperfuse.fusion.observe import observe
@@ -55,7 +58,7 @@ def observe_pair(opened: OpenImages) -> ObservedPair:
 
     hsi = opened.images["hsi"]
     if "msi" not in opened.images:
-        sigma = default_sigma(_placement(hsi).scale)
+        sigma = default_sigma(_consistent_placement(opened).scale)
         return ObservedPair(sigma, (0.0, 0.0), np.flatnonzero(hsi.cube["good"].values), None)
     hsi_cube, msi_cube = _georeferenced(hsi.cube, opened.images["msi"].cube)
     rows, columns = (
@@ -74,18 +77,6 @@ def _georeferenced(hsi: xr.DataArray, msi: xr.DataArray) -> tuple[xr.DataArray, 
     return place_cube(hsi, None, Affine.scale(*scale), None), place_cube(msi, None, Affine.scale(1, 1), None)
 
 
-def _placement(hsi: OpenImage) -> Placement:
-    if hsi.placement is None:
-        raise GridError("an HSI whose grid is rotated against the fused image's", "parallel grids")
-    return hsi.placement
-
-
-def comparison_of(opened: OpenImages) -> Comparison:
-    """Plan the comparison of fused image and reference; raises where they cannot be compared."""
-    fused, reference = opened.images["fused"].cube, opened.images["reference"].cube
-    return plan_comparison(fused, reference, scale=None, peak=1.0, max_bytes=STRIP_BYTES)
-
-
 def root_mean_square_error(first: NDArray[Any], second: NDArray[Any]) -> NDArray[Any]:
     """(y, x) over the bands that both have."""
     error: NDArray[Any] = np.sqrt(nan_mean(np.square(first - second), axis=0))
@@ -93,7 +84,8 @@ def root_mean_square_error(first: NDArray[Any], second: NDArray[Any]) -> NDArray
 
 
 def _reference_layer(opened: OpenImages, name: str, label: str, unit: str, measure: Callable[..., Floats]) -> Layer:
-    comparison, fused = comparison_of(opened), opened.images["fused"]
+    fused, reference = opened.images["fused"], opened.images["reference"]
+    comparison = plan_comparison(fused.cube, reference.cube, scale=None, peak=1.0, max_bytes=STRIP_BYTES)
 
     def window(rows: slice, columns: slice) -> Planes:
         values: Planes = np.empty((1, rows.stop - rows.start, columns.stop - columns.start), dtype=np.float32)
@@ -109,40 +101,53 @@ def _reference_layer(opened: OpenImages, name: str, label: str, unit: str, measu
     return Layer(name, fused.height, fused.width, 1, cost, fused.positions, window, label, unit)
 
 
-def require_consistency_with_hsi(opened: OpenImages) -> None:
-    """Raise where the fused image cannot be degraded to the HSI."""
-    fused, hsi = opened.images["fused"], opened.images["hsi"]
-    if fused.bands != hsi.bands:
-        raise BandError(f"a fused image of {fused.bands} bands and an HSI of {hsi.bands}", "the same bands in both")
-    _placement(hsi)
+def difference_layer(opened: OpenImages, pair: PairOf) -> Layer:
+    label = "fused - reference, RMSE over bands"
+    return _reference_layer(opened, "difference", label, "", root_mean_square_error)
 
 
-def _hsi_layer(opened: OpenImages, pair: ObservedPair) -> Layer:
+def angle_layer(opened: OpenImages, pair: PairOf) -> Layer:
+    label = "spectral angle between fused and reference"
+    return _reference_layer(opened, "angle", label, "°", spectral_angles_degrees)
+
+
+def hsi_layer(opened: OpenImages, pair: PairOf) -> Layer:
     fused, hsi = opened.images["fused"], opened.images["hsi"]
+    cost = math.ceil(4 * fused.bands * (1 + math.prod(_consistent_placement(opened).scale)))
 
     def window(rows: slice, columns: slice) -> Planes:
-        return root_mean_square_error(*degraded_and_hsi(fused, hsi, pair, rows, columns))[None]
+        return root_mean_square_error(*degraded_and_hsi(fused, hsi, pair(), rows, columns))[None]
 
-    cost = math.ceil(4 * pair.bands.size * (1 + math.prod(_placement(hsi).scale)))
     label = "fused, degraded to the HSI, - HSI, RMSE over bands"
     return Layer("consistency_hsi", hsi.height, hsi.width, 1, cost, hsi.positions, window, label)
 
 
-def _msi_layer(opened: OpenImages, pair: ObservedPair) -> Layer:
+def msi_layer(opened: OpenImages, pair: PairOf) -> Layer:
     fused, msi = opened.images["fused"], opened.images["msi"]
+    _consistent_placement(opened)
 
     def window(rows: slice, columns: slice) -> Planes:
-        return root_mean_square_error(*degraded_and_msi(fused, msi, pair, rows, columns))[None]
+        return root_mean_square_error(*degraded_and_msi(fused, msi, pair(), rows, columns))[None]
 
     label = "fused, integrated over the SRF, - MSI, RMSE over bands"
-    return Layer("consistency_msi", fused.height, fused.width, 1, 4 * pair.bands.size, fused.positions, window, label)
+    return Layer("consistency_msi", fused.height, fused.width, 1, 4 * fused.bands, fused.positions, window, label)
 
 
-def _uncertainty_layer(opened: OpenImages) -> Layer:
+def uncertainty_layer(opened: OpenImages, pair: PairOf) -> Layer:
     image = opened.images["uncertainty"]
     label = "uncertainty" if image.bands == 1 else "uncertainty, mean over bands"
     mean = Composite("mean", np.arange(image.bands), 1, lambda values: nan_mean(values, axis=0)[None], label)
     return image_layer(image, mean)
+
+
+def _consistent_placement(opened: OpenImages) -> Placement:
+    """How the fused image's pixels lie in the HSI's; raises where it cannot be degraded to the HSI."""
+    fused, hsi = opened.images["fused"], opened.images["hsi"]
+    if fused.bands != hsi.bands:
+        raise BandError(f"a fused image of {fused.bands} bands and an HSI of {hsi.bands}", "the same bands in both")
+    if hsi.placement is None:
+        raise GridError("an HSI whose grid is rotated against the fused image's", "parallel grids")
+    return hsi.placement
 
 
 def degraded_and_hsi(
@@ -153,7 +158,8 @@ def degraded_and_hsi(
 
     from hyperfuse.physics.operators import SpatialOperator
 
-    place, sigma, shift = _placement(hsi), pair.sigma, pair.misregistration
+    assert hsi.placement is not None
+    place, sigma, shift = hsi.placement, pair.sigma, pair.misregistration
     down = _Axis(rows, place.start_y, place.step_y, sigma[0], shift[0], fused.height)
     across = _Axis(columns, place.start_x, place.step_x, sigma[1], shift[1], fused.width)
     observed = physical_values(hsi.cube, rows, columns, pair.bands)
@@ -205,76 +211,43 @@ def nearest_values(image: OpenImage, rows: slice, columns: slice) -> Planes:
     inside = inside_image(down, across, image.height, image.width)
     values: Planes = np.full((image.bands, *inside.shape), np.nan, dtype=np.float32)
     if inside.any():
-        (read_rows, row), (read_columns, column) = _nearest_pixels(down, inside), _nearest_pixels(across, inside)
-        np.copyto(values, physical_values(image.cube, read_rows, read_columns)[:, row, column], where=inside)
+        read_rows, read_columns = (
+            covering_window(down, inside, image.height),
+            covering_window(across, inside, image.width),
+        )
+        read = physical_values(image.cube, read_rows, read_columns)
+        np.copyto(values, read[:, nearest(down, read_rows), nearest(across, read_columns)], where=inside)
     return values
-
-
-def _nearest_pixels(positions: Positions, inside: NDArray[np.bool_]) -> tuple[slice, NDArray[np.int64]]:
-    """The slice that holds all positions inside, and the pixels nearest to all positions within it."""
-    kept = np.floor(np.broadcast_to(positions, inside.shape)[inside] + 0.5).astype(np.int64)
-    low, high = int(kept.min()), int(kept.max())
-    return slice(low, high + 1), np.floor(np.clip(positions, low, high) + 0.5).astype(np.int64) - low
 
 
 @dataclass(frozen=True)
 class MapKind:
     title: str
     needs: tuple[str, ...]
-    check: Callable[[OpenImages], object]
-    layer: Callable[[OpenImages, Callable[[], ObservedPair]], Layer]
+    layer: Callable[[OpenImages, PairOf], Layer]
 
 
 MAPS: dict[str, MapKind] = {
-    "difference": MapKind(
-        "Difference",
-        ("fused", "reference"),
-        comparison_of,
-        lambda opened, pair: _reference_layer(
-            opened, "difference", "fused - reference, RMSE over bands", "", root_mean_square_error
-        ),
-    ),
-    "angle": MapKind(
-        "Spectral angle",
-        ("fused", "reference"),
-        comparison_of,
-        lambda opened, pair: _reference_layer(
-            opened, "angle", "spectral angle between fused and reference", "°", spectral_angles_degrees
-        ),
-    ),
-    "consistency_hsi": MapKind(
-        "HSI consistency",
-        ("fused", "hsi"),
-        require_consistency_with_hsi,
-        lambda opened, pair: _hsi_layer(opened, pair()),
-    ),
-    "consistency_msi": MapKind(
-        "MSI consistency",
-        ("fused", "hsi", "msi"),
-        require_consistency_with_hsi,
-        lambda opened, pair: _msi_layer(opened, pair()),
-    ),
-    "uncertainty_map": MapKind(
-        "Uncertainty", ("uncertainty",), lambda opened: None, lambda opened, pair: _uncertainty_layer(opened)
-    ),
+    "difference": MapKind("Difference", ("fused", "reference"), difference_layer),
+    "angle": MapKind("Spectral angle", ("fused", "reference"), angle_layer),
+    "consistency_hsi": MapKind("HSI consistency", ("fused", "hsi"), hsi_layer),
+    "consistency_msi": MapKind("MSI consistency", ("fused", "hsi", "msi"), msi_layer),
+    "uncertainty_map": MapKind("Uncertainty", ("uncertainty",), uncertainty_layer),
 }
 
 
-def map_layer(opened: OpenImages, name: str, pair: Callable[[], ObservedPair]) -> Layer:
+def map_layer(opened: OpenImages, name: str, pair: PairOf) -> Layer:
     """The layer of a map; raises where it cannot be computed."""
-    reason = unavailable(opened, name)
-    if reason is not None:
-        raise OptionError(f"map {name!r}: {reason}", "images that it can be computed from", "open them first")
+    missing = [role for role in MAPS[name].needs if role not in opened.images]
+    if missing:
+        raise OptionError(f"no {' and no '.join(missing)} open", f"images for map {name!r}", "open them first")
     return MAPS[name].layer(opened, pair)
 
 
 def unavailable(opened: OpenImages, name: str) -> str | None:
     """Why a map cannot be shown, or None."""
-    missing = [role for role in MAPS[name].needs if role not in opened.images]
-    if missing:
-        return f"no {' and no '.join(missing)} open"
     try:
-        MAPS[name].check(opened)
+        map_layer(opened, name, lambda: observe_pair(opened))
     except HyperfuseError as error:
-        return str(error)
+        return error.got
     return None

@@ -10,6 +10,7 @@ import threading
 import time
 import webbrowser
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import h11
@@ -74,21 +75,16 @@ def serve(
         Receives the URL, token included, when the page can be opened.
     """
     page = PageServer(images, folder, port)
-
-    def started() -> None:
-        announce(page.url)
-        if open_browser:
-            # Starting a browser may take seconds and must not block the server.
-            threading.Thread(target=webbrowser.open, args=(page.url,), daemon=True).start()
-
-    try:
-        page.run(started)
-    except KeyboardInterrupt:
-        return
+    announce(page.url)
+    if open_browser:
+        # Starting a browser may take seconds and must not block the server.
+        threading.Thread(target=webbrowser.open, args=(page.url,), daemon=True).start()
+    with suppress(KeyboardInterrupt):
+        page.run()
 
 
 class PageServer:
-    """The page at `url`, from `run` until `stop`, which may be called from another thread."""
+    """The page at `url`, served from `run` until `stop`, which may be called from another thread."""
 
     def __init__(self, images: Mapping[str, Path], folder: Path, port: int = 0) -> None:
         self._listener = _listen(port)
@@ -100,7 +96,7 @@ class PageServer:
         except BaseException:
             self._listener.close()
             raise
-        self._server = _Server(
+        self._server = uvicorn.Server(
             uvicorn.Config(
                 Gate(app, token, (f"{LOOPBACK}:{port}", f"localhost:{port}")),
                 log_level="error",
@@ -115,23 +111,12 @@ class PageServer:
             )
         )
 
-    def run(self, started: Callable[[], None] = lambda: None) -> None:
-        self._server.started_callback = started
-        try:
+    def run(self) -> None:
+        with self._listener:
             self._server.run(sockets=[self._listener])
-        finally:
-            self._listener.close()
 
     def stop(self) -> None:
         self._server.should_exit = True
-
-
-class _Server(uvicorn.Server):
-    started_callback: Callable[[], None]
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self.started_callback()
 
 
 def _listen(port: int) -> socket.socket:
@@ -139,6 +124,8 @@ def _listen(port: int) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((LOOPBACK, port))
+        # From now on connections wait until the server accepts them.
+        listener.listen()
     except (OSError, OverflowError) as error:
         listener.close()
         text = error.strerror if isinstance(error, OSError) else str(error)

@@ -65,6 +65,8 @@ Value = TypeVar("Value")
 class GoneError(HyperfuseError):
     """A request about images that have been replaced."""
 
+    status = 410
+
 
 class Cache(Generic[Value]):
     """The most recently used values up to a total weight; each is computed once, in the first thread that needs it."""
@@ -202,10 +204,11 @@ class View:
 
 
 class Session:
-    """One running page."""
+    """One running page; `workers` run the work of its requests."""
 
-    def __init__(self, folder: Folder) -> None:
+    def __init__(self, folder: Folder, workers: Any = None) -> None:
         self.folder = folder
+        self.workers = workers
         self.jobs = Jobs()
         self.view: View | None = None
         self._opening = threading.Lock()

@@ -325,10 +325,10 @@ def tile_planes(layer: Layer, place: TilePlace, page: Grid, preview: Callable[[]
     if not inside.any():
         return tile, 1.0
     factor = _decimation(rows, columns)
-    window_rows = _covering_window(rows, inside, factor, layer.height)
-    window_columns = _covering_window(columns, inside, factor, layer.width)
+    window_rows = covering_window(rows, inside, layer.height, factor)
+    window_columns = covering_window(columns, inside, layer.width, factor)
     values, factor, complete = _read(layer, window_rows, window_columns, factor, preview)
-    picked = values[:, _nearest(rows, window_rows, factor), _nearest(columns, window_columns, factor)]
+    picked = values[:, nearest(rows, window_rows, factor), nearest(columns, window_columns, factor)]
     np.copyto(tile, picked, where=inside)
     return tile, complete
 
@@ -358,14 +358,14 @@ def _decimation(rows: Positions, columns: Positions) -> int:
     return 2 ** max(0, math.floor(math.log2(step) + 1e-6)) if math.isfinite(step) and step >= 1 else 1
 
 
-def _covering_window(positions: Positions, inside: NDArray[np.bool_], factor: int, size: int) -> slice:
+def covering_window(positions: Positions, inside: NDArray[np.bool_], size: int, factor: int = 1) -> slice:
     """The window of all positions inside, beginning and ending at multiples of the factor."""
     pixels = np.floor(np.broadcast_to(positions, inside.shape)[inside] + 0.5)
     return slice(int(pixels.min()) // factor * factor, min(size, (int(pixels.max()) // factor + 1) * factor))
 
 
-def _nearest(positions: Positions, window: slice, factor: int) -> NDArray[np.int64]:
+def nearest(positions: Positions, window: slice, factor: int = 1) -> NDArray[np.int64]:
     """The nearest pixel of a decimated window; an arbitrary one for positions outside."""
-    nearest = np.floor(np.clip(positions, window.start, window.stop - 1) + 0.5)
-    pixels: NDArray[np.int64] = nearest.astype(np.int64) // factor - window.start // factor
+    clipped = np.floor(np.clip(positions, window.start, window.stop - 1) + 0.5)
+    pixels: NDArray[np.int64] = clipped.astype(np.int64) // factor - window.start // factor
     return pixels
