@@ -1,4 +1,4 @@
-"""Trained weights, of SSA and of baselines, and methods on the test scenes of an experiment, at any scale: PSNR and SAM.
+"""Score trained networks and methods on the test scenes of an experiment, at any scale: PSNR and SAM.
 
     python benchmarks/training/score_weights.py experiments/joint_small.toml runs/*/weights --scales 4 8 3.2 5.7
     --methods fuse
