@@ -191,9 +191,10 @@ def find_subjects(
                 raise OptionError(f"no {kind} is called {name!r}", f"one of {', '.join(known)}")
             chosen.append(known[name])
     for folder in weights:
-        network = load_network(folder)
+        name, path = named_folder(folder, ("weights", "best"))
+        network = load_network(str(path))
         kind = BASELINE if isinstance(network, BaselineNetwork) else NETWORK
-        chosen.append(Subject(named_folder(folder)[0], kind, trained=network))
+        chosen.append(Subject(name, kind, trained=network))
     if not chosen:
         raise OptionError("nothing to measure", "at least one network, method or folder of weights")
     counts: dict[str, int] = {}
@@ -503,7 +504,7 @@ def _write_files(result: EfficiencyResult, folder: Path, *, overwrite: bool) -> 
     figure = folder / FIGURE_NAME
     paths = [folder / JSON_NAME, folder / MARKDOWN_NAME, *([figure] if result.has_growth else [])]
     stale = [] if result.has_growth else [figure]
-    found = {
+    document = {
         "session": session,
         "device": result.device,
         "pair": result.size.as_dict(),
@@ -513,7 +514,7 @@ def _write_files(result: EfficiencyResult, folder: Path, *, overwrite: bool) -> 
         "as_printed": [asdict(each) for each in printed_efficiency()],
     }
     with published(paths[0], overwrite=overwrite, beside=paths[1:], stale=stale) as target:
-        target.write_text(json.dumps(found, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+        target.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n", encoding="utf-8")
         target.with_name(MARKDOWN_NAME).write_text("\n".join(_markdown_lines(result, session)) + "\n", encoding="utf-8")
         if result.has_growth:
             _growth_figure(result).savefig(target.with_name(FIGURE_NAME), format="png")
@@ -603,7 +604,7 @@ def _growth_cells(growth: Growth | None, *, of_pixels: bool) -> list[str]:
 def _growth_figure(result: EfficiencyResult) -> Figure:
     """Time against pixels and against bands, both axes logarithmic: a slope of 1 is proportional."""
     figure = new_figure(11.5, 5.6, 110, layout="constrained")
-    looks = list(itertools.product(MARKERS, COLOURS))
+    markers_and_colours = list(itertools.product(MARKERS, COLOURS))
     measured_time = "time" if result.device == CUDA else "processor time"
     panels: Any = figure.subplots(1, 2)
     growths = {"fine pixels": "growth_with_pixels", "bands": "growth_with_bands"}
@@ -612,7 +613,7 @@ def _growth_figure(result: EfficiencyResult) -> Figure:
             growth = getattr(cost, growth_of)
             if growth is not None and growth.points:
                 # Neighbours differ in both colour and marker.
-                marker, colour = looks[(place * (len(COLOURS) + 1)) % len(looks)]
+                marker, colour = markers_and_colours[(place * (len(COLOURS) + 1)) % len(markers_and_colours)]
                 line = {"linestyle": LINE_STYLES[cost.kind], "markersize": 4, "linewidth": 1.2}
                 x = [point.bands if name == "bands" else point.fine_side**2 for point in growth.points]
                 y = [1e3 * point.steady_seconds for point in growth.points]

@@ -237,11 +237,13 @@ def scale_chart(path: Path, results: Sequence[Result], beside_paper: bool = Fals
     across = min(PANELS_PER_ROW, len(panels))
     down = math.ceil(len(panels) / across)
     figure = style.new_figure(across * PANEL_WIDTH, down * PANEL_HEIGHT + LEGEND_HEIGHT, DPI, layout="constrained")
-    looks = itertools.product(("-", *itertools.repeat("-.", 20)), zip(style.COLOURS, style.MARKERS, strict=True))
+    styles_in_turn = itertools.product(
+        ("-", *itertools.repeat("-.", 20)), zip(style.COLOURS, style.MARKERS, strict=True)
+    )
     names = dict.fromkeys(result.model for result in results)
     styles = {
         name: {"color": colour, "marker": marker, "linestyle": dash, "linewidth": 1.4, "markersize": 4.5}
-        for name, (dash, (colour, marker)) in zip(names, looks, strict=False)
+        for name, (dash, (colour, marker)) in zip(names, styles_in_turn, strict=False)
     }
     measured: dict[str, Any] = {}
     printed: dict[str, Any] = {}
@@ -271,7 +273,7 @@ def _mean_psnr(results: Sequence[Result], model: str, scales: Sequence[float]) -
         (scale, mean_score((each for each in results if (each.model, each.case.scale) == (model, scale)), "psnr_db"))
         for scale in scales
     )
-    return [(scale, found.mean) for scale, found in means if found is not None]
+    return [(scale, spread.mean) for scale, spread in means if spread is not None]
 
 
 def _draw_printed(axes: Any, dataset: str, scales: Sequence[float]) -> dict[str, Any]:
@@ -281,6 +283,6 @@ def _draw_printed(axes: Any, dataset: str, scales: Sequence[float]) -> dict[str,
             by_method.setdefault(each.method, []).append((each.scale, float(each.figures["psnr_db"].mean)))
     handles = {}
     for (method, points), marker in zip(by_method.items(), itertools.cycle(PRINTED_MARKERS)):
-        look = {"color": PRINTED_COLOUR, "marker": marker, "markersize": 6, "linewidth": 0.8}
-        (handles[f"{method}, as printed"],) = axes.plot(*zip(*sorted(points), strict=True), **look)
+        line = {"color": PRINTED_COLOUR, "marker": marker, "markersize": 6, "linewidth": 0.8}
+        (handles[f"{method}, as printed"],) = axes.plot(*zip(*sorted(points), strict=True), **line)
     return handles

@@ -54,25 +54,25 @@ class PrintedScores:
 
     @property
     def warnings(self) -> list[str]:
-        found = [
+        listed = [
             'Numbers "as printed" are the paper\'s. It does not say how the HSI was blurred, and scaling and test '
             "images may differ: read them as orders of magnitude, not as a ranking."
         ]
         if self.dataset in OVERLAPPING:
             whole = f"The paper's patches cover the whole scene of {self.dataset}"
-            found.append(f"{whole}: it was tested on pixels that it was trained on.")
+            listed.append(f"{whole}: it was tested on pixels that it was trained on.")
         if self.scale > TRAINED_SCALE:
-            found.append(
+            listed.append(
                 "Above x4 the paper's ERGAS has the factor 100/4 at every scale, not 100/scale as it is defined; the "
                 "value by definition is in brackets."
             )
         if self.table == UNSEEN:
             unseen = f"On {self.dataset}, which it had not seen"
-            found.append(f"{unseen}, the paper's network was fine-tuned for 500 iterations first.")
+            listed.append(f"{unseen}, the paper's network was fine-tuned for 500 iterations first.")
         if self.table == FRACTIONAL and self.method in RESIZED:
             resized = f"At fractional scales {', '.join(RESIZED[:-1])} and {RESIZED[-1]}"
-            found.append(f"{resized} are resized by bicubic interpolation from their x4 output.")
-        return found
+            listed.append(f"{resized} are resized by bicubic interpolation from their x4 output.")
+        return listed
 
 
 @dataclass(frozen=True)

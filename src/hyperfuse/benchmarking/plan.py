@@ -110,12 +110,13 @@ def find_models(methods: Sequence[str], weights: Sequence[str]) -> list[Benchmar
     return models
 
 
-def named_folder(text: str) -> tuple[str, Path]:
+def named_folder(text: str, generic: Sequence[str] = GENERIC_FOLDERS) -> tuple[str, Path]:
+    """Of `NAME=FOLDER` or `FOLDER`: a folder is called as it is, or where that is generic, as the one above."""
     name, equals, folder = text.partition("=")
     if equals and name.strip() and not Path(text).exists():
         return name.strip(), Path(folder)
     path = Path(text)
-    return (path.absolute().parent.name if path.name in GENERIC_FOLDERS else path.name), path
+    return (path.absolute().parent.name if path.name in generic else path.name), path
 
 
 def _small_pair(bands: int, msi_bands: int) -> CasePair:
@@ -124,10 +125,10 @@ def _small_pair(bands: int, msi_bands: int) -> CasePair:
     generator = np.random.default_rng(0)
     shape = np.indices((side, side)).sum(axis=0) / (2 * side) + 0.1 * generator.random((side, side))
     fine = (np.linspace(0.5, 1.0, bands)[:, None, None] * shape).astype(np.float32)
-    seen = np.linspace(0, bands - 1, msi_bands).astype(int)
+    chosen_bands = np.linspace(0, bands - 1, msi_bands).astype(int)
     coarse = fine.reshape(bands, side // scale, scale, side // scale, scale).mean(axis=(2, 4))
-    truth = known_observation(torch.from_numpy(np.eye(bands)[seen]), float(scale))
-    return CasePair(make_cube(coarse), make_cube(fine[seen]), make_cube(fine), None, truth, scale)
+    truth = known_observation(torch.from_numpy(np.eye(bands)[chosen_bands]), float(scale))
+    return CasePair(make_cube(coarse), make_cube(fine[chosen_bands]), make_cube(fine), None, truth, scale)
 
 
 @dataclass(frozen=True)

@@ -84,8 +84,8 @@ class Column(NamedTuple):
 
 def columns_of(results: Iterable[Result]) -> list[Column]:
     """In the order of their first results, blind ones before oracles."""
-    found = dict.fromkeys(Column(result.model, result.knowledge) for result in results)
-    return sorted(found, key=lambda column: column.knowledge != BLIND)
+    columns = dict.fromkeys(Column(result.model, result.knowledge) for result in results)
+    return sorted(columns, key=lambda column: column.knowledge != BLIND)
 
 
 @dataclass(frozen=True)

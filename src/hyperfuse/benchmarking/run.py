@@ -59,7 +59,7 @@ class Cost:
     cpu_seconds: float
     """Of all threads together; other work on the machine does not increase it."""
     peak_bytes: int | None
-    """By which resident memory grew at its peak; None where the kernel does not tell."""
+    """By which resident memory grew at its peak; None where the kernel does not provide it."""
 
 
 def measured(work: Callable[[], Made]) -> tuple[Made, Cost]:
@@ -308,10 +308,10 @@ def run_model(
             warnings.simplefilter("always", UserWarning)
             fused, cost = measured(lambda: model.fuse(pair, knowledge))
         warned = "; ".join(dict.fromkeys(str(each.message) for each in caught if each.category is UserWarning))
-        found: dict[str, Any] = {**score(fused, pair), **asdict(cost)}
+        figures: dict[str, Any] = {**score(fused, pair), **asdict(cost)}
         if views is not None:
             keep_views(views, pair, model.name, fused)
-        return replace(failed, state=SCORED, message=warned, **found)
+        return replace(failed, state=SCORED, message=warned, **figures)
     except Cancelled:
         raise
     except Exception as error:

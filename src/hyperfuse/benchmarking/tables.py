@@ -187,8 +187,8 @@ def condition_table(results: Sequence[Result]) -> Iterator[str]:
                 _mean_text(mean_score(cases.values(), name), unit, digits, with_deviation=with_deviation)
                 for _, name, unit, digits, with_deviation in SUMMARY_COLUMNS
             ]
-            found = (distance_to_best_other(results, column, knowledge) for knowledge in given)
-            rows.append([column.label, str(len(cases)), *means, *map(str, (each or ABSENT for each in found))])
+            differences = (distance_to_best_other(results, column, knowledge) for knowledge in given)
+            rows.append([column.label, str(len(cases)), *means, *map(str, (each or ABSENT for each in differences))])
     yield from markdown_table(headings, rows, left=(0, *range(len(headings) - len(given), len(headings))))
     if len({row[1] for row in rows}) > 1:
         yield "\nMeans over different numbers of cases are not to be compared."
@@ -236,10 +236,10 @@ def distance_to_best_other(results: Iterable[Result], column: Column, knowledge:
     for case, own in table[column].items():
         compared = BLIND if case.condition == AS_RECORDED else knowledge
         others = [
-            found.psnr_db
+            result.psnr_db
             for other, cases in table.items()
             if other.model != column.model and other.knowledge == compared
-            if (found := cases.get(case)) is not None and found.psnr_db is not None
+            if (result := cases.get(case)) is not None and result.psnr_db is not None
         ]
         if own.psnr_db is not None and others:
             differences.append((own.psnr_db - max(others), case))
@@ -284,11 +284,11 @@ def _case_cell(result: Result | None, best: float | None) -> str:
     return f"**{scores}**" if result.psnr_db == best else scores
 
 
-def _mean_text(found: Spread | None, unit: float, digits: int, *, with_deviation: bool) -> str:
-    if found is None:
+def _mean_text(spread: Spread | None, unit: float, digits: int, *, with_deviation: bool) -> str:
+    if spread is None:
         return ABSENT
-    deviation = f" ± {found.deviation / unit:.{digits}f}" if with_deviation and found.count > 1 else ""
-    return f"{found.mean / unit:.{digits}f}{deviation}"
+    deviation = f" ± {spread.deviation / unit:.{digits}f}" if with_deviation and spread.count > 1 else ""
+    return f"{spread.mean / unit:.{digits}f}{deviation}"
 
 
 @dataclass(frozen=True)
@@ -353,9 +353,9 @@ def _paper_table(key: tuple[str, str, str, str], results: Sequence[Result], besi
     return PaperTable(*key, names, rows, len({result.case.scene for result in results}), warnings_of(printed))
 
 
-def _measured_cells(found: Sequence[Spread | None], metric: ScoreColumn) -> Iterator[TableCell]:
-    cells = marked([None if each is None else each.mean for each in found], metric)
-    for cell, each in zip(cells, found, strict=True):
+def _measured_cells(spreads: Sequence[Spread | None], metric: ScoreColumn) -> Iterator[TableCell]:
+    cells = marked([None if each is None else each.mean for each in spreads], metric)
+    for cell, each in zip(cells, spreads, strict=True):
         deviation = f"{each.deviation:.{metric.digits}f}" if each is not None and each.count > 1 else ""
         yield TableCell(cell.text, deviation, cell.style, each)
 
@@ -407,9 +407,9 @@ def tables_csv(tables: Sequence[PaperTable]) -> str:
         of_table = (table.dataset, table.srf, table.condition, table.knowledge)
         for row in table.rows:
             for name, cell in zip(table.columns, row.cells, strict=True):
-                if (found := cell.measured) is not None:
+                if (spread := cell.measured) is not None:
                     of_row = (f"{row.scale:g}", row.metric.field, name)
-                    writer.writerow([*of_table, *of_row, found.mean, found.deviation, found.count])
+                    writer.writerow([*of_table, *of_row, spread.mean, spread.deviation, spread.count])
     return text.getvalue()
 
 

@@ -49,8 +49,8 @@ def stretch_limits(cube: xr.DataArray, every: int = 1) -> NDArray[np.float64]:
     """Return the 2nd and 98th percentile of each of the three bands; images drawn with the same limits compare."""
     limits = np.empty((3, 2))
     for colour, plane in enumerate(_planes(cube, every)):
-        seen = plane[np.isfinite(plane)]
-        limits[colour] = np.percentile(seen, PERCENTILES) if seen.size else (0.0, 1.0)
+        known = plane[np.isfinite(plane)]
+        limits[colour] = np.percentile(known, PERCENTILES) if known.size else (0.0, 1.0)
     return limits
 
 

@@ -123,7 +123,7 @@ def examine(
     mask: xr.DataArray | None = None,
     hsi_mask: xr.DataArray | None = None,
 ) -> ExaminedPart:
-    """Cut all three to the examined part, and estimate how the pair was observed as it was done for the fusion."""
+    """Cut all three to the examined part, and estimate the observation of the pair as for the fusion."""
     hsi = hsi.isel(band=_bands_of_fused(fused, hsi))
     fused, hsi, msi = _on_one_ground(fused, hsi, msi)
     top, left = _place_on_msi(fused, msi)
@@ -299,7 +299,7 @@ class ReducedResolution:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class QualityReport:
-    """What `hyperfuse.report` found: scores with and without a reference, error maps, and the examined part."""
+    """Result of `hyperfuse.report`: scores with and without a reference, error maps, and the examined part."""
 
     part: ExaminedPart
     consistency: Consistency
@@ -332,7 +332,7 @@ class QualityReport:
         """The scores, ready for JSON: None instead of NaN and infinities."""
         part, coarser = self.part, self.reduced_resolution
         inputs = {"hsi": self.consistency.with_hsi, "msi": self.consistency.with_msi}
-        found: dict[str, Any] = {
+        scores: dict[str, Any] = {
             "examined": {
                 "rows": [part.rows.start, part.rows.stop],
                 "columns": [part.columns.start, part.columns.stop],
@@ -352,7 +352,7 @@ class QualityReport:
             "reference": None if self.against_reference is None else self.against_reference.scores.as_dict(),
             "notes": [*part.notes, *part.observation.notes],
         }
-        return {name: _finite(each) for name, each in found.items()}
+        return {name: _finite(each) for name, each in scores.items()}
 
 
 def assess(

@@ -210,7 +210,7 @@ GREY_PERCENTILES = (2.0, 98.0)
 DARKEST_GREY = 0.4
 # A colour bar that spans less than this, in fine pixels, would show noise as a pattern.
 SMALLEST_RANGE = 0.1
-# The longest arrow fills its cell only from this length on, in fine pixels: tiny offsets should look tiny.
+# The longest arrow fills its cell only from this length on, in fine pixels: tiny offsets should appear tiny.
 SMALLEST_FULL_LENGTH = 0.5
 ROUND_LENGTHS = (1.0, 2.0, 5.0)
 
@@ -248,11 +248,11 @@ def _draw_windows(axes: Any, report: RegistrationReport) -> None:
     field = report.field
     kept = {"marker": "o", "label": "windows used", "facecolors": "none", "edgecolors": "black"}
     dropped = {"marker": "x", "label": "windows discarded", "color": "#c1121f"}
-    for used, look in ((True, kept), (False, dropped)):
+    for used, mark in ((True, kept), (False, dropped)):
         places = [window.place for window, each in zip(field.windows, field.used, strict=True) if each == used]
         if places:
             rows, columns = np.array(places).T + 0.5
-            axes.scatter(columns, rows, s=14, linewidths=0.9, zorder=3, **look)
+            axes.scatter(columns, rows, s=14, linewidths=0.9, zorder=3, **mark)
     if field.windows:
         axes.legend(loc="upper left", bbox_to_anchor=(0.0, -0.07), ncols=2, fontsize=style.SMALL, frameon=False)
 
@@ -268,9 +268,15 @@ def _draw_arrows(axes: Any, report: RegistrationReport) -> Any:
     stretch, key = arrow_stretch(high, spacing)
     if high - low < SMALLEST_RANGE:
         low, high = max(0.0, (low + high - SMALLEST_RANGE) / 2), (low + high + SMALLEST_RANGE) / 2
-    look = {"cmap": OFFSET_COLOURS, "norm": Normalize(low, high), "edgecolor": "black", "linewidth": 0.4, "zorder": 4}
+    colours = {
+        "cmap": OFFSET_COLOURS,
+        "norm": Normalize(low, high),
+        "edgecolor": "black",
+        "linewidth": 0.4,
+        "zorder": 4,
+    }
     units = {"angles": "xy", "scale_units": "xy", "scale": 1, "width": 0.004, "pivot": "mid"}
-    arrows = axes.quiver(x, y, right * stretch, down * stretch, length, **look, **units)
+    arrows = axes.quiver(x, y, right * stretch, down * stretch, length, **colours, **units)
     key_look = {"labelpos": "E", "coordinates": "axes", "fontproperties": {"size": style.SMALL}}
     axes.quiverkey(arrows, 0.86, -0.1, key * stretch, f"{key:g} fine pixels", **key_look)
     return arrows

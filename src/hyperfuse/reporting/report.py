@@ -124,11 +124,11 @@ def report(
     masks = {"mask": cubes.get("mask"), "hsi_mask": cubes.get("hsi_mask")}
     part = examine(cubes["fused"], cubes["hsi"], cubes["msi"], recorded, srf=srf, **masks)
     folder = None if weights is None else str(weights)
-    found = assess(part, recorded, reference=cubes.get("reference"), method=method, weights=folder)
-    text = render_page(found, recorded.record, {role: name for role, (_, name) in opened.items()})
+    quality = assess(part, recorded, reference=cubes.get("reference"), method=method, weights=folder)
+    text = render_page(quality, recorded.record, {role: name for role, (_, name) in opened.items()})
     with published(target, overwrite=overwrite) as file:
         file.write_text(text, encoding="utf-8")
-    return found
+    return quality
 
 
 def check_page(page: Path, *, overwrite: bool) -> None:
@@ -157,11 +157,11 @@ def _environment() -> Environment:
     return environment
 
 
-def render_page(found: QualityReport, record: Mapping[str, str], names: Mapping[str, str]) -> str:
+def render_page(quality: QualityReport, record: Mapping[str, str], names: Mapping[str, str]) -> str:
     """Fill the template; `record` is the fused image's provenance, `names` are the files by their role."""
-    part, compared, observation = found.part, found.against_reference, found.part.observation
+    part, compared, observation = quality.part, quality.against_reference, quality.part.observation
     truth = part.as_cube(part.fused_values if compared is None else compared.values)
-    composites = _composites(found, truth)
+    composites = _composites(quality, truth)
     pixels = distinct_pixels(truth, SPECTRA)
     height, width = part.fused_values.shape[1:]
     whole_height, whole_width = part.fused.shape[1:]
@@ -174,20 +174,20 @@ def render_page(found: QualityReport, record: Mapping[str, str], names: Mapping[
         _environment()
         .get_template("page.html.j2")
         .render(
-            report=found,
+            report=quality,
             names=names,
             scale=" x ".join(f"{each:.4g}" for each in dict.fromkeys(observation.scale)),
             overview=overview,
             overview_frame=(*starts, 100 * height / whole_height, 100 * width / whole_width),
             composites={name: Picture.of(picture) for name, picture in composites.items()},
             marks=[(100 * (row + 0.5) / height, 100 * (column + 0.5) / width) for row, column in pixels],
-            noise=_relative_noise(found),
-            maps=list(_maps(found)),
+            noise=_relative_noise(quality),
+            maps=list(_maps(quality)),
             colour_bar=Picture.of(_coloured(np.linspace(0, 1, 256)[None])),
-            close_ups=list(_close_ups(found, composites)),
-            spectra=_spectra(found, truth, pixels),
-            band_charts=_band_charts(found, truth),
-            facts=_facts(found, record, names),
+            close_ups=list(_close_ups(quality, composites)),
+            spectra=_spectra(quality, truth, pixels),
+            band_charts=_band_charts(quality, truth),
+            facts=_facts(quality, record, names),
             notes=[*part.notes, *observation.notes, *([] if compared is None else compared.scores.notes)],
             version=version("hyperfuse"),
             time=time_of_writing(),
@@ -214,36 +214,36 @@ class Picture:
         return cls(shown.shape[1], shown.shape[0], address)
 
 
-def _composites(found: QualityReport, truth: xr.DataArray) -> dict[str, NDArray[np.uint8]]:
+def _composites(quality: QualityReport, truth: xr.DataArray) -> dict[str, NDArray[np.uint8]]:
     """All images on the fused image's pixels, with the same stretch except for the MSI."""
-    part, limits = found.part, stretch_limits(truth)
+    part, limits = quality.part, stretch_limits(truth)
     hsi = colour_composite(part.as_cube(part.hsi_values), limits)
     pictures = {
         "HSI": np.moveaxis(part.coarse_on_fine(np.moveaxis(hsi, -1, 0)), 0, -1),
         "MSI": colour_composite(make_cube(part.msi_values, wavelength_nm=part.msi_wavelength_nm)),
         "fused": colour_composite(part.as_cube(part.fused_values), limits),
     }
-    return pictures if found.against_reference is None else pictures | {"reference": colour_composite(truth, limits)}
+    return pictures if quality.against_reference is None else pictures | {"reference": colour_composite(truth, limits)}
 
 
-def _relative_noise(found: QualityReport) -> float | None:
+def _relative_noise(quality: QualityReport) -> float | None:
     """The HSI's noise over its signal, both root mean square."""
-    values = found.part.hsi_values.astype(np.float64)
+    values = quality.part.hsi_values.astype(np.float64)
     signal = float(np.sqrt(np.nanmean(np.square(values)))) if np.isfinite(values).any() else 0.0
-    return float(found.part.observation.hsi_noise.square().mean().sqrt()) / signal if signal > 0 else None
+    return float(quality.part.observation.hsi_noise.square().mean().sqrt()) / signal if signal > 0 else None
 
 
-def _maps(found: QualityReport) -> Iterator[dict[str, Any]]:
-    compared = found.against_reference
+def _maps(quality: QualityReport) -> Iterator[dict[str, Any]]:
+    compared = quality.against_reference
     rms = "root mean square over bands"
     if compared is not None:
         yield _map("Error against the reference", compared.error_map, f"RMSE {compared.scores.rmse:.4g}", rms)
-        if found.has_angles:
+        if quality.has_angles:
             angle = f"SAM {compared.scores.spectral_angle_degrees:.3f}°"
             yield _map("Spectral angle to the reference", compared.angle_map, angle, "degrees")
     for name, each, how in (
-        ("HSI", found.consistency.with_hsi, "the fused image degraded to the HSI's resolution, minus the HSI"),
-        ("MSI", found.consistency.with_msi, "the fused image through the MSI's SRF, minus the MSI"),
+        ("HSI", quality.consistency.with_hsi, "the fused image degraded to the HSI's resolution, minus the HSI"),
+        ("MSI", quality.consistency.with_msi, "the fused image through the MSI's SRF, minus the MSI"),
     ):
         score = "nothing to compare" if each.rmse is None else f"RMSE {each.rmse:.4g}"
         yield _map(f"Consistency with the {name}", each.error_map, score, f"{rms}: {how}")
@@ -271,14 +271,14 @@ def thinned(values: Floats) -> Floats:
     return per_band_mean(np.nansum(blocks, axis=(1, 3)), np.isfinite(blocks).sum(axis=(1, 3)))
 
 
-def _close_ups(found: QualityReport, composites: Mapping[str, NDArray[np.uint8]]) -> Iterator[dict[str, Any]]:
-    part, compared = found.part, found.against_reference
+def _close_ups(quality: QualityReport, composites: Mapping[str, NDArray[np.uint8]]) -> Iterator[dict[str, Any]]:
+    part, compared = quality.part, quality.against_reference
     side = min(LARGEST_CLOSE_UP, max(SMALLEST_CLOSE_UP, min(part.fused_values.shape[1:]) // 3))
     places = {"Most detail in the MSI": highest_square(_edges(part.msi_values), side)}
     if compared is not None:
         places["Largest error against the reference"] = highest_square(compared.error_map, side)
     else:
-        error = part.coarse_on_fine(found.consistency.with_hsi.error_map)
+        error = part.coarse_on_fine(quality.consistency.with_hsi.error_map)
         places["Largest error against the HSI"] = highest_square(error, side)
     for title, (rows, columns) in places.items():
         pictures = {name: Picture.of(picture[rows, columns]) for name, picture in composites.items()}
@@ -296,10 +296,10 @@ def _edges(image: NDArray[np.float32]) -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class Line:
-    """`look` is a class of the style sheet; a line is interrupted where its heights are NaN."""
+    """`css_class` is a class of the style sheet; a line is interrupted where its heights are NaN."""
 
     name: str
-    look: str
+    css_class: str
     along: Floats
     heights: Floats
 
@@ -345,7 +345,7 @@ def line_chart(
         chart,
         columns=[(x(value), label) for value, label in _labelled_ticks(*x_limits, whole=True)],
         rows=[(y(value), label) for value, label in _labelled_ticks(*y_limits)],
-        paths=[(line.look, _svg_path(x(line.along), y(line.heights))) for line in drawn],
+        paths=[(line.css_class, _svg_path(x(line.along), y(line.heights))) for line in drawn],
     )
 
 
@@ -386,8 +386,8 @@ def _labelled_ticks(low: float, high: float, *, whole: bool = False) -> list[tup
     return list(zip(ticks, labels, strict=True))
 
 
-def _spectra(found: QualityReport, truth: xr.DataArray, pixels: Sequence[tuple[int, int]]) -> list[Chart]:
-    part, compared = found.part, found.against_reference
+def _spectra(quality: QualityReport, truth: xr.DataArray, pixels: Sequence[tuple[int, int]]) -> list[Chart]:
+    part, compared = quality.part, quality.against_reference
     along, axis = spectral_axis(truth)
     cubes = [] if compared is None else [("reference", "reference", compared.values)]
     cubes += [
@@ -396,19 +396,19 @@ def _spectra(found: QualityReport, truth: xr.DataArray, pixels: Sequence[tuple[i
     ]
     charts = []
     for number, (row, column) in enumerate(pixels, start=1):
-        spectra = [(name, look, values[:, row, column].astype(np.float64)) for name, look, values in cubes]
-        lines = [Line(name, look, *broken_line(along, values)) for name, look, values in spectra]
+        spectra = [(name, css_class, values[:, row, column].astype(np.float64)) for name, css_class, values in cubes]
+        lines = [Line(name, css_class, *broken_line(along, values)) for name, css_class, values in spectra]
         where = f"row {row + part.rows.start}, column {column + part.columns.start}"
         charts.append(line_chart(lines, f"Spectrum of pixel {number}, {where}", axis, "value", where))
     return charts
 
 
-def _band_charts(found: QualityReport, truth: xr.DataArray) -> list[Chart]:
-    part, compared = found.part, found.against_reference
+def _band_charts(quality: QualityReport, truth: xr.DataArray) -> list[Chart]:
+    part, compared = quality.part, quality.against_reference
     along, axis = spectral_axis(truth)
     signal = np.sqrt(np.nanmean(np.square(part.hsi_values.astype(np.float64)), axis=(1, 2)))
     noise = part.observation.hsi_noise.numpy() / np.where(signal > 0, signal, np.nan)
-    error = found.consistency.with_hsi.band_relative
+    error = quality.consistency.with_hsi.band_relative
     lines = [
         Line("fused against HSI", "fused", *broken_line(along, 100 * error)),
         Line("noise of the HSI, estimated", "other", *broken_line(along, 100 * noise)),
@@ -422,8 +422,8 @@ def _band_charts(found: QualityReport, truth: xr.DataArray) -> list[Chart]:
     return charts
 
 
-def _facts(found: QualityReport, record: Mapping[str, str], names: Mapping[str, str]) -> dict[str, str]:
-    observation = found.part.observation
+def _facts(quality: QualityReport, record: Mapping[str, str], names: Mapping[str, str]) -> dict[str, str]:
+    observation = quality.part.observation
     widths = " x ".join(f"{each / sigma_from_fwhm(1.0):.3g}" for each in observation.sigma)
     shift = " x ".join(f"{each:+.3f}" for each in observation.misregistration)
     return (

@@ -1,4 +1,4 @@
-"""The common look of all figures: colours, fonts, axes, spectra.
+"""Common style of all figures: colours, fonts, axes, spectra.
 
 Figures use matplotlib's object interface only: pyplot's global state is neither needed nor changed.
 """
@@ -124,7 +124,7 @@ def draw_spectra(
 
 def _line_styles(names: Sequence[str], best: str) -> dict[str, dict[str, Any]]:
     """The reference in black beneath all others; the best on top, in a colour of its own."""
-    looks = itertools.cycle(itertools.product(METHOD_LINES, METHOD_COLOURS))
+    styles_in_turn = itertools.cycle(itertools.product(METHOD_LINES, METHOD_COLOURS))
     styles: dict[str, dict[str, Any]] = {}
     for name in names:
         if name == best:
@@ -132,7 +132,7 @@ def _line_styles(names: Sequence[str], best: str) -> dict[str, dict[str, Any]]:
         elif name == "reference":
             styles[name] = {"color": "black", "linewidth": 2.4, "zorder": 2}
         else:
-            line, colour = next(looks)
+            line, colour = next(styles_in_turn)
             styles[name] = {"color": colour, "linestyle": line, "linewidth": 1.0, "zorder": 3}
     return styles
 

@@ -129,7 +129,7 @@ def _score_grid(scores: Mapping[str, Evaluation], seconds: Mapping[str, float] |
 
 
 def marked(values: list[float | None], column: ScoreColumn) -> list[Cell]:
-    """Ranks are those of the rounded figures: two methods that look equal are marked alike."""
+    """Ranks are those of the rounded figures: equal figures get equal marks."""
     shown = [_shown(value, column.digits) for value in values]
     ranking = sorted({float(text) for text in shown if text != ABSENT}, reverse=column.higher_is_better)
     styles = dict(zip(ranking, (BEST, SECOND), strict=False)) if len(values) > 1 else {}
