@@ -211,7 +211,7 @@ def write_emit(folder: Path, name: str = "reflectance") -> Written:
 
 
 def _lookup_table() -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """A map on which the sensor's image lies askew; counted from 1, 0 where it saw nothing."""
+    """A geometry lookup table of a rotated image; it counts from 1, 0 for none."""
     y, x = np.meshgrid(np.arange(17), np.arange(19), indexing="ij")
     rows = np.rint(0.9 * y - 0.35 * x + 2).astype(np.int32)
     columns = np.rint(0.35 * y + 0.9 * x - 6).astype(np.int32)

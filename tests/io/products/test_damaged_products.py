@@ -1,4 +1,4 @@
-"""A damaged or incomplete product is one clear line and exit code 2; and what is none is said to be none."""
+"""A damaged or incomplete product is a one-line error and exit code 2; a file of no product is opened as usual."""
 
 from __future__ import annotations
 

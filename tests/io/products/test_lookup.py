@@ -1,6 +1,4 @@
-"""Pixels of a map taken from an image that lies askew: the same values whatever the window, and no more read than is
-worth it.
-"""
+"""Maps read from rotated images: the same values for every window, with bounded overhead."""
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ HEIGHT, WIDTH, MAP = 300, 280, 400
 
 
 @dataclass(frozen=True)
-class Askew:
+class RotatedLookup:
     """A map turned by 50 degrees, as EMIT's maps are; a few entries point outside of the image."""
 
     shape: tuple[int, int] = (MAP, MAP)
@@ -53,12 +51,12 @@ class Counting:
 @pytest.mark.parametrize(
     "window", [(slice(0, MAP), slice(0, MAP)), (slice(190, 200), slice(0, MAP)), (slice(7, 390), slice(200, 201))]
 )
-def test_windows_of_an_askew_map(window: tuple[slice, slice]) -> None:
+def test_windows_of_a_rotated_map(window: tuple[slice, slice]) -> None:
     image = np.random.default_rng(0).integers(1, 1000, (3, HEIGHT, WIDTH))
     source = Counting(image)
     rows, columns = window
-    read = LookupReader(source, Askew(), -1).read(np.array([2, 0]), rows, columns)
-    from_rows, from_columns = Askew().window(rows, columns)
+    read = LookupReader(source, RotatedLookup(), -1).read(np.array([2, 0]), rows, columns)
+    from_rows, from_columns = RotatedLookup().window(rows, columns)
     pixels = 0
     for place in np.ndindex(from_rows.shape):
         inside = 0 <= from_rows[place] < HEIGHT and 0 <= from_columns[place] < WIDTH
@@ -70,7 +68,7 @@ def test_windows_of_an_askew_map(window: tuple[slice, slice]) -> None:
     assert max(source.boxes) <= max(LARGEST_OVERHEAD * pixels, 33 * 33)
 
 
-def test_a_window_that_saw_nothing_reads_nothing() -> None:
+def test_a_window_without_pixels_reads_nothing() -> None:
     source = Counting(np.ones((1, HEIGHT, WIDTH)))
-    read = LookupReader(source, Askew(), -1).read(np.array([0]), slice(0, 3), slice(390, 400))
+    read = LookupReader(source, RotatedLookup(), -1).read(np.array([0]), slice(0, 3), slice(390, 400))
     assert (read == -1).all() and not source.boxes

@@ -93,18 +93,18 @@ def _open_detector(
 ) -> tuple[list[Band], TransposedReader, tuple[int, ...]]:
     """Return the bands by increasing wavelength, the reader of all slots of the array, and the slots of the bands."""
     array = metadata.array(f"{SWATHS}/PRS_{level}_HCO/Data Fields/{detector}_Cube", (None, None, None))
-    word = detector.capitalize()
-    wavelength, fwhm = (metadata.numbers(f"List_{kind}_{word}") for kind in ("Cw", "Fwhm"))
+    suffix = detector.capitalize()
+    wavelength, fwhm = (metadata.numbers(f"List_{kind}_{suffix}") for kind in ("Cw", "Fwhm"))
     if not array.shape[1] == wavelength.size == fwhm.size:
         raise metadata.file.damaged(
             f": {detector}_Cube has {array.shape[1]} bands, {wavelength.size} wavelengths, {fwhm.size} widths",
             "one of each for every band",
         )
-    flags = f"List_Cw_{word}_Flags"
-    good = metadata.numbers(flags) != 0 if flags in metadata.attributes else np.ones(wavelength.size, dtype=bool)
-    if good.size != wavelength.size:
-        good = np.ones(wavelength.size, dtype=bool)
-    scaling = _scaling(metadata, level, word)
+    flags = f"List_Cw_{suffix}_Flags"
+    good = np.ones(wavelength.size, dtype=bool)
+    if flags in metadata.attributes and metadata.numbers(flags).size == good.size:
+        good = metadata.numbers(flags) != 0
+    scaling = _scaling(metadata, level, suffix)
     slots = [int(slot) for slot in np.argsort(wavelength, kind="stable") if wavelength[slot] > 0]
     bands = [
         Band(f"{detector} {slot + 1}", wavelength[slot], fwhm[slot], *scaling, good=bool(good[slot]), detector=detector)
@@ -113,11 +113,11 @@ def _open_detector(
     return bands, TransposedReader(array, (1, 0, 2)), tuple(slots)
 
 
-def _scaling(metadata: Hdf5Metadata, level: str, word: str) -> tuple[float, float]:
+def _scaling(metadata: Hdf5Metadata, level: str, suffix: str) -> tuple[float, float]:
     """Return scale and offset: L1 stores (radiance + offset) * factor, L2 maps minimum and maximum to 0 and 65535."""
     if level == "L1":
-        return 1 / (metadata.number(f"ScaleFactor_{word}") or 1.0), -metadata.number(f"Offset_{word}")
-    lowest, highest = (metadata.number(f"L2Scale{word}{end}") for end in ("Min", "Max"))
+        return 1 / (metadata.number(f"ScaleFactor_{suffix}") or 1.0), -metadata.number(f"Offset_{suffix}")
+    lowest, highest = (metadata.number(f"L2Scale{suffix}{end}") for end in ("Min", "Max"))
     return (highest - lowest) / LARGEST_COUNT, lowest
 
 
@@ -129,8 +129,8 @@ def _place(
     if sensor_geometry:
         return reader, (None, None)
     tables = []
-    for word in ("Latitude", "Longitude"):
-        name = f"{SWATHS}/PRS_{level}_HCO/Geolocation Fields/{word}{'_VNIR' if level == 'L1' else ''}"
+    for coordinate in ("Latitude", "Longitude"):
+        name = f"{SWATHS}/PRS_{level}_HCO/Geolocation Fields/{coordinate}{'_VNIR' if level == 'L1' else ''}"
         if name not in metadata.arrays or metadata.arrays[name].shape != reader.shape[1:]:
             raise CubeFileError(
                 f"{metadata.file} has no {name} for its pixels",

@@ -216,19 +216,22 @@ def is_zip(path: Path) -> bool:
 
 def list_files(path: Path, depth: int = DEEPEST) -> ProductFiles:
     """List the members of an archive, or the files of a folder and of its subfolders down to `depth` levels."""
-    found: dict[str, ProductFile] = {}
-    with reading(path, WHOLE_ARCHIVE, DOWNLOAD_AGAIN):
-        members = _zip_members if is_zip(path) else _tar_members
-        for file in members(path) if is_archive(path) and not path.is_dir() else _files_below(path, depth):
+    files: dict[str, ProductFile] = {}
+    if path.is_dir():
+        members = _files_below(path, depth)
+    else:
+        members = _zip_members(path) if is_zip(path) else _tar_members(path)
+    with reading(path, "a readable folder" if path.is_dir() else WHOLE_ARCHIVE, DOWNLOAD_AGAIN):
+        for file in members:
             # The resource forks that macOS adds to archives bear the names of the actual files.
             if file.base_name.startswith("._") or file.name.startswith("__MACOSX/"):
                 continue
-            found[file.name] = file
-            if len(found) > MOST_FILES:
+            files[file.name] = file
+            if len(files) > MOST_FILES:
                 raise CubeFileError(
                     f"{path} has more than {MOST_FILES} files", "one product", "name its folder or metadata file"
                 )
-    return ProductFiles(path, dict(sorted(found.items())))
+    return ProductFiles(path, dict(sorted(files.items())))
 
 
 def _files_below(folder: Path, depth: int) -> Iterator[ProductFile]:
@@ -257,7 +260,7 @@ def _data_offset(stream: IO[bytes], header_offset: int) -> int:
     stream.seek(header_offset)
     signature, name_length, extra_length = ZIP_LOCAL_HEADER.unpack(stream.read(ZIP_LOCAL_HEADER.size))
     if signature != b"PK\3\4":
-        raise zipfile.BadZipFile("a member is not where the directory says")
+        raise zipfile.BadZipFile("a member is not at the offset in the directory")
     return header_offset + ZIP_LOCAL_HEADER.size + int(name_length) + int(extra_length)
 
 
