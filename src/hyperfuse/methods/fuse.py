@@ -34,10 +34,16 @@ from hyperfuse.methods.pair_model import (
     model_pair,
     prior_from_error,
     scene_covariance,
-    scene_covariance_and_count,
     signal_covariance,
 )
-from hyperfuse.methods.scene_stats import SceneComputation, scene_count, scene_moments, scene_range, scene_statistic
+from hyperfuse.methods.scene_stats import (
+    SceneComputation,
+    in_one_pass,
+    scene_count,
+    scene_moments,
+    scene_range,
+    scene_statistic,
+)
 from hyperfuse.methods.window import Window
 from hyperfuse.physics.observation import Observation
 from hyperfuse.physics.operators import mix_bands, separable
@@ -122,7 +128,9 @@ def denoised(model: PairModel, halo: int) -> SceneComputation[tuple[PairModel, T
     msi_spread = yield from scene_covariance(lambda: window.coarse(centred))
     predicted = _smooth_regression(coefficients.double(), centred.double(), msi_spread)
     residual = coefficients.double() - predicted
-    spread, pixels = yield from scene_covariance_and_count(lambda: window.coarse(residual))
+    spread, pixels = yield from in_one_pass(
+        scene_covariance(lambda: window.coarse(residual)), scene_count(window.coarse_pixels)
+    )
     keep = torch.linalg.solve(diagonally_loaded(spread + 1e-3 * noise), signal_covariance(spread, noise, pixels)).T
     coefficients = (predicted + mix_bands(keep, residual)).to(coefficients)
     cut = window.near_core(halo)

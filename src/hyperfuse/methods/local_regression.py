@@ -24,8 +24,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from hyperfuse.methods.pair_model import PairModel, diagonally_loaded, scene_covariance_and_count
-from hyperfuse.methods.scene_stats import SceneComputation, in_one_pass, scene_moments
+from hyperfuse.methods.pair_model import PairModel, diagonally_loaded, scene_covariance
+from hyperfuse.methods.scene_stats import SceneComputation, in_one_pass, scene_count, scene_moments
 from hyperfuse.physics.resample import AxisPlacement, Placement, fine_positions
 
 RADIUS = 3  # neighbours to each side, in coarse pixels
@@ -64,8 +64,9 @@ def find_details(model: PairModel, coefficients: Tensor, seen: Tensor) -> SceneC
     detail = coefficients - model.operator.apply(interpolated)
     msi_detail = seen - model.operator.apply(interpolated_msi)
     window, bands = model.window, len(seen)
-    (moments, pixels), (_, spread) = yield from in_one_pass(
-        scene_covariance_and_count(lambda: window.coarse(torch.cat([msi_detail, detail]))),
+    moments, pixels, (_, spread) = yield from in_one_pass(
+        scene_covariance(lambda: window.coarse(torch.cat([msi_detail, detail]))),
+        scene_count(window.coarse_pixels),
         scene_moments(window.coarse(seen)),
     )
     unit, msi_unit = (1 / math.sqrt(max(1e-30, float(of.trace()))) for of in (moments[:bands, :bands], spread))

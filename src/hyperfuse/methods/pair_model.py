@@ -25,14 +25,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from hyperfuse.methods.scene_stats import (
-    SceneComputation,
-    in_one_pass,
-    scene_count,
-    scene_mean,
-    scene_mean_and_count,
-    scene_moments,
-)
+from hyperfuse.methods.scene_stats import SceneComputation, in_one_pass, scene_count, scene_mean, scene_moments
 from hyperfuse.methods.window import Cut, Window
 from hyperfuse.physics.observation import Observation
 from hyperfuse.physics.operators import SpatialOperator, mix_bands
@@ -115,9 +108,10 @@ def model_pair(
     """Model a window in the subspace of the axes that `find_axes` finds, by default principal axes."""
     hsi, msi, observation = window.hsi, window.msi, window.observation
     operator = observation.spatial_operator(window.fine_size, window.coarse_size)
-    (mean, basis), (hsi_level, msi_level) = yield from in_one_pass(
+    (mean, basis), hsi_level, msi_level = yield from in_one_pass(
         (find_axes or principal_axes)(window.coarse(hsi), most_components),
-        in_one_pass(scene_level(window.coarse(hsi)), scene_level(window.fine(msi))),
+        scene_level(window.coarse(hsi)),
+        scene_level(window.fine(msi)),
     )
     centred = hsi - mean[:, None, None].to(hsi)
     coefficients = mix_bands(basis.T, centred)
@@ -179,7 +173,9 @@ def prior_from_error(mean: Tensor, model: PairModel) -> SceneComputation[Tensor]
     def residual() -> Tensor:
         return model.window.coarse(model.coefficients - model.operator.apply(mean))
 
-    spread, pixels = yield from scene_covariance_and_count(residual, costly=True)
+    spread, pixels = yield from in_one_pass(
+        scene_covariance(residual, costly=True), scene_count(model.window.coarse_pixels)
+    )
     return diagonally_loaded(signal_covariance(spread, model.hsi_noise, pixels) / model.noise_gain, 1e-8)
 
 
@@ -301,20 +297,14 @@ def covariance(components: Tensor) -> Tensor:
     return flat @ flat.T / flat.shape[1]
 
 
-def scene_covariance(components: Callable[[], Tensor]) -> SceneComputation[Tensor]:
+def scene_covariance(components: Callable[[], Tensor], *, costly: bool = False) -> SceneComputation[Tensor]:
     """Second moments (p, p) over the scene, float64, of the (p, h, w) that the function gives on this window."""
-    spread, _ = yield from scene_covariance_and_count(components)
-    return spread
 
-
-def scene_covariance_and_count(
-    components: Callable[[], Tensor], *, costly: bool = False
-) -> SceneComputation[tuple[Tensor, int]]:
     def part() -> tuple[Tensor, int]:
         image = components()
         return covariance(image), image[0].numel()
 
-    return scene_mean_and_count(part, costly=costly)
+    return scene_mean(part, costly=costly)
 
 
 def scene_level(image: Tensor) -> SceneComputation[float]:

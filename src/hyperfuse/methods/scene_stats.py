@@ -52,17 +52,16 @@ def scene_statistic(
     return value
 
 
-def in_one_pass(
-    one: SceneComputation[Result], other: SceneComputation[Other]
-) -> SceneComputation[tuple[Result, Other]]:
-    """Run two computations of one statistic each as one, which saves a pass over the windows."""
-    first, second = next(one), next(other)
+def in_one_pass(*computations: SceneComputation[Any]) -> SceneComputation[tuple[Any, ...]]:
+    """Run computations of one statistic each as one, which saves passes over the windows."""
+    statistics = [next(each) for each in computations]
     values = yield SceneStatistic(
-        lambda: (first.part(), second.part()),
-        lambda parts: (first.combine([part[0] for part in parts]), second.combine([part[1] for part in parts])),
-        first.costly or second.costly,
+        lambda: [each.part() for each in statistics],
+        lambda parts: [each.combine(list(own)) for each, own in zip(statistics, zip(*parts, strict=True), strict=True)],
+        any(each.costly for each in statistics),
     )
-    return run_with_statistics(one, values[:1], started=True), run_with_statistics(other, values[1:], started=True)
+    with_values = zip(computations, values, strict=True)
+    return tuple(run_with_statistics(each, [value], started=True) for each, value in with_values)
 
 
 def run_on_scene(method: SceneComputation[Result]) -> Result:
@@ -140,15 +139,9 @@ def scene_count(pixels: int) -> SceneComputation[int]:
     return scene_statistic(lambda: pixels, lambda parts: sum(parts))
 
 
-def scene_mean(part: Callable[[], tuple[Tensor, int]]) -> SceneComputation[Tensor]:
+def scene_mean(part: Callable[[], tuple[Tensor, int]], *, costly: bool = False) -> SceneComputation[Tensor]:
     """Average over all pixels of the scene; a window's part is its own mean and the number of its pixels."""
-    return scene_statistic(part, _pooled_mean)
-
-
-def scene_mean_and_count(
-    part: Callable[[], tuple[Tensor, int]], *, costly: bool = False
-) -> SceneComputation[tuple[Tensor, int]]:
-    return scene_statistic(part, lambda parts: (_pooled_mean(parts), sum(count for _, count in parts)), costly=costly)
+    return scene_statistic(part, _pooled_mean, costly=costly)
 
 
 def scene_moments(image: Tensor) -> SceneComputation[tuple[Tensor, Tensor]]:

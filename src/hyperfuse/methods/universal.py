@@ -53,14 +53,7 @@ from hyperfuse.methods.pair_model import (
     prior_from_error,
     scene_covariance,
 )
-from hyperfuse.methods.scene_stats import (
-    SceneComputation,
-    in_one_pass,
-    scene_count,
-    scene_mean,
-    scene_mean_and_count,
-    scene_moments,
-)
+from hyperfuse.methods.scene_stats import SceneComputation, in_one_pass, scene_count, scene_mean, scene_moments
 from hyperfuse.methods.window import Window
 from hyperfuse.models.prior import PREDICTIONS, SMOOTHINGS, Gains, Guide, PriorNetwork
 from hyperfuse.physics.observation import Observation
@@ -139,17 +132,19 @@ def guided_predictions(
     model = yield from _without_unknown_offset(model)
     model, coefficients, seen = yield from denoised(model, halo)
     in_core = model.window.coarse
-    details, (((octave_gain, octave_explained), (_, spread)), concentration) = yield from in_one_pass(
+    details, (octave_gain, octave_explains), (_, spread), concentration = yield from in_one_pass(
         find_details(model, coefficients, seen),
-        in_one_pass(
-            in_one_pass(_octave_trend(in_core(coefficients), in_core(seen)), scene_moments(in_core(coefficients))),
-            _concentration(model, seen),
-        ),
+        _octave_trend(in_core(coefficients), in_core(seen)),
+        scene_moments(in_core(coefficients)),
+        _concentration(model, seen),
     )
+
+    # Steps 1 and 2: the network's guidance, and slopes of the whole scene.
     numbers = _scene_numbers(model, details)
     guide = network.guide(_network_channels(details, network.config.msi_components), numbers)
     scene = yield from _fit_scene_slopes(model, details, guide, network)
 
+    # Step 3: slopes of every pixel, and how well they predict coarse pixels that they have not seen.
     local_inputs = len(seen) + network.config.features
     closeness = network.likeness.exp() / MSI_DISTANCE
     residuals = [details.detail - mix_bands(slopes, scene.coarse) for slopes in (scene.slopes, scene.slopes_msi)]
@@ -161,13 +156,12 @@ def guided_predictions(
         ridge=scene.local_ridge,
         inputs_of=(local_inputs, len(seen)),
     )
-    left_out, _ = yield from scene_mean_and_count(
-        lambda: _left_out_moments(regression, model.window, details.pixels), costly=True
-    )
+    left_out = yield from scene_mean(lambda: _left_out_moments(regression, model.window, details.pixels), costly=True)
     statistics = _component_statistics(
-        model, scene, left_out, spread.diagonal(), octave_gain, octave_explained, concentration
+        model, scene, left_out, spread.diagonal(), octave_gain, octave_explains, concentration
     )
 
+    # Step 4: the six predictions.
     inputs = scene.fine[:local_inputs] * scene.units[:local_inputs, None, None].to(seen)
     pixels = [closeness * details.fine_msi, guide.embedding, guide.nearness[None], guide.ridge[None], inputs]
     local, local_msi = regression.predict(torch.cat(pixels), model.observation.placement).chunk(2)
@@ -211,9 +205,7 @@ class Predictions:
     local_msi: Tensor
     msi_residual: Tensor
     regressors: Tensor  # (B, H, W)
-    familiarity: (
-        Tensor | None
-    )  # (H, W), 1 where a pixel is like most of its scene, towards 0 elsewhere; None in training
+    familiarity: Tensor | None  # (H, W), from 1 (like most of the scene) to 0 (an outlier); None in training
     statistics: Tensor  # (p, 18), `ComponentStatistics`
     numbers: Tensor  # (5,) about the scene
 
@@ -272,8 +264,7 @@ class ComponentStatistics:
 
     def stacked(self) -> Tensor:
         """(p, 18)"""
-        rank_count = len(self.rank)
-        return torch.stack([value.expand(rank_count) for value in vars(self).values()], dim=1)
+        return torch.stack([value.expand(len(self.rank)) for value in vars(self).values()], dim=1)
 
 
 def _component_statistics(
@@ -282,7 +273,7 @@ def _component_statistics(
     left_out: Tensor,
     variance: Tensor,
     octave_gain: Tensor,
-    octave_explained: Tensor,
+    octave_explains: Tensor,
     concentration: Tensor,
 ) -> ComponentStatistics:
     with torch.no_grad():  # nothing is learned through them
@@ -305,7 +296,7 @@ def _component_statistics(
             share_of_detail=_log(total / total.sum().clamp_min(1e-30)) / 4,
             detail_over_variance=_log(_ratio(total, variance)) / 2,
             octave_gain=octave_gain,
-            octave_explains=octave_explained,
+            octave_explains=octave_explains,
             rank=rank / 12 - 1,
             is_first=(rank == 0).double(),
             is_second=(rank == 1).double(),
@@ -515,8 +506,8 @@ def expected_error(window: Window) -> SceneComputation[Tensor]:
     in_core = model.window.fine
     activity = in_core(smoothed(detail.square().sum(0, keepdim=True))[0])
     unexplained = in_core(_unexplained_energy(model, mean))
-    (mean_unexplained, mean_activity), detail_spread = yield from in_one_pass(
-        in_one_pass(_scene_average(unexplained), _scene_average(activity)), scene_covariance(lambda: in_core(detail))
+    mean_unexplained, mean_activity, detail_spread = yield from in_one_pass(
+        _scene_average(unexplained), _scene_average(activity), scene_covariance(lambda: in_core(detail))
     )
     factor = FACTOR * math.sqrt(math.prod(model.observation.scale)) ** SCALE_POWER
     by_prior = factor * _band_variances(prior, model)
