@@ -60,7 +60,7 @@ from hyperfuse.physics.observation import Observation
 from hyperfuse.physics.operators import SpatialOperator, mix_bands, sigma_from_fwhm
 from hyperfuse.physics.resample import Placement, upsample_bicubic
 
-MOST_COMPONENTS = 16  # later ones are noise on every training scene
+MOST_COMPONENTS = 16  # 24 were no better on clean pairs and 0.01 dB worse on noisy ones (docs/ablation.md)
 FEATURE_RIDGE = 0.03  # of features before training, in units of their variance
 LOOSE_RIDGE = 1 / 16  # the ridge of `scene_loose` over that of `scene`
 SMOOTHING_RADIUS = 2  # fine pixels that two binomial filters reach
