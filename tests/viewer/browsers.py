@@ -51,14 +51,12 @@ def opened_page(browser: Any, url: str, name: str, **settings: Any) -> Iterator[
     context = browser.new_context(**({"viewport": DESK, "color_scheme": "dark"} | settings))
     context.set_default_timeout(PATIENCE_MS)
     page = context.new_page()
-    complaints: list[str] = []
-    page.on(
-        "console", lambda message: complaints.append(message.text) if message.type in ("error", "warning") else None
-    )
-    page.on("pageerror", lambda error: complaints.append(str(error)))
+    messages: list[str] = []
+    page.on("console", lambda message: messages.append(message.text) if message.type in ("error", "warning") else None)
+    page.on("pageerror", lambda error: messages.append(str(error)))
     page.on(
         "request",
-        lambda request: complaints.append(request.url) if not request.url.startswith((url, "blob:", "data:")) else None,
+        lambda request: messages.append(request.url) if not request.url.startswith((url, "blob:", "data:")) else None,
     )
     try:
         page.goto(url)
@@ -66,7 +64,7 @@ def opened_page(browser: Any, url: str, name: str, **settings: Any) -> Iterator[
         yield page
         if folder := os.environ.get("HYPERFUSE_SCREENSHOTS"):
             page.screenshot(path=Path(folder) / f"{name}.png")
-        unexpected = [text for text in complaints if not any(words in text for words in OF_THE_BROWSER)]
+        unexpected = [text for text in messages if not any(words in text for words in OF_THE_BROWSER)]
         assert not unexpected, unexpected
     finally:
         context.close()

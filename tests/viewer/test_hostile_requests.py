@@ -303,10 +303,10 @@ def first_line(url: str, method: str, path: str, headers: str) -> bytes:
 NONSENSE = [
     "api/tiles/1/fused/0/0/0?style=nonsense",
     "api/tiles/1/fused/0/0/0?style=bands",
-    "api/tiles/1/fused/0/0/0?style=bands&bands=1,2",
+    "api/tiles/1/fused/0/0/0?style=bands&bands=1&bands=2",
     "api/tiles/1/fused/0/0/0?style=band&bands=-1",
     "api/tiles/1/fused/0/0/0?style=band&bands=1e99",
-    "api/tiles/1/fused/0/0/0?style=bands&bands=" + ",".join(["1"] * 5000),
+    "api/tiles/1/fused/0/0/0?style=bands&" + "&".join(["bands=1"] * 3000),
     "api/tiles/1/fused/0/0/0?low=nan",
     "api/tiles/1/fused/0/0/0?low=99&high=1",
     "api/tiles/1/fused/0/0/0?style=index&index=__class__",

@@ -62,6 +62,8 @@ def test_fuse_to_the_end(page: Any, folder: Path) -> None:
     page.wait_for_selector("#estimation:has-text('PSF')")
     page.select_option("#fuse-method", "gsa")
     page.fill("#fuse-output", "result.tif")
+    page.locator("#fuse-options summary", has_text="Output").click()
+    page.select_option("#option-dtype", "float64")
     page.locator("#fuse-start").click()
     page.locator("#fuse-view").click()
     page.wait_for_function("() => document.title.startsWith('result.tif')")
@@ -71,7 +73,8 @@ def test_fuse_to_the_end(page: Any, folder: Path) -> None:
     with page.expect_download() as download:
         page.locator("a.download").click()
     assert Path(download.value.path()).read_bytes() == (folder / "result.tif").read_bytes()
-    assert open_cube(folder / "result.tif").shape == (33, 64, 64)
+    result = open_cube(folder / "result.tif")
+    assert (result.shape, result.dtype) == ((33, 64, 64), "float64")
 
 
 def test_cancel(page: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

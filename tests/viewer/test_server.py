@@ -63,7 +63,7 @@ def test_scene(client: httpx.Client) -> None:
 
 
 def test_tile(client: httpx.Client) -> None:
-    reply = client.get(f"api/tiles/{number_of(client)}/fused/0/0/0?style=bands&bands=8,5,3&low=1&high=99")
+    reply = client.get(f"api/tiles/{number_of(client)}/fused/0/0/0?style=bands&bands=8&bands=5&bands=3&low=1&high=99")
     assert reply.headers["content-type"] == "image/png"
     assert reply.headers["x-complete"] == "1.000"
     picture = np.array(Image.open(io.BytesIO(reply.content)))

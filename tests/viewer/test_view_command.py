@@ -37,9 +37,9 @@ def test_serves_until_interrupted(tmp_path: Path) -> None:
         scene = httpx.get(url + "api/scene", timeout=PATIENCE_SECONDS).json()
         assert [image["role"] for image in scene["images"]] == ["fused", "hsi"]
         process.send_signal(signal.SIGINT)
-        _, complaints = process.communicate(timeout=PATIENCE_SECONDS)
-    assert process.returncode == 0, complaints
-    assert complaints == ""
+        _, messages = process.communicate(timeout=PATIENCE_SECONDS)
+    assert process.returncode == 0, messages
+    assert messages == ""
 
 
 def test_ending_the_server_stops_a_job_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,9 +92,9 @@ def test_wrong_arguments(
     write_cube(far, tmp_path / "elsewhere.tif")
     Path("wrong.txt").write_text("no image")
     assert run(["view", "--no-browser", *arguments]) == 2
-    complaint = capsys.readouterr().err
-    assert words in complaint
-    assert complaint.count("\n") == 1
+    message = capsys.readouterr().err
+    assert words in message
+    assert message.count("\n") == 1
 
 
 def test_taken_port(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -118,6 +118,6 @@ def test_missing_extra(missing: str, monkeypatch: pytest.MonkeyPatch, capsys: py
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setattr(builtins, "__import__", without)
     assert run(["view", "--no-browser"]) == 2
-    complaint = capsys.readouterr().err
-    assert missing in complaint
-    assert "pip install 'hyperfuse[view]'" in complaint
+    message = capsys.readouterr().err
+    assert missing in message
+    assert "pip install 'hyperfuse[view]'" in message

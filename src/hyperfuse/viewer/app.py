@@ -25,7 +25,6 @@ from hyperfuse.io.files import open_explained
 from hyperfuse.viewer.colours import Rendering
 from hyperfuse.viewer.folder import Folder
 from hyperfuse.viewer.jobs import (
-    ErrorMessage,
     FuseRequest,
     Pair,
     error_message,
@@ -123,7 +122,7 @@ def get_scene(request: Request, session: SessionOf) -> Json:
 @api.post("/scene")
 @in_thread
 def open_files(files: dict[Role, FileName], session: SessionOf) -> Json:
-    paths = {role: session.folder.cube(name) for role, name in files.items()}
+    paths: dict[str, Path] = {role: session.folder.cube(name) for role, name in files.items()}
     return session.open(paths).describe(session.folder)
 
 
@@ -293,4 +292,4 @@ async def _error_response(request: Request, error: Exception) -> JSONResponse:
     else:
         expected = isinstance(error, HyperfuseError | OSError)
         return JSONResponse(error_message(error), getattr(error, "status", 400 if expected else 500))
-    return JSONResponse(ErrorMessage(got=got, expected="a request as the page makes it", remedy=""), status)
+    return JSONResponse(error_message(OptionError(got, "a request as the page makes it")), status)

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from scipy.linalg import eigh
 
 from hyperfuse.errors import BandError, OptionError, ValueRangeError
@@ -45,13 +45,6 @@ class Rendering(BaseModel):
     """Percentiles of the stretch."""
     linked: bool = True
     """Stretch all images in comparable units like the lead."""
-
-    @field_validator("bands", mode="before")
-    @classmethod
-    def _split_text(cls, value: object) -> object:
-        if isinstance(value, list | tuple) and len(value) == 1 and isinstance(value[0], str):
-            value = value[0]
-        return tuple(part for part in value.split(",") if part) if isinstance(value, str) else value
 
     @model_validator(mode="after")
     def _check(self) -> Rendering:
@@ -133,6 +126,26 @@ def index_bands(cube: xr.DataArray, name: str) -> list[int]:
 def infrared_bands(cube: xr.DataArray) -> list[int]:
     """Near infrared, red and green."""
     return [nearest_band(cube, nm, FAR_NM, "colour infrared") for nm in INFRARED_NM]
+
+
+def offered_renderings(cube: xr.DataArray, *, is_reflectance: bool) -> dict[str, Any]:
+    """The bands of the named styles (from 0, None where there are none), the indices and the colour maps."""
+
+    def bands_or_none(choose: Callable[..., list[int]], *arguments: Any) -> list[int] | None:
+        try:
+            return choose(cube, *arguments)
+        except BandError:
+            return None
+
+    return {
+        "styles": {"true": list(composite_bands(cube)), "infrared": bands_or_none(infrared_bands)},
+        "indices": [
+            {"name": name, "meaning": index.meaning, "reference": index.reference}
+            for name, index in INDICES.items()
+            if (is_reflectance or not index.reflectance_only) and bands_or_none(index_bands, name)
+        ],
+        "colour_maps": list(get_args(ColourMap)),
+    }
 
 
 @dataclass(frozen=True, eq=False)

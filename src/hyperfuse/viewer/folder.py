@@ -77,7 +77,6 @@ class Folder:
     def cube(self, name: str) -> Path:
         """A file of the folder that may be opened as a cube."""
         path = self.existing(name)
-        self._refuse_links_out_of(path)
         if is_product(path):
             return path
         if path.suffix.lower() not in CUBE_SUFFIXES:
@@ -89,22 +88,17 @@ class Folder:
 
     def network(self, name: str) -> Path:
         path = self.existing(name)
-        self._refuse_links_out_of(path)
         if not is_network(path):
             raise OptionError(f"{path.name!r}", "a folder with config.json and weights", "choose one of the list")
         return path
 
-    def _refuse_links_out_of(self, path: Path) -> None:
-        """Products, Zarr stores and weights are folders."""
-        if path.is_dir() and not all(self._holds(inner) for inner in path.rglob("*")):
-            raise OutsideFolderError
-
     def existing(self, name: str) -> Path:
+        """A file of the folder, or a folder (product, Zarr store, weights) without links out of it."""
         path = self._below(name)
         if not path.exists():
-            raise CubeFileError(
-                f"{PurePosixPath(name).name} is not in the folder", "one of its files", "reload the list"
-            )
+            raise CubeFileError(f"{path.name} is not in the folder", "one of its files", "reload the list")
+        if path.is_dir() and not all(self._holds(inner) for inner in path.rglob("*")):
+            raise OutsideFolderError
         return path
 
     def download(self, name: str) -> Path:
@@ -191,32 +185,21 @@ def is_network(path: Path) -> bool:
 
 
 def refuse_foreign_storage(path: Path) -> None:
-    """Raise for an HDF5 file that takes values from other files."""
-    if path.suffix.lower() not in HDF5_SUFFIXES or not path.is_file():
-        return
+    """Raise for an HDF5 file with external links, virtual datasets or raw storage in other files."""
     import h5py
 
+    def is_foreign(name: str, item: Any) -> bool | None:
+        is_stored_elsewhere = isinstance(item, h5py.Dataset) and (item.is_virtual or item.external)
+        return isinstance(item, h5py.ExternalLink) or bool(is_stored_elsewhere) or None
+
     try:
-        if not h5py.is_hdf5(path):
+        if path.suffix.lower() not in HDF5_SUFFIXES or not path.is_file() or not h5py.is_hdf5(path):
             return
         with h5py.File(path, "r") as file:
-            foreign = _reaches_out(file)
+            foreign = file.visititems_links(is_foreign) or file.visititems(is_foreign)
     except (OSError, RuntimeError, KeyError) as error:
         raise CubeFileError(f"{path.name} cannot be read", "a whole HDF5 file", "fetch it again") from error
     if foreign:
         raise CubeFileError(
             f"{path.name} takes values from other files", "a file that holds its own", "repack it (h5repack)"
         )
-
-
-def _reaches_out(file: Any) -> bool:
-    """External links, virtual datasets and raw storage in other files, anywhere in the tree."""
-    import h5py
-
-    def is_external(name: str, link: object) -> bool | None:
-        return isinstance(link, h5py.ExternalLink) or None
-
-    def is_stored_elsewhere(name: str, item: Any) -> bool | None:
-        return (isinstance(item, h5py.Dataset) and bool(item.is_virtual or item.external)) or None
-
-    return bool(file.visititems_links(is_external) or file.visititems(is_stored_elsewhere))

@@ -12,13 +12,23 @@ import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypedDict, get_args, get_origin
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 from pydantic import Field as Limited
 
-from hyperfuse.config import FuseConfig, ObservationConfig, default_of, option_of, plain_type
+from hyperfuse.config import (
+    INPUTS,
+    LARGE_SCENES,
+    OBSERVATION,
+    OUTPUT,
+    FuseConfig,
+    ObservationConfig,
+    default_of,
+    option_of,
+    plain_type,
+)
 from hyperfuse.errors import Cancelled, HyperfuseError, OptionError
 from hyperfuse.io.cube import iterate_windows
 from hyperfuse.io.files import open_cube
@@ -49,33 +59,28 @@ WINDOW_BYTES = 48 * 2**20
 # control of their own, and those that write another file or use other machines.
 OWN_CONTROL = ("method", "weights", "resume")
 NOT_OFFERED = ("uncertainty", "cluster")
+GROUPS = ("Method", OBSERVATION, INPUTS, OUTPUT, LARGE_SCENES)
 FORM_DEFAULTS = {"overviews": True}
-INPUTS = {bool: "checkbox", int: "number", float: "number", str: "text", tuple: "text", Literal: "select"}
+INPUT_TYPES = {bool: "checkbox", int: "number", float: "number", str: "text", tuple: "text", Literal: "select"}
 ACRONYMS = ("hsi", "msi", "psf", "fwhm", "crs", "ram", "gb", "stac", "cog", "srf")
 UNCERTAINTY_STORAGE: dict[str, Any] = {"dtype": "float32", "scale_factor": 1.0, "nodata": None, "uncertainty": None}
 
 _notes: contextvars.ContextVar[list[str] | None] = contextvars.ContextVar("hyperfuse_job_notes", default=None)
 
 
-class ErrorMessage(TypedDict):
-    got: str
-    expected: str
-    remedy: str
-
-
-def error_message(error: BaseException) -> ErrorMessage:
+def error_message(error: BaseException) -> dict[str, str]:
     """What the page shows; an unexpected error goes to the log and never to the page."""
+    got, expected, remedy = "internal error", "", "this is a bug in hyperfuse, please report it"
     if isinstance(error, HyperfuseError):
-        return ErrorMessage(got=error.got[:LONGEST_TEXT], expected=error.expected, remedy=error.remedy)
-    if isinstance(error, OSError):
+        got, expected, remedy = error.got[:LONGEST_TEXT], error.expected, error.remedy
+    elif isinstance(error, OSError):
         got = error.strerror or type(error).__name__
-        return ErrorMessage(got=got, expected="a readable file and space to write", remedy="check both")
-    if isinstance(error, MemoryError):
-        return ErrorMessage(
-            got="not enough memory", expected="", remedy="close other programs, or fuse a smaller scene"
-        )
-    log.error("internal error", exc_info=error)
-    return ErrorMessage(got="internal error", expected="", remedy="this is a bug in hyperfuse, please report it")
+        expected, remedy = "a readable file and space to write", "check both"
+    elif isinstance(error, MemoryError):
+        got, remedy = "not enough memory", "close other programs, or fuse a smaller scene"
+    else:
+        log.error("internal error", exc_info=error)
+    return {"got": got, "expected": expected, "remedy": remedy}
 
 
 STARTING = ProgressReport("Starting", "", 0, 0, 0, 0.0)
@@ -96,7 +101,7 @@ class Job:
     state: str = "running"
     report: ProgressReport = STARTING
     result: Any = None
-    error: ErrorMessage | None = None
+    error: dict[str, str] | None = None
     notes: list[str] = field(default_factory=list)
     started: float = field(default_factory=time.monotonic)
     ended: float | None = None
@@ -213,7 +218,7 @@ def form_fields() -> list[dict[str, Any]]:
     fields = []
     for name, field_info in FuseConfig.model_fields.items():
         option, kind = option_of(FuseConfig, name), plain_type(field_info.annotation)
-        kind_of_input = "file" if option.is_path else INPUTS.get(get_origin(kind) or kind)
+        kind_of_input = "file" if option.is_path else INPUT_TYPES.get(get_origin(kind) or kind)
         if kind_of_input is None or name in (*OWN_CONTROL, *NOT_OFFERED):
             continue
         label = " ".join(word.upper() if word in ACRONYMS else word for word in name.split("_"))
@@ -222,14 +227,14 @@ def form_fields() -> list[dict[str, Any]]:
                 "name": name,
                 "label": label[0].upper() + label[1:],
                 "help": option.help,
-                "group": option.panel or "Method",
+                "group": option.panel or GROUPS[0],
                 "input": kind_of_input,
                 "choices": list(get_args(kind)) if kind_of_input == "select" else [],
                 "placeholder": option.metavar or "",
                 "default": FORM_DEFAULTS.get(name, default_of(field_info)),
             }
         )
-    return fields
+    return sorted(fields, key=lambda one: GROUPS.index(one["group"]) if one["group"] in GROUPS else len(GROUPS))
 
 
 def fuse_config(folder: Folder, options: dict[str, Any]) -> FuseConfig:

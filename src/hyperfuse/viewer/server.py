@@ -21,7 +21,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from hyperfuse.errors import OptionError
 from hyperfuse.viewer.app import create_app
-from hyperfuse.viewer.jobs import ErrorMessage
+from hyperfuse.viewer.jobs import error_message
 
 LOOPBACK = "127.0.0.1"
 MOST_CONNECTIONS = 200
@@ -195,34 +195,30 @@ class Gate:
             inner = {**scope, "path": path, "raw_path": path.encode(), "root_path": ""}
             await self._app(inner, _LimitedBody(receive, limit), send_strictly)
             return
-        status, message = refusal
-        body = json.dumps(message).encode()
+        status, error = refusal
+        body = json.dumps(error_message(error)).encode()
         headers = {"content-type": "application/json", "content-length": str(len(body)), "connection": "close"}
         encoded = [(name.encode(), value.encode()) for name, value in headers.items()]
         await send_strictly({"type": "http.response.start", "status": status, "headers": encoded})
         await send_strictly({"type": "http.response.body", "body": body})
 
-    def _refusal(self, scope: Scope, limit: int) -> tuple[int, ErrorMessage] | None:
+    def _refusal(self, scope: Scope, limit: int) -> tuple[int, OptionError] | None:
         """Why a request is not admitted."""
         headers = {name.lower(): value for name, value in scope["headers"]}
         method, length = scope["method"], headers.get(b"content-length", b"0")
         given, slash, _ = scope["path"].removeprefix("/").partition("/")
         if headers.get(b"host", b"").lower() not in self._hosts:
-            return 403, _message("a request for another host", "this machine's own address", "use the printed URL")
+            return 403, OptionError("a request for another host", "this machine's own address", "use the printed URL")
         if method not in (*READING, *WRITING):
-            return 405, _message(f"method {method}", "GET, POST or PUT")
+            return 405, OptionError(f"method {method}", "GET, POST or PUT")
         if method in WRITING and headers.get(b"origin", next(iter(self._origins))).lower() not in self._origins:
-            return 403, _message("a request made by another page", "one made by this page")
+            return 403, OptionError("a request made by another page", "one made by this page")
         if not secrets.compare_digest(given.encode("utf-8", "surrogatepass"), self._token) or not slash:
-            return 403, _message("a wrong or missing token", "the token of this page", "use the printed URL")
+            return 403, OptionError("a wrong or missing token", "the token of this page", "use the printed URL")
         if length.isdigit() and int(length) > limit:
             size = f"at most {limit / 2**20:g} MB"
-            return 413, _message("a request that is too large", size, "copy large files into the folder instead")
+            return 413, OptionError("a request that is too large", size, "copy large files into the folder instead")
         return None
-
-
-def _message(got: str, expected: str, remedy: str = "") -> ErrorMessage:
-    return ErrorMessage(got=got, expected=expected, remedy=remedy)
 
 
 class _LimitedBody:

@@ -14,40 +14,16 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 import xarray as xr
 
-from hyperfuse.errors import BandError, HyperfuseError, OptionError
+from hyperfuse.errors import HyperfuseError, OptionError
 from hyperfuse.io.summary import summarise
-from hyperfuse.reporting.colour import composite_bands
-from hyperfuse.viewer.colours import (
-    INDICES,
-    Composite,
-    Planes,
-    PrincipalAxes,
-    Rendering,
-    composite_for,
-    index_bands,
-    infrared_bands,
-)
+from hyperfuse.viewer import tiles
+from hyperfuse.viewer.colours import Composite, Planes, PrincipalAxes, Rendering, composite_for, offered_renderings
 from hyperfuse.viewer.folder import Folder
 from hyperfuse.viewer.images import ROLES, OpenImage, OpenImages, open_images
 from hyperfuse.viewer.jobs import Jobs
 from hyperfuse.viewer.maps import MAPS, ObservedPair, map_layer, observe_pair, unavailable
 from hyperfuse.viewer.spectra import finite
-from hyperfuse.viewer.tiles import (
-    COLOUR_MAPS,
-    SIDE,
-    Layer,
-    Limits,
-    Preview,
-    TilePlace,
-    as_png,
-    colour_table,
-    highest_level,
-    image_layer,
-    paint,
-    sampled,
-    stretch_limits,
-    tile_planes,
-)
+from hyperfuse.viewer.tiles import Layer, Limits, Preview, TilePlace, highest_level, sampled
 
 # An image with more pixels than this is slow to show at low zoom without overviews.
 LARGE_PIXELS = 4096 * 4096
@@ -119,19 +95,20 @@ class View:
         self.opened = opened
         self._layers: Cache[Layer] = Cache(200)
         self._axes: Cache[PrincipalAxes] = Cache(20)
-        self._pair: Cache[ObservedPair] = Cache(1)
         self._limits: Cache[Limits] = Cache(500)
         self._samples: Cache[Planes] = Cache(40)
         self._previews: Cache[Preview] = Cache(PREVIEW_CACHE_BYTES, lambda preview: preview.bytes)
         self._tiles: Cache[Tile] = Cache(TILE_CACHE_BYTES, lambda tile: len(tile.png))
-        self._description: Cache[dict[str, Any]] = Cache(1)
+        self._others: Cache[Any] = Cache(2)
 
     def describe(self, folder: Folder) -> dict[str, Any]:
         """What the page needs to know."""
-        return self._description.get("description", lambda: {"number": self.number} | _describe(self.opened, folder))
+        description: dict[str, Any] = self._others.get("description", lambda: _describe(self.opened, folder))
+        return {"number": self.number} | description
 
     def observed_pair(self) -> ObservedPair:
-        return self._pair.get("pair", lambda: observe_pair(self.opened))
+        pair: ObservedPair = self._others.get("pair", lambda: observe_pair(self.opened))
+        return pair
 
     def tile(self, name: str, place: TilePlace, rendering: Rendering) -> Tile:
         highest = highest_level(self.opened.longer_side)
@@ -143,10 +120,10 @@ class View:
         def compute() -> Tile:
             layer = self.layer(name, rendering)
             limits, _ = self.limits(name, rendering)
-            planes, complete = tile_planes(
+            planes, complete = tiles.tile_planes(
                 layer, place, self.opened.grid, lambda: self._previews.get(layer.key, lambda: Preview(layer))
             )
-            return Tile(as_png(paint(planes, limits, rendering.colours)), complete)
+            return Tile(tiles.as_png(tiles.paint(planes, limits, rendering.colours)), complete)
 
         key = (name, place, rendering)
         tile = self._tiles.get(key, compute)
@@ -174,7 +151,7 @@ class View:
     def _own_limits(self, name: str, rendering: Rendering) -> Limits:
         layer, low, high = self.layer(name, rendering), rendering.low, rendering.high
         sample = self._samples.get(layer.key, lambda: sampled(layer))
-        return self._limits.get((layer.key, low, high), lambda: stretch_limits(sample, low, high))
+        return self._limits.get((layer.key, low, high), lambda: tiles.stretch_limits(sample, low, high))
 
     def layer(self, name: str, rendering: Rendering) -> Layer:
         """An image, by role, in a rendering, or a map."""
@@ -187,7 +164,7 @@ class View:
 
         def compute() -> Layer:
             axes = lambda: self._principal_axes(lead if image.bands == lead.bands else image)  # noqa: E731
-            return image_layer(image, composite_for(rendering, image.cube, lead.cube, axes))
+            return tiles.image_layer(image, composite_for(rendering, image.cube, lead.cube, axes))
 
         return self._layers.get((name, rendering.style, rendering.bands, rendering.index), compute)
 
@@ -198,7 +175,7 @@ class View:
             good = np.flatnonzero(image.cube["good"].values)
             bands = good if good.size else np.arange(image.bands)
             everything = Composite("all", bands, bands.size, lambda planes: planes, "all bands")
-            return PrincipalAxes.fit(sampled(image_layer(image, everything)), bands, image.role)
+            return PrincipalAxes.fit(sampled(tiles.image_layer(image, everything)), bands, image.role)
 
         return self._axes.get(image.role, compute)
 
@@ -236,7 +213,7 @@ class Session:
                 self.view.tile(self.view.opened.lead.role, place, DEFAULT_RENDERING)
                 self.view.describe(self.folder)
         # Matplotlib takes its time to load.
-        colour_table(DEFAULT_RENDERING.colours)
+        tiles.colour_table(DEFAULT_RENDERING.colours)
 
     def thumbnail(self, path: Path) -> bytes:
         """A small PNG of a file that is not open."""
@@ -245,10 +222,10 @@ class Session:
             view = View(0, open_images({"fused": path}))
             grid, level = view.opened.grid, highest_level(view.opened.longer_side)
             layer = view.layer("fused", DEFAULT_RENDERING)
-            planes, _ = tile_planes(layer, TilePlace(level, 0, 0), grid, lambda: Preview(layer))
+            planes, _ = tiles.tile_planes(layer, TilePlace(level, 0, 0), grid, lambda: Preview(layer))
             height, width = (-(-size // 2**level) for size in (grid.height, grid.width))
             limits, _ = view.limits("fused", DEFAULT_RENDERING)
-            return as_png(paint(planes[:, :height, :width], limits, DEFAULT_RENDERING.colours))
+            return tiles.as_png(tiles.paint(planes[:, :height, :width], limits, DEFAULT_RENDERING.colours))
 
         return self._thumbnails.get((path, path.stat().st_mtime_ns), compute)
 
@@ -257,36 +234,21 @@ def _describe(opened: OpenImages, folder: Folder) -> dict[str, Any]:
     grid, cube = opened.grid, opened.lead.cube
     code = None if grid.crs is None else grid.crs.to_epsg()
     highest = summarise(cube).sampled_maximum
-    is_reflectance = highest is not None and highest <= LARGEST_REFLECTANCE
     return {
         "lead": opened.lead.role,
         "height": grid.height,
         "width": grid.width,
         "crs": f"EPSG:{code}" if code else grid.crs and grid.crs.to_wkt()[:60],
         "transform": list(grid.transform)[:6] if grid.transform else None,
-        "tile": SIDE,
+        "tile": tiles.SIDE,
         "levels": highest_level(opened.longer_side),
         "images": [_describe_image(image, folder) for image in opened.images.values()],
         "maps": [
             {"name": name, "title": kind.title, "unavailable": unavailable(opened, name)} for name, kind in MAPS.items()
         ],
-        # The bands of the named styles, from 0; None where the image has none.
-        "styles": {"true": list(composite_bands(cube)), "infrared": _bands_or_none(infrared_bands, cube)},
-        "indices": [
-            {"name": name, "meaning": index.meaning, "reference": index.reference}
-            for name, index in INDICES.items()
-            if (is_reflectance or not index.reflectance_only) and _bands_or_none(index_bands, cube, name)
-        ],
-        "colour_maps": list(COLOUR_MAPS),
+        **offered_renderings(cube, is_reflectance=highest is not None and highest <= LARGEST_REFLECTANCE),
         "notes": list(opened.notes),
     }
-
-
-def _bands_or_none(choose: Callable[..., list[int]], *arguments: Any) -> list[int] | None:
-    try:
-        return choose(*arguments)
-    except BandError:
-        return None
 
 
 def _describe_image(image: OpenImage, folder: Folder) -> dict[str, Any]:

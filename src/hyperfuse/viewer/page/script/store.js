@@ -34,7 +34,7 @@ export function renderingQuery(layer) {
   if (!isMap(layer)) {
     query.set("style", style);
     query.set("linked", linked);
-    if (style === "bands") query.set("bands", bands.join(","));
+    if (style === "bands") for (const each of bands) query.append("bands", each);
     if (style === "band") query.set("bands", band);
     if (style === "index") query.set("index", index);
   }
