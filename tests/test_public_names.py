@@ -12,7 +12,7 @@ import hyperfuse
 
 PUBLIC = {
     "HyperfuseError": None,
-    "OutputOptions": None,
+    "OutputConfig": None,
     "benchmark": None,
     "evaluate": ["fused", "reference", "scale", "peak", "with_q2n", "max_bytes"],
     "find_srf": None,
@@ -21,7 +21,7 @@ PUBLIC = {
     "make_cube": None,
     "open_cube": ["path", "variable", "band_axis"],
     "physical_values": ["cube", "rows", "columns", "bands", "dtype"],
-    "simulate_pair": None,
+    "simulate": None,
     "summarise": ["cube"],
     "write_cube": ["cube", "path", "output", "options", "cog", "overwrite", "inputs"],
 }

@@ -107,7 +107,7 @@ class Request(BaseModel):
         """The options that differ from their defaults."""
         defaults = type(self).model_fields
         values = {name: getattr(self, name) for name in defaults}
-        return {name: value for name, value in values.items() if not _same(value, defaults[name].default)}
+        return {name: value for name, value in values.items() if not _same(value, default_of(defaults[name]))}
 
     def recorded(self) -> dict[str, Any]:
         """The options that change the result and differ from their defaults, in types that JSON knows."""
@@ -381,14 +381,14 @@ def plain_type(annotation: Any) -> Any:
     return plain_type(get_args(annotation)[0]) if get_origin(annotation) is Annotated else annotation
 
 
-def takes_options(model: type[Request]) -> Callable[[Callable[P, R]], Callable[P, R]]:
+def takes_options(model: type[Request]) -> Callable[[Callable[P, R]], Callable[..., R]]:
     """Let a function that takes `config` also take the model's options as keywords.
 
     The wrapped function receives a validated `config`; its signature lists every option, so that `help` and notebooks
     show them.
     """
 
-    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+    def decorate(function: Callable[P, R]) -> Callable[..., R]:
         own = inspect.signature(function).parameters
         options = [
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default_of(field))
@@ -402,7 +402,7 @@ def takes_options(model: type[Request]) -> Callable[[Callable[P, R]], Callable[P
             if config is not None and given:
                 config = config.replace(**given)
             rest = {key: value for key, value in keywords.items() if key in own}
-            return function(*arguments, config=model(**given) if config is None else config, **rest)
+            return function(*arguments, config=model(**given) if config is None else config, **rest)  # type: ignore[arg-type]
 
         call.__signature__ = inspect.Signature([*own.values(), *options])  # type: ignore[attr-defined]
         return call
@@ -428,14 +428,15 @@ def _with_current_names(model: type[Request], options: Mapping[str, Any]) -> dic
     current = {}
     for key, value in options.items():
         if key in former and key is not None and key not in model.model_fields:
-            warnings.warn(f"{key!r} is now called {former[key]!r}", FutureWarning, stacklevel=4)
+            warnings.warn(f"{key!r} is now called {former[key]!r}", FutureWarning, stacklevel=3)
             key = former[key]
         current[key] = value
     return current
 
 
 def _same(value: Any, default: Any) -> bool:
-    return value is default or (isinstance(value, str | int | float | tuple) and value == default) or value in ({},)
+    """Whether an option has its default; arrays and cubes, which cannot be compared by ==, never have."""
+    return value is default or (isinstance(value, str | int | float | tuple | dict) and value == default)
 
 
 def _fits_json(value: Any) -> bool:

@@ -137,13 +137,13 @@ def test_network_with_too_few_slots_says_so(pair: Simulation, tmp_path: Path) ->
     ("options", "words"),
     [
         (["--method", "magic"], "one of auto, bicubic"),
-        (["--response", "sentinel-99"], "unknown response"),
-        (["--psf-fwhm", "-1"], "a width above 0"),
+        (["--srf", "sentinel-99"], "sentinel-99"),
+        (["--psf-fwhm", "-1"], "a number above 0"),
         (["--weights", "nowhere"], "nowhere"),
         (["--weights", "nowhere", "--method", "gsa"], "leave out --method or --weights"),
         (["--shift", "nan", "0"], "less than half of the MSI"),
         (["--shift", "0", "1e9"], "less than half of the MSI"),
-        (["--response", "rgb"], "one response band per MSI band"),
+        (["--srf", "rgb"], "one SRF band per MSI band"),
         (["--co", "COMPRESS"], "NAME=VALUE"),
     ],
 )

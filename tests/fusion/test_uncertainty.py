@@ -29,7 +29,7 @@ def files(tmp_path):
 def test_expected_errors_follow_true_ones():
     pair = tiny_pair(20, 3, (24, 24), 4.0)
     fused = fuse_arrays(pair.hsi, pair.msi, pair.observation, "universal")
-    expected = fuse_arrays(pair.hsi, pair.msi, pair.observation, "uncertainty")
+    expected = fuse_arrays(pair.hsi, pair.msi, pair.observation, uncertainty=True)
     true = (fused - pair.reference).square().mean(0).sqrt().flatten()
     assert bool((expected > 0).all())
     assert spearmanr(true, expected.square().mean(0).sqrt().flatten()).statistic > 0.3
@@ -38,14 +38,14 @@ def test_expected_errors_follow_true_ones():
 
 def test_a_handful_of_pixels():
     pair = tiny_pair(6, 3, (4, 4), 4)
-    expected = fuse_arrays(pair.hsi, pair.msi, pair.observation, "uncertainty")
+    expected = fuse_arrays(pair.hsi, pair.msi, pair.observation, uncertainty=True)
     assert expected.shape == pair.reference.shape and bool(torch.isfinite(expected).all())
 
 
 def test_without_an_msi_it_is_what_interpolation_loses():
     pair = tiny_pair(6, 3, (8, 9), 4)
     with pytest.warns(UserWarning, match="constant"):
-        expected = fuse_arrays(pair.hsi, torch.ones_like(pair.msi), pair.observation, "uncertainty")
+        expected = fuse_arrays(pair.hsi, torch.ones_like(pair.msi), pair.observation, uncertainty=True)
     with pytest.warns(UserWarning, match="constant"):
         fused = fuse_arrays(pair.hsi, torch.ones_like(pair.msi), pair.observation)
     true = (fused - pair.reference).square().mean().sqrt()

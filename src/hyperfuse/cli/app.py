@@ -16,9 +16,7 @@ from rich.console import Console
 from hyperfuse.cli import assess as evaluation
 from hyperfuse.cli import assess as report
 from hyperfuse.cli import assess as viewing
-from hyperfuse.cli import benchmark
-from hyperfuse.cli import cubes
-from hyperfuse.cli import pairs
+from hyperfuse.cli import benchmark, cubes, pairs
 from hyperfuse.cli import benchmark as efficiency
 from hyperfuse.cli import fuse as batch
 from hyperfuse.cli import fuse as fusing
@@ -122,7 +120,7 @@ def _show_warning(
     line: str | None = None,
 ) -> None:
     """Our own warnings are for the user, one line each; those of libraries are for developers."""
-    if category is UserWarning and "hyperfuse" in filename:
+    if category in (UserWarning, FutureWarning) and "hyperfuse" in filename:
         Console(stderr=True, soft_wrap=True, highlight=False).print(f"hyperfuse: warning: {message}", markup=False)
 
 

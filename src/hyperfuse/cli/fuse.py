@@ -28,7 +28,9 @@ def fuse(
     report_to: Annotated[Path | None, typer.Option(metavar="PAGE.html", help="The same, under this name.")] = None,
     dry_run: Annotated[
         bool,
-        typer.Option("--dry-run", help="Print tiles, memory, time and sizes; write nothing.", rich_help_panel="Large scenes"),
+        typer.Option(
+            "--dry-run", help="Print tiles, memory, time and sizes; write nothing.", rich_help_panel="Large scenes"
+        ),
     ] = False,
 ) -> None:
     """Fuse a coarse HSI with a fine MSI: the HSI's bands on the MSI's pixels, with all metadata.

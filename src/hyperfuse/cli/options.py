@@ -43,8 +43,8 @@ def command(model: type[Request]) -> Callable[[Callable[..., None]], Callable[..
                 parameters.append(_keyword(former, hidden, None))
 
         def run(**values: Any) -> None:
-            former = {option_of(model, name).renamed_from for name in fields} - {None}
-            given = {name: values.pop(name) for name in [*fields, *former]}
+            former = [option.renamed_from for option in (option_of(model, name) for name in fields)]
+            given = {name: values.pop(name) for name in [*fields, *former] if name is not None}
             defaults = {name: default_of(model.model_fields[name]) for name in fields}
             changed = {name: value for name, value in given.items() if value != defaults.get(name)}
             function(**values, config=model(**changed))

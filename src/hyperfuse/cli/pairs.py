@@ -7,14 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hyperfuse.cli.options import HsiFile
-from hyperfuse.cli.options import Json
-from hyperfuse.cli.options import MsiFile
-from hyperfuse.cli.options import command
-from hyperfuse.config import SRF_HELP
-from hyperfuse.config import ObservationConfig
-from hyperfuse.config import PairConfig
-from hyperfuse.config import SimulateConfig
+from hyperfuse.cli.options import HsiFile, Json, MsiFile, command
+from hyperfuse.config import SRF_HELP, ObservationConfig, PairConfig, SimulateConfig
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -37,8 +31,7 @@ def simulate(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the four files if they exist.")] = False,
 ) -> None:
     """Simulate a coarse HSI and a fine MSI from a fine hyperspectral image (Wald's protocol)."""
-    from hyperfuse.physics.simulate import OUTPUTS
-    from hyperfuse.physics.simulate import simulate_files
+    from hyperfuse.physics.simulate import OUTPUTS, simulate_files
 
     record = simulate_files(
         reference, out_dir, scale, srf, config, variable=variable, band_axis=band_axis, overwrite=overwrite
@@ -74,8 +67,7 @@ def estimate(hsi: HsiFile, msi: MsiFile, config: ObservationConfig, as_json: Jso
 
 def methods() -> None:
     """List the methods, with one line and the reference each."""
-    from hyperfuse.methods.catalogue import AUTO
-    from hyperfuse.methods.catalogue import METHODS
+    from hyperfuse.methods.catalogue import AUTO, METHODS
 
     for name, method in METHODS.items():
         typer.echo(f"{name:<11} {method.description}\n{'':<11} [{method.reference}]")

@@ -210,7 +210,7 @@ def kernels(
 
     from hyperfuse.models.analysis import map_kernels, umap_is_installed
     from hyperfuse.models.ssa import SSA
-    from hyperfuse.reporting.figures import draw_kernel_maps, check_figure
+    from hyperfuse.reporting.figures import check_figure, draw_kernel_maps
 
     check_figure(output, overwrite=overwrite)
     maps = map_kernels(SSA.from_pretrained(weights), channels)
@@ -238,8 +238,7 @@ def describe_network(
     import torch
 
     from hyperfuse.models.analysis import count_multiply_adds, count_parameters
-    from hyperfuse.models.ssa import preset
-    from hyperfuse.models.ssa import SSA
+    from hyperfuse.models.ssa import SSA, preset
 
     _refuse_impossible_pair(bands, msi_bands, size, scale)
     config = preset(name)
@@ -311,8 +310,7 @@ def scenes(
     """
     import json
 
-    from hyperfuse.data.datasets import details, list_datasets, overview
-    from hyperfuse.data.datasets import DATASETS, require_dataset, scenes_folder
+    from hyperfuse.data.datasets import DATASETS, details, list_datasets, overview, require_dataset, scenes_folder
 
     where = scenes_folder(folder)
     wanted = [require_dataset(name)] if name else list(DATASETS.values())

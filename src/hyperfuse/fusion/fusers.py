@@ -160,7 +160,7 @@ def fuse_with_network(
 
 def load_network(weights: Any) -> AnyNetwork:
     """The network in a folder, one of ours or a baseline; a network itself is returned as it is."""
-    return weights if isinstance(weights, torch.nn.Module) else load_model(str(weights))
+    return weights if isinstance(weights, AnyNetwork) else load_model(str(weights))
 
 
 def msi_centres_nm(srf: Tensor, wavelength_nm: Tensor | None) -> Tensor | None:

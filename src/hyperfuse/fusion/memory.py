@@ -1,8 +1,8 @@
-"""How much memory a tile needs, how large tiles may therefore be, and how many may be worked on at once.
+"""Memory of a tile, and therefore the size of tiles and how many are computed at once.
 
-The knob (`--ram`) is the peak of the process's resident memory. What the interpreter and the libraries take, and GDAL's
-cache, are subtracted first; the rest is shared by the tiles under way. The figures were measured
-(docs/large_scenes.md), with some room.
+The limit (`--ram`) is the peak resident memory of the process. The interpreter, the libraries and GDAL's cache are
+subtracted first; the rest is shared by the running tiles. The constants were measured (docs/large_scenes.md) and
+rounded up.
 """
 
 from __future__ import annotations
@@ -30,29 +30,26 @@ PROGRAM_BYTES = 420_000_000
 CACHE_BYTES = 48_000_000
 DEFAULT_SHARE = 0.5  # of the machine's memory
 SHARE_OF_PREPARING = 0.8  # of what is available, for the work before the first tile
-# Windows that are being cut into pieces, small matrices, and what the allocator does not give back at once.
+# Slices of windows, small matrices, and what the allocator does not return at once.
 OVERHEAD_OF_TILE = 40_000_000
 ROOM = 1.2
-# Tiles are planned for two at once on every machine. One that is large enough for its margin to cost little is not made
-# larger.
+# Two tiles at once are planned on every machine. A tile whose halo costs no more than this factor is not enlarged.
 TILES_AT_ONCE = 2
-TOLERABLE_MARGIN = 1.3
-# Every thread of a library has buffers of its own, and every heap of the allocator keeps what was freed in it: on a
-# machine of many cores there would be hundreds of megabytes of both.
+TOLERABLE_HALO = 1.3
+# Every thread of a library has its own buffers, and every heap of the allocator keeps freed memory: hundreds of
+# megabytes on a machine with many cores.
 MOST_THREADS = 16
 MOST_HEAPS = 2
 M_ARENA_MAX = -8  # of glibc's malloc.h
-# A scene up to this side is fused in one piece where memory allows.
+# A scene up to this side is a single tile where memory allows.
 LARGEST_WHOLE_SIDE = 2048
-# Images of features that a network holds at the same time.
+# Feature maps that a network holds at the same time.
 FEATURE_IMAGES = 8
 
 
 @dataclass(frozen=True)
 class Workload:
-    """What decides the memory of a tile beside its size. Copies are float32 images of all bands that exist at the same
-    time.
-    """
+    """What determines the memory of a tile beside its size; copies are float32 images of all bands."""
 
     bands: int
     usable_bands: int
@@ -60,7 +57,7 @@ class Workload:
     itemsize: int  # of an output value
     core_copies: float
     window_copies: float
-    components: int  # images of the size of the window without its outer margin
+    components: int  # images of the size of the window without its outer halo
 
     def input_bytes(self, place: WindowPlace) -> int:
         return 4 * (self.bands * _pixels(place.coarse_size) + self.msi_bands * _pixels(place.fine_size))
@@ -69,7 +66,7 @@ class Workload:
         return self.bands * self.itemsize * _pixels(place.core_size)
 
     def working_bytes(self, place: WindowPlace, near_pixels: int) -> int:
-        """At the peak of the work on one tile; `near_pixels` are the fine pixels within reach of the last step."""
+        """Peak memory of one tile; `near_pixels` are the fine pixels within reach of the last step."""
         core, window, coarse = _pixels(place.core_size), _pixels(place.fine_size), _pixels(place.coarse_size)
         denoising = 20 * coarse * (self.msi_bands + 1) * (self.msi_bands + MOST_COMPONENTS)
         on_inputs = 20 * self.msi_bands * window + 36 * self.bands * coarse
@@ -92,7 +89,7 @@ def method_workload(pair: AlignedPair, method: str, *, consistency: bool, itemsi
 
 
 def network_workload(pair: AlignedPair, network: AnyNetwork, *, itemsize: int) -> Workload:
-    """A network works on features of the whole window, and so does the closed form that it adds to."""
+    """A network computes features of the whole window, and so does the method that it refines."""
     config = network.config
     bands = pair.coarse_shape[0]
     return Workload(
@@ -108,7 +105,7 @@ def network_workload(pair: AlignedPair, network: AnyNetwork, *, itemsize: int) -
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """Sizes of tiles and what they need. `whole` means that the scene is fused in one piece."""
+    """Sizes of tiles and the memory they need; `whole` means that the scene is a single tile."""
 
     tile_size: tuple[int, int]
     tile_bytes: int  # of one tile under way, with its inputs and its result
@@ -128,9 +125,7 @@ def plan_memory(
     ram_gb: float,
     sizes: Sequence[tuple[int, int]] | None = None,
 ) -> MemoryPlan:
-    """The largest tiles that are of use and fit; one tile for the whole scene where that fits. `sizes` leaves no other
-    choice.
-    """
+    """The whole scene as one tile where it fits, else the largest useful tiles; `sizes` restricts the choice."""
     budget = available_bytes(ram_gb)
     output = (pair.output_grid.height, pair.output_grid.width)
     if max(output) <= LARGEST_WHOLE_SIDE and sizes is None:
@@ -145,11 +140,11 @@ def plan_memory(
             near_pixels(pair, observation, size, halo),
         )
         needed = workload.working_bytes(place, near) + 2 * workload.input_bytes(place) + 2 * workload.block_bytes(place)
-        # What is done at once of what is wanted, not of the margins.
+        # Useful pixels at once, without halos.
         done = min(TILES_AT_ONCE, budget // needed) * _pixels(place.core_size) / near
         if done > most_done:
             best, most_done = MemoryPlan(size, needed, budget), done
-        if done >= TILES_AT_ONCE / TOLERABLE_MARGIN or needed > budget:
+        if done >= TILES_AT_ONCE / TOLERABLE_HALO or needed > budget:
             break
     if best is None:
         least = (needed + PROGRAM_BYTES + CACHE_BYTES) / GIGABYTE
@@ -161,7 +156,7 @@ def plan_memory(
 
 
 def whole_bytes(workload: Workload, everything: WindowPlace) -> int:
-    """Of fusing a scene in one piece: the values, the fused image, and that image as it is stored."""
+    """Memory of a single tile: the inputs, the fused image, and that image as it is stored."""
     pixels = _pixels(everything.fine_size)
     stored = (4 + workload.itemsize) * workload.bands * pixels
     return workload.working_bytes(everything, pixels) + 2 * workload.input_bytes(everything) + stored
@@ -182,9 +177,7 @@ def default_ram_gb() -> float:
 
 @contextlib.contextmanager
 def bounded_pools() -> Iterator[None]:
-    """What libraries take for themselves is the same on every machine. GDAL's cache alone would take a twentieth of its
-    memory.
-    """
+    """Limit threads, heaps and GDAL's cache (by default 5 % of the memory), so that every machine needs the same."""
     threads = torch.get_num_threads()
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).mallopt(M_ARENA_MAX, MOST_HEAPS)
@@ -197,25 +190,25 @@ def bounded_pools() -> Iterator[None]:
 
 
 def release_memory() -> None:
-    """What was freed in small pieces goes back to the system; only glibc keeps it otherwise."""
+    """Return freed memory to the system, which glibc would otherwise keep."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
 
 
 def near_pixels(pair: AlignedPair, observation: Observation, size: tuple[int, int], halo: int) -> int:
-    """How many fine pixels the last and longest step looks at for a tile of this size."""
+    """How many fine pixels the last step processes for a tile of this size."""
     core = _middle(pair, size)
     near = place_for(pair, observation, *core, min(halo, conditioning_halo(observation)))
     return _pixels(near.fine_size)
 
 
 def _processors() -> int:
-    """Those that this process may use."""
+    """The processors that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _middle(pair: AlignedPair, size: tuple[int, int]) -> tuple[slice, slice]:
-    """A tile of this size in the middle of the scene, where no side of its window is cut off."""
+    """A tile of this size in the middle of the scene, with its full halo."""
     starts = [max(0, (length - side) // 2) for length, side in zip(pair.fine_shape[1:], size, strict=True)]
     rows, columns = (
         slice(start, min(length, start + side))

@@ -1,20 +1,7 @@
-"""From what the georeference says of a pair to what the images say: one shift for all of it, whatever it was before.
+"""How a pair was observed: estimation within a memory limit, and co-registration of pairs that lie far apart.
 
-Move a fused image by a fraction of a pixel: from where the MSI says that it lies to where the HSI says so.
-
-Shapes: C bands, H W fine.
-
-Pairs whose georeference is off by more than the estimation can absorb, and pairs that do not show the same place.
-
-Shapes: C bands, M msi bands, h w coarse, H W fine.
-
-Where the HSI looks, place by place: the shift of the whole scene, refined on windows spread over it, read one at a
-time.
-
-Shapes: C bands, M msi bands, h w coarse, H W fine.
-
-An aligned pair -> how it was observed -> fused values, by a method or by a trained network.
-
+The georeference gives the starting point. The estimation absorbs shifts up to two coarse pixels; larger ones are
+searched and reported; a shift that varies over the scene is measured on windows and removed by a warp.
 Shapes: C bands, M msi bands, h w coarse, H W fine.
 """
 
@@ -31,6 +18,7 @@ import xarray as xr
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hyperfuse.config import ObservationConfig
 from hyperfuse.errors import BandError
 from hyperfuse.fusion.pair import AlignedPair, require_possible_shift
 from hyperfuse.fusion.sample import LARGEST_NOISE_SIDE, NOISE_COPIES, StreamedSamples, representative_window
@@ -53,9 +41,7 @@ from hyperfuse.progress import progress
 def observe(
     pair: AlignedPair, hsi: xr.DataArray, config: ObservationConfig, most_bytes: int | None = None
 ) -> Observation:
-    """How the pair was observed, over its usable bands. With a limit to memory, a pair too large for it is read in
-    parts.
-    """
+    """Estimate the observation over the usable bands; with a memory limit, large pairs are read in parts."""
     if config.shift is not None and config.shift != pair.known_offset:
         require_possible_shift(config.shift, (pair.fine_shape[1], pair.fine_shape[2]))
     sigma = None if config.psf_fwhm is None else (sigma_from_fwhm(config.psf_fwhm),) * 2
@@ -79,7 +65,7 @@ def observe(
 
 
 def _estimation_bytes(pair: AlignedPair) -> int:
-    """Of an estimation that has the whole pair in memory: float32 twice, and noise from the middle in double precision."""
+    """Memory of an estimation from the whole pair: float32 twice, and float64 for the noise of the middle."""
     (bands, *coarse), (msi_bands, *fine) = pair.coarse_shape, pair.fine_shape
     values = bands * math.prod(coarse) + msi_bands * math.prod(fine)
     in_the_middle = max(bands * math.prod(coarse), msi_bands * math.prod(fine))
@@ -87,12 +73,12 @@ def _estimation_bytes(pair: AlignedPair) -> int:
 
 
 def resolve_method(pair: AlignedPair, observation: Observation, method: str, most_bytes: int | None = None) -> str:
-    """The name itself, or the one that `auto` stands for on this pair."""
+    """The method itself, or the one that `auto` chooses for this pair."""
     return suitable_method(_judged_window(pair, observation, most_bytes)) if method == AUTO else method
 
 
 def _judged_window(pair: AlignedPair, observation: Observation, most_bytes: int | None = None) -> Window:
-    """On which methods are judged: the whole pair, or as much of it as memory allows."""
+    """The window on which `auto` compares methods: the whole pair, or as much as memory allows."""
     (bands, *coarse), (msi_bands, *fine) = pair.coarse_shape, pair.fine_shape
     # Values as they were read, in double precision, and in the unit of the methods.
     if most_bytes is None or 24 * (bands * math.prod(coarse) + msi_bands * math.prod(fine)) <= most_bytes:
@@ -107,9 +93,9 @@ def _usable_srf(pair: AlignedPair, hsi: xr.DataArray, spec: SRFSpec) -> Tensor:
     found = srf_for(hsi, spec)
     if len(found.names) != pair.fine_shape[0]:
         raise BandError(
-            f"response {found.source} of {len(found.names)} bands for an MSI of {pair.fine_shape[0]}",
-            "one response band per MSI band, in the same order",
-            "name the MSI's own bands (Sentinel-2A:B2,B3,B4,B8) or leave --response out",
+            f"SRF {found.source} of {len(found.names)} bands for an MSI of {pair.fine_shape[0]}",
+            "one SRF band per MSI band, in the same order",
+            "name the MSI's own bands (Sentinel-2A:B2,B3,B4,B8) or leave --srf out",
         )
     weights = found.weights[:, pair.usable_bands]
     return torch.from_numpy(weights / weights.sum(axis=1, keepdims=True))
@@ -119,40 +105,39 @@ def _tensor(values: NDArray[np.float32]) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(values))
 
 
-# Coarse pixels: how far from the georeference the estimation finds the shift, and from where on a shift is worth a
-# warning.
+# In coarse pixels: the largest shift that the estimation absorbs, and the smallest that is worth a warning.
 ABSORBED = 2.0
 REMARKABLE = 1.0
-# With this confidence in the shift there is no need to look further away.
+# With this confidence, no farther offsets are searched.
 CONFIDENT = 0.85
-# How much more confident another offset must be, and how confident at least; more so over few coarse pixels, where
-# chance rules.
+# Another offset must gain this much confidence and reach this level, or more over few coarse pixels, where chance
+# matches are likely.
 GAINED, LEAST, MORE_IN_FEW_PIXELS = 0.15, 0.6, 60.0
-# Below this the two images have hardly anything in common.
+# Below this confidence the two images are unrelated.
 UNRELATED = 0.4
-SEARCHED = 256  # coarse pixels along each side of the window that is searched
+SEARCHED = 256  # coarse pixels along each side of the searched window
 BANDS = 24
-# Of the point spread, which share must be known.
+# The share of the PSF that must lie on known pixels.
 ENOUGH_KNOWN = 0.7
 
 
 @dataclass(frozen=True)
 class Misregistration:
-    """(down, right) in fine pixels beyond the georeference."""
+    """A shift against the georeference, (down, right) in fine pixels."""
 
     offset: tuple[float, float]
     coarse_pixels: float
     confidence: float
     absorbed: bool
-    """Whether the estimation has found it by itself."""
+    """Whether the estimation accounts for it."""
     same_place: bool
-    """False where the two images have hardly anything in common, wherever one looks."""
+    """False where the two images are unrelated at any offset."""
 
 
 def find_misregistration(
     pair: AlignedPair, observation: Observation, observe: Callable[[AlignedPair], Observation]
 ) -> Misregistration:
-    """What the estimation says, or, where it is not confident, an offset further away in which it is much more so.
+    """The estimated shift or, where its confidence is low, a farther offset with much higher confidence.
 
     `observe` estimates how a pair was observed, starting from its `grid_shift`.
     """
@@ -165,7 +150,7 @@ def find_misregistration(
     for candidate in candidates:
         start = candidate.offset[0] * pair.scale[0], candidate.offset[1] * pair.scale[1]
         with warnings.catch_warnings():
-            # A trial: what it cannot estimate is no news.
+            # Warnings of a trial do not concern the user.
             warnings.simplefilter("ignore", UserWarning)
             trial = observe(moved_start(pair, start))
         if trial.confidence > max(most, LEAST + min(0.3, MORE_IN_FEW_PIXELS / max(1, candidate.overlap))):
@@ -175,7 +160,7 @@ def find_misregistration(
 
 
 def warn_of_misregistration(found: Misregistration) -> None:
-    """Before hours of work: say that a pair is shifted by more than a coarse pixel, or that it is no pair."""
+    """Warn of a pair that is shifted by more than a coarse pixel or shows two places."""
     y, x = found.offset
     if not found.same_place:
         warnings.warn(
@@ -185,25 +170,25 @@ def warn_of_misregistration(found: Misregistration) -> None:
         )
     elif not found.absorbed:
         warnings.warn(
-            f"the HSI looks {y:+.1f} {x:+.1f} fine pixels ({found.coarse_pixels:.1f} HSI pixels) beyond its georeference, more "
-            f"than the estimation absorbs ({ABSORBED:g} HSI pixels): give --shift {y:.2f} {x:.2f}",
+            f"the HSI is shifted by {y:+.1f} {x:+.1f} fine pixels ({found.coarse_pixels:.1f} HSI pixels) against its "
+            f"georeference, more than the estimation absorbs ({ABSORBED:g} HSI pixels): give --shift {y:.2f} {x:.2f}",
             stacklevel=2,
         )
     elif found.coarse_pixels > REMARKABLE:
         warnings.warn(
-            f"the HSI looks {y:+.1f} {x:+.1f} fine pixels ({found.coarse_pixels:.1f} HSI pixels) beyond its georeference: "
-            "the estimated shift takes care of it",
+            f"the HSI is shifted by {y:+.1f} {x:+.1f} fine pixels ({found.coarse_pixels:.1f} HSI pixels) against its "
+            "georeference: the estimated shift corrects it",
             stacklevel=2,
         )
 
 
 def moved_start(pair: AlignedPair, offset: tuple[float, float]) -> AlignedPair:
-    """The same pair for an estimation that starts so many fine pixels off the georeference."""
+    """The pair for an estimation that starts at this offset from the georeference."""
     return replace(pair, grid_shift=(pair.grid_shift[0] + offset[0], pair.grid_shift[1] + offset[1]))
 
 
 def search_offsets(pair: AlignedPair) -> list[CoarseOffset]:
-    """The offsets at which the images look most alike in the middle of the scene."""
+    """The offsets at which the images correlate best in the middle of the scene."""
     rows, columns = (_middle(size) for size in pair.coarse_shape[1:])
     usable = np.flatnonzero(pair.usable_bands)
     bands = usable[np.unique(np.linspace(0, usable.size - 1, min(BANDS, usable.size)).round().astype(int))]
@@ -216,7 +201,7 @@ def _middle(size: int) -> slice:
 
 
 def _msi_on_coarse_grid(pair: AlignedPair, rows: slice, columns: slice) -> NDArray[np.float32]:
-    """(M, h, w) The MSI as the HSI's sensor would see it by georeference; NaN where much of that is missing."""
+    """(M, h, w) The MSI on the HSI's grid, by georeference; NaN where much of it is missing."""
     sigma = default_sigma(pair.scale)
     fine, shifts = [], []
     for axis, span in enumerate((rows, columns)):
@@ -241,15 +226,13 @@ def _as_found(pair: AlignedPair, offset: tuple[float, float], confidence: float,
 WINDOW = 16  # coarse pixels along each side
 MOST_WINDOWS = 12  # along each side of the scene
 FEWEST_PIXELS = 60
-# A window shows the offset as it is on average over it; once the HSI is straightened by that, it shows what is left.
+# A window shows its mean offset; once the HSI is warped by it, the next pass shows the remainder.
 MOST_PASSES = 3
 SETTLED = 0.05  # root mean square, fine pixels
 
 
 def estimate_offset_field(pair: AlignedPair, observation: Observation) -> OffsetField:
-    """`observation` tells the shift of the whole scene, around which windows are searched, its response and point
-    spread.
-    """
+    """Measure the offset of windows around the observation's shift, and fit a smooth field to them."""
     places = [(rows, columns) for rows in _spans(pair.coarse_shape[1]) for columns in _spans(pair.coarse_shape[2])]
     fine_size, start = (pair.fine_shape[1], pair.fine_shape[2]), observation.misregistration
     field, looked_at = constant_field(fine_size, start, (0.0, 0.0)), pair
@@ -268,9 +251,7 @@ def estimate_offset_field(pair: AlignedPair, observation: Observation) -> Offset
 
 
 def _spans(size: int) -> list[slice]:
-    """Windows along one axis: half overlapping, or more where that makes only two; spread out where there is room for
-    many.
-    """
+    """Windows along one axis: half overlapping, at least three where possible, spread evenly over long axes."""
     side = min(size, WINDOW)
     count = max(3 if size >= 1.5 * side else 1, min(MOST_WINDOWS, round(2 * (size - side) / side) + 1))
     starts = [round(index * (size - side) / max(1, count - 1)) for index in range(count)]
@@ -280,7 +261,7 @@ def _spans(size: int) -> list[slice]:
 def _window_offset(
     pair: AlignedPair, observation: Observation, rows: slice, columns: slice, removed: OffsetField
 ) -> WindowOffset | None:
-    """The offset of one window; what was removed from the pair already is added again. None where too little is known."""
+    """The total offset of one window, including what `removed` took out; None where too little is known."""
     block = _block(pair, observation, rows, columns)
     if block is None:
         return None
@@ -300,9 +281,7 @@ def _window_offset(
 
 
 def _block(pair: AlignedPair, observation: Observation, rows: slice, columns: slice) -> Block | None:
-    """The HSI as the MSI's bands would show it, which needs no regression on many bands in few pixels, beside the MSI
-    itself.
-    """
+    """The HSI under the SRF beside the MSI: no regression on many bands in few pixels is needed then."""
     fine = [
         slice(
             max(0, math.floor((span.start - MARGIN_OF_BLOCK) * scale + shift)),
@@ -337,14 +316,13 @@ def _block(pair: AlignedPair, observation: Observation, rows: slice, columns: sl
 
 
 def _is_textured(values: torch.Tensor) -> bool:
-    """Whether any band varies at all, beyond rounding."""
+    """Whether any band varies by more than rounding."""
     return bool((values.double().std(1) > 1e-6 * values.double().abs().mean(1) + 1e-30).any())
 
 
-# A field that varies by less, root mean square in fine pixels, is not worth resampling for.
+# A field with a smaller standard deviation, in fine pixels, does not justify resampling.
 SMALLEST_VARIATION = 0.03
-# The point spread looks wider than it is while the HSI is bent, or resampled by splines alone; once straightened it is
-# seen better.
+# The PSF is overestimated before the warp; a second round corrects it.
 ROUNDS = 2
 
 
@@ -370,7 +348,7 @@ def register_pair(
         if field.variation < SMALLEST_VARIATION:
             field = None
     warped, warp = pair, None
-    for _ in range(ROUNDS if field is not None or pair.turned_hsi is not None else 0):
+    for _ in range(ROUNDS if field is not None or pair.rotated_hsi is not None else 0):
         warp = find_warp(pair, observation, field)
         warped = warp.warped(pair)
         observation = observe(warped)

@@ -1,17 +1,8 @@
-"""Two cubes of the same place -> a pair that shares orientation and extent, read by windows, and how the one lies in
-the other.
+"""Two cubes of the same place as an aligned pair: same orientation, same extent, read window by window.
 
-The MSI's grid is never resampled. The HSI is placed on it by the two transforms; what lies outside the overlap is cut
-off. Shapes: C bands, M msi bands, h w coarse, H W fine.
-
-A window of a cube, turned the way of another image, read part by part.
-
-Shapes: C bands.
-
-Which pixels of two parallel grids belong together, and which part of the MSI's grid the fused image covers.
-
-One axis at a time, except for bounds given in map coordinates. Fine positions count pixels of the MSI; they may lie
-beyond it.
+The MSI's grid is never resampled; the HSI is placed on it by the two transforms, and what lies outside the overlap is
+cut off. Pixels of the two parallel grids are matched one axis at a time; fine positions count pixels of the MSI and may
+lie outside it. Shapes: C bands, M msi bands, h w coarse, H W fine.
 """
 
 from __future__ import annotations
@@ -47,26 +38,26 @@ from hyperfuse.io.grid import (
 )
 
 SMALLEST_HSI = 2
-# An HSI pixel at the edge of the MSI that is covered less than this saw too much ground that the MSI does not show.
+# An HSI pixel at the edge of the MSI that is covered by less than this shows too much that the MSI does not.
 SMALLEST_COVERAGE = 0.7
 INTERSECTION, WHOLE_MSI, WHOLE_HSI = "intersection", "msi", "hsi"
 EXTENTS = (INTERSECTION, WHOLE_MSI, WHOLE_HSI)
-# Transforms carry rounding errors; a millionth of a pixel is none.
+# Rounding errors of transforms, in pixels.
 ROUNDING = 1e-6
-# People write bounds with few digits; a hundredth of a pixel beyond a pixel's edge does not ask for the next pixel.
+# Bounds are often rounded: exceeding a pixel's edge by this much does not include the next pixel.
 SNAPPED = 0.01
 
 
 @dataclass(frozen=True)
 class AxisOverlap:
-    """Along one axis: the pixels of the pair, and those of the fused image."""
+    """The pixels of the pair, and those of the fused image, along one axis."""
 
     coarse: slice
     fine: slice
     output: slice
-    direction: int  # -1 where the HSI runs the other way
+    direction: int  # -1 where the HSI is flipped
     shift: float
-    """Where the first coarse pixel looks beyond grids that share their first corner, in fine pixels."""
+    """Of the coarse grid against one that shares its first corner with the fine grid, in fine pixels."""
 
 
 def overlaps(hsi: Grid, msi: Grid, placement: Placement, config: FuseConfig) -> tuple[AxisOverlap, AxisOverlap]:
@@ -81,11 +72,10 @@ def overlaps(hsi: Grid, msi: Grid, placement: Placement, config: FuseConfig) -> 
 def _overlap(
     start: float, step: float, coarse_size: int, fine_size: int, extent: str, bounds: tuple[int, int] | None
 ) -> AxisOverlap:
-    """Fine pixel i lies at coarse index start + i * step; the pair's fine pixels are those whose centres lie inside the
-    HSI.
+    """Fine pixel i lies at coarse index start + i * step; the pair has the fine pixels with centres inside the HSI.
 
-    At the ends, coarse pixels that are only partly covered are left out where enough others remain: the methods would
-    look for their share of the ground beyond the edge in the fine pixels before it.
+    Coarse pixels at the ends that are only partly covered are left out where enough others remain: the methods would
+    otherwise attribute what lies beyond the edge to the fine pixels before it.
     """
     direction = 1 if step > 0 else -1
     edges = sorted(((-0.5 - start) / step, (coarse_size - 0.5 - start) / step))
@@ -97,7 +87,7 @@ def _overlap(
         wanted, in_both, in_msi = (_shared(part, bounds) for part in (wanted, in_both, in_msi))
     first_coarse, stop_coarse = _coarse_pixels(start, step, coarse_size, in_both, in_msi, bounded=bounds is not None)
     scale = 1 / abs(step)
-    # Position of the first fine pixel of the overlap in the cut (and turned) coarse image.
+    # Position of the first fine pixel of the overlap in the cut (and flipped) coarse image.
     index = start + in_both[0] * step
     inner = index - first_coarse if direction > 0 else stop_coarse - 1 - index
     shift = 0.5 - (inner + 0.5) * scale
@@ -117,7 +107,7 @@ def _shared(one: tuple[int, int], other: tuple[int, int]) -> tuple[int, int]:
 def _coarse_pixels(
     start: float, step: float, coarse_size: int, fine: tuple[int, int], covering: tuple[int, int], *, bounded: bool
 ) -> tuple[int, int]:
-    """First and one past the last coarse pixel that some fine pixels touch and that `covering` ones show enough of."""
+    """First and one past the last coarse pixel that fine pixels touch and that `covering` ones cover sufficiently."""
     reached = sorted((start + fine[0] * step, start + (fine[1] - 1) * step))
     first = max(0, math.floor(reached[0] + 0.5 + ROUNDING))
     stop = min(coarse_size, math.floor(reached[1] + 0.5 + ROUNDING) + 1)
@@ -133,19 +123,19 @@ def _coarse_pixels(
 
 
 def _coverage(index: int, start: float, step: float, fine: tuple[int, int]) -> float:
-    """Which share of a coarse pixel's width lies in some fine pixels, of which i reaches from i - 0.5 to i + 0.5."""
+    """The share of a coarse pixel's width inside some fine pixels; pixel i extends from i - 0.5 to i + 0.5."""
     first, last = sorted(((index - 0.5 - start) / step, (index + 0.5 - start) / step))
     return (min(last, fine[1] - 0.5) - max(first, fine[0] - 0.5)) / (last - first)
 
 
 def _fine_bounds(msi: Grid, config: FuseConfig) -> tuple[tuple[int, int] | None, tuple[int, int] | None]:
-    """The bounds as fine rows and columns, first and one past the last, snapped outwards to whole pixels."""
+    """The bounds as fine rows and columns, first and one past the last, rounded outwards to whole pixels."""
     if config.bounds is None:
         return None, None
     if msi.transform is None:
         raise OptionError("bounds for an MSI without georeference", "a georeferenced MSI", "leave out --bounds")
     xmin, ymin, xmax, ymax = config.bounds
-    # The box as an image of one pixel; its inside counts too, because edges may bulge in another CRS.
+    # The box as an image of one pixel, including its interior, because edges may curve in another CRS.
     box = Grid(1, 1, Affine(xmax - xmin, 0, xmin, 0, ymax - ymin, ymin), _bounds_crs(msi, config))
     rows, columns = (axis[np.isfinite(axis)] for axis in positions_in(msi, box, *grid_nodes(box)))
     if not rows.size:
@@ -177,7 +167,7 @@ EVERYTHING = slice(None)
 
 @dataclass(frozen=True)
 class CutImage:
-    """A window of a cube, turned where the other image is: reads physical values, NaN where there are none."""
+    """A window of a cube, flipped to the orientation of the other image: physical values, NaN where missing."""
 
     cube: xr.DataArray
     rows: slice
@@ -198,7 +188,7 @@ class CutImage:
         return values[:, :: self.row_direction, :: self.column_direction]
 
     def thinned(self, every: int) -> NDArray[np.float32]:
-        """All bands of every n-th row and column, read row by row where they are far apart."""
+        """All bands of every n-th row and column."""
         rows, columns = (slice(part.start, part.stop, every) for part in (self.rows, self.columns))
         values: NDArray[np.float32] = physical_values(self.cube, rows, columns)
         return values[:, :: self.row_direction, :: self.column_direction]
@@ -206,7 +196,7 @@ class CutImage:
     def is_missing(
         self, rows: NDArray[np.int64], columns: NDArray[np.int64], bands: NDArray[np.int64]
     ) -> NDArray[np.bool_]:
-        """(rows, columns) Where none of these bands has a value. Pixels count within the cut but may lie beyond it."""
+        """(rows, columns) Where none of these bands has a value; pixels count from the cut but may lie outside it."""
         source_rows = _source_pixels(rows, self.rows, self.row_direction, self.cube.sizes["y"])
         source_columns = _source_pixels(columns, self.columns, self.column_direction, self.cube.sizes["x"])
         # Each pixel is read once, however many fine ones lie on it.
@@ -219,7 +209,7 @@ class CutImage:
 
 
 def _source_slice(part: slice, cut: slice, direction: int) -> slice:
-    """A part of a cut and perhaps turned axis, as a slice of the uncut one."""
+    """A part of a cut and possibly flipped axis, as a slice of the uncut one."""
     start, stop, step = part.indices(cut.stop - cut.start)
     assert step == 1
     stop = max(start, stop)
@@ -232,7 +222,7 @@ def _source_pixels(pixels: NDArray[np.int64], cut: slice, direction: int, size: 
 
 
 def require_values(image: CutImage, name: str) -> NDArray[np.bool_]:
-    """Which bands hold any value; read by windows, and only the bands that were empty so far."""
+    """Which bands hold any value; windows are read only for bands that were empty so far."""
     found = np.zeros(image.shape[0], dtype=bool)
     for rows, columns in iterate_windows(image.cube.isel(y=image.rows, x=image.columns)):
         empty = np.flatnonzero(~found)
@@ -251,27 +241,23 @@ DEFAULTS = FuseConfig()
 
 @dataclass(frozen=True)
 class AlignedPair:
-    """Holds no values but knows where to read them, so it may travel to another process; numbers in pairs are (y, x)."""
+    """Two images on parallel grids. Holds no values, so it can be sent to another process; pairs are (y, x)."""
 
     hsi_source: CutImage
     msi_source: CutImage
     usable_bands: NDArray[np.bool_]  # (C,) False for bad bands and bands without a single value
     scale: tuple[float, float]
     grid_shift: tuple[float, float]
-    """Where the HSI looks, in fine pixels, beyond grids that share their top left corner (see
-    `degradation/point_spread.py`).
-    """
+    """Of the coarse grid against one that shares its top left corner with the fine grid, in fine pixels."""
     output_grid: Grid
-    """What the fused image covers: a part of the MSI's grid, or that grid continued."""
+    """The grid of the fused image: a part of the MSI's grid, or its extension."""
     fine_rows: slice
     fine_columns: slice
-    """The part of the output grid that the pair covers; beyond it the fused image is nodata."""
+    """The part of the output grid that the pair covers; the rest of the fused image is nodata."""
     known_offset: tuple[float, float] = (0.0, 0.0)
-    """How far beyond its georeference the HSI was said to look, fine pixels; the cut has followed it, `grid_shift` has
-    not.
-    """
-    turned_hsi: xr.DataArray | None = None
-    """The HSI before it was resampled onto a grid parallel to the MSI's, where that was needed."""
+    """The known shift of the HSI against its georeference, fine pixels; the cut includes it, `grid_shift` does not."""
+    rotated_hsi: xr.DataArray | None = None
+    """The HSI before it was resampled onto a grid parallel to the MSI's, where that was necessary."""
 
     @property
     def coarse_shape(self) -> tuple[int, int, int]:
@@ -282,13 +268,11 @@ class AlignedPair:
         return self.msi_source.shape
 
     def hsi_values(self, rows: slice, columns: slice) -> NDArray[np.float32]:
-        """(C, ...) Physical values of a window of the cut and turned HSI, NaN where there are none."""
+        """(C, ...) Physical values of a window of the HSI, NaN where missing."""
         return self.hsi_source.values(rows, columns)
 
     def msi_values(self, rows: slice, columns: slice) -> NDArray[np.float32]:
-        """(M, ...) The same of the cut MSI, also NaN over HSI pixels that are missing and were left out at the edges of
-        the cut.
-        """
+        """(M, ...) The same of the MSI, also NaN over missing HSI pixels that were left out at the edges of the cut."""
         values = self.msi_source.values(rows, columns)
         underneath = self._underneath(0, rows), self._underneath(1, columns)
         beyond = [
@@ -305,9 +289,7 @@ class AlignedPair:
         return values
 
     def _underneath(self, axis: int, fine: slice) -> NDArray[np.int64]:
-        """The coarse pixel, counted within the cut, in which each fine pixel lies as far as is known; it may lie
-        beyond.
-        """
+        """The coarse pixel, counted from the cut and possibly outside it, that contains each fine pixel."""
         shift = self.grid_shift[axis] + self.known_offset[axis]
         centres = np.arange(*fine.indices(self.fine_shape[1 + axis]), dtype=np.float64) + 0.5 - shift
         pixels: NDArray[np.int64] = np.floor(centres / self.scale[axis] + 1e-6).astype(np.int64)
@@ -324,7 +306,7 @@ class AlignedPair:
         return self.msi_values(EVERYTHING, EVERYTHING)
 
     def __getstate__(self) -> dict[str, Any]:
-        """What was read stays behind when the pair travels."""
+        """Without the values that were read."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
@@ -349,9 +331,9 @@ def align_pair(
         cube if given is None else without_masked(cube, given) for cube, given in ((hsi, hsi_mask), (msi, mask))
     )
     msi_grid = grid_of(msi)
-    placement, turned_hsi = parallel_placement(grid_of(hsi), msi_grid), None
+    placement, rotated_hsi = parallel_placement(grid_of(hsi), msi_grid), None
     if placement is None:
-        turned_hsi, hsi = hsi, parallel_to(msi_grid, hsi, keep_all=config.extent == WHOLE_HSI)
+        rotated_hsi, hsi = hsi, parallel_to(msi_grid, hsi, keep_all=config.extent == WHOLE_HSI)
         placement = place(grid_of(hsi), msi_grid)
     hsi_grid = grid_of(hsi)
     require_finer(hsi_grid, msi_grid, placement)
@@ -364,7 +346,7 @@ def align_pair(
     usable_bands = hsi["good"].values & require_values(hsi_source, "HSI")
     if not usable_bands.any():
         raise ValueRangeError(
-            "every HSI band is flagged bad or empty", "at least one good band", "mend the bad-band list"
+            "every HSI band is flagged bad or empty", "at least one good band", "fix the bad-band list"
         )
     return AlignedPair(
         hsi_source=hsi_source,
@@ -376,16 +358,14 @@ def align_pair(
         fine_rows=_within(rows),
         fine_columns=_within(columns),
         known_offset=offset,
-        turned_hsi=turned_hsi,
+        rotated_hsi=rotated_hsi,
     )
 
 
 def require_possible_shift(shift: tuple[float, float], fine_size: tuple[int, int]) -> None:
     # Written so that NaN fails too.
     if not all(abs(distance) < size / 2 for distance, size in zip(shift, fine_size, strict=True)):
-        raise OptionError(
-            f"shift of {shift[0]:g} {shift[1]:g} fine pixels", "less than half of the MSI", "mend --shift"
-        )
+        raise OptionError(f"shift of {shift[0]:g} {shift[1]:g} fine pixels", "less than half of the MSI", "fix --shift")
 
 
 def _within(axis: AxisOverlap) -> slice:

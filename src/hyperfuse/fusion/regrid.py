@@ -1,16 +1,8 @@
-"""Clouds and other areas that must not be used, given as a raster on any grid: everything that is not 0 there is
-unusable.
+"""Cubes computed from other cubes, lazily: an HSI resampled onto a grid parallel to the MSI's, an image with a mask.
 
-An HSI whose grid is turned or bent against the MSI's, resampled once onto a coarse grid parallel to the MSI's axes.
-
-Lazy: a window is computed when it is read, by cubic splines, from the part of the HSI that it needs. The slight blur
-that this adds becomes part of the point spread that the estimation finds.
-
-Cubes computed from other cubes window by window, when they are read: physical values with NaN where there are none.
-
-An image between its pixels: cubic splines, window by window, that nothing of a missing pixel's neighbourhood can upset.
-
-Shapes: n planes; positions are pairs (rows, columns) of any one shape, in pixels, 0 is the centre of the first.
+A window is computed when it is read, by cubic splines from the part of the source that it needs. The slight blur of the
+resampling becomes part of the estimated PSF. Shapes: n planes; positions are pairs (rows, columns) of any one shape, in
+pixels, with 0 at the centre of the first.
 """
 
 from __future__ import annotations
@@ -37,7 +29,7 @@ DERIVED_TYPE: np.dtype[Any] = np.dtype(np.float32)
 
 
 def derived_cube(reader: WindowReader, like: xr.DataArray, grid: Grid) -> xr.DataArray:
-    """What `reader` gives, on this grid, with the bands of `like`."""
+    """A lazy cube on this grid, read by `reader`, with the bands of `like`."""
     return make_cube(
         lazy_variable(reader),
         wavelength_nm=like["wavelength"].values,
@@ -52,14 +44,14 @@ def derived_cube(reader: WindowReader, like: xr.DataArray, grid: Grid) -> xr.Dat
 
 PixelPositions = tuple[NDArray[np.float64], NDArray[np.float64]]
 Window = tuple[slice, slice]
-# The splines' coefficients depend on all pixels around, fading by 0.27 per pixel: from here on by less than float32
-# shows.
+# Spline coefficients depend on all pixels around, by a factor of 0.27 per pixel: beyond this, less than float32
+# resolves.
 SURROUNDINGS = 12
 PADDING = 6
 
 
 def needed_window(positions: PixelPositions, size: tuple[int, int]) -> Window | None:
-    """Which part of an image of this size must be read to interpolate at positions inside it; None where none are."""
+    """The part of an image that interpolation at these positions needs; None where all lie outside."""
     inside = _inside(positions, size)
     if not inside.any():
         return None
@@ -71,12 +63,12 @@ def needed_window(positions: PixelPositions, size: tuple[int, int]) -> Window | 
 
 
 def within(positions: PixelPositions, window: Window) -> PixelPositions:
-    """The same positions, counted from the window's first pixel."""
+    """Positions relative to the window's first pixel."""
     return positions[0] - window[0].start, positions[1] - window[1].start
 
 
 def interpolated(planes: NDArray[np.float32], positions: PixelPositions) -> NDArray[np.float32]:
-    """(n, ...) of (n, h, w); NaN beyond the image, and where the nearest pixel is missing."""
+    """(n, ...) of (n, h, w) by cubic splines; NaN outside the image and where the nearest pixel is missing."""
     values = np.full((len(planes), *positions[0].shape), np.nan, dtype=np.float32)
     inside = _inside(positions, (planes.shape[1], planes.shape[2]))
     at = [axis[inside] for axis in positions]
@@ -85,7 +77,7 @@ def interpolated(planes: NDArray[np.float32], positions: PixelPositions) -> NDAr
         np.rint(axis).astype(np.int64).clip(0, size - 1) for axis, size in zip(at, planes.shape[1:], strict=True)
     )
     for plane, mask, result in zip(filled_from_nearest(planes), known, values, strict=True):
-        # Odd reflection: half a pixel beyond the outermost centres, a slope goes on.
+        # Odd reflection continues a slope half a pixel beyond the outermost centres.
         padding = min(PADDING, *(size - 1 for size in plane.shape))
         coefficients = spline_filter(
             np.pad(plane, padding, mode="reflect", reflect_type="odd"), 3, np.float64, mode="mirror"
@@ -96,11 +88,7 @@ def interpolated(planes: NDArray[np.float32], positions: PixelPositions) -> NDAr
 
 
 def filled_from_nearest(planes: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Nothing of a nodata value reaches its neighbours; and what does depends on them alone, not on the window that is
-    read.
-
-    A plane without any value becomes 0.
-    """
+    """Missing pixels take the value of the nearest known one, whatever window is read; an empty plane becomes 0."""
     known = np.isfinite(planes)
     if known.all():
         return planes
@@ -112,7 +100,7 @@ def filled_from_nearest(planes: NDArray[np.float32]) -> NDArray[np.float32]:
         if not mask.any():
             plane[:] = 0
             continue
-        # Bands mostly miss the same pixels.
+        # Most bands miss the same pixels.
         if not np.array_equal(mask, previous):
             previous, nearest = mask, _nearest_known(mask)
         plane[:] = plane[nearest[0], nearest[1]]
@@ -126,19 +114,17 @@ def _inside(positions: PixelPositions, size: tuple[int, int]) -> NDArray[np.bool
 
 
 def _nearest_known(known: NDArray[np.bool_]) -> NDArray[Any]:
-    """(2, rows, columns) Row and column of the known pixel that is nearest to each."""
+    """(2, rows, columns) Row and column of the nearest known pixel."""
     indices: NDArray[Any] = distance_transform_edt(~known, return_distances=False, return_indices=True)
     return indices
 
 
-# HSI pixels around the MSI that are worth keeping.
-MARGIN = 4
+# HSI pixels kept around the MSI.
+HALO = 4
 
 
 def parallel_to(msi: Grid, hsi: xr.DataArray, *, keep_all: bool) -> xr.DataArray:
-    """The HSI on a grid parallel to the MSI's, of about its own pixel size; around the MSI, or with `keep_all` all of
-    it.
-    """
+    """The HSI on a grid parallel to the MSI's with about its own pixel size; cut around the MSI unless `keep_all`."""
     source = grid_of(hsi)
     if not keep_all:
         hsi = window_of(hsi, *_window_around(source, msi))
@@ -146,25 +132,22 @@ def parallel_to(msi: Grid, hsi: xr.DataArray, *, keep_all: bool) -> xr.DataArray
     target = coarse_grid_along(msi, source)
     height, width = target.pixel_size
     warnings.warn(
-        f"the HSI's grid ({crs_name(source.crs)}) is not parallel to the MSI's ({crs_name(msi.crs)}): the HSI is resampled by "
-        f"cubic splines onto pixels of {width:.6g} x {height:.6g} along the MSI's axes",
+        f"the HSI's grid ({crs_name(source.crs)}) is not parallel to the MSI's ({crs_name(msi.crs)}): the HSI is "
+        f"resampled by cubic splines onto pixels of {width:.6g} x {height:.6g} along the MSI's axes",
         stacklevel=2,
     )
     return derived_cube(ResampledReader(hsi, source, target), hsi, target)
 
 
 def coarse_grid_along(msi: Grid, hsi: Grid) -> Grid:
-    """Parallel to the MSI's grid, around all of the HSI, with pixels like those of the HSI, one of them exactly in its
-    middle.
-    """
+    """A grid parallel to the MSI's around all of the HSI, with pixels of its size, one of them centred on its middle."""
     assert msi.transform is not None
     middle = np.array([[(hsi.height - 1) // 2], [(hsi.width - 1) // 2]], dtype=np.float64)
     steps = np.array([[0, 0.5, -0.5, 0, 0], [0, 0, 0, 0.5, -0.5]])
     rows, columns = positions_in(msi, hsi, *(middle + steps))
     if not (np.isfinite(rows).all() and np.isfinite(columns).all()):
         raise GridError(f"HSI outside of the MSI's {crs_name(msi.crs)}", "two images of the same place")
-    # How far one HSI pixel reaches in fine pixels: the stretching part of the local map between the grids, without its
-    # turn.
+    # The size of an HSI pixel in fine pixels: the stretch of the local map between the grids, without its rotation.
     jacobian = np.array([[rows[1] - rows[2], rows[3] - rows[4]], [columns[1] - columns[2], columns[3] - columns[4]]])
     values, axes = np.linalg.eigh(jacobian @ jacobian.T)
     scale_y, scale_x = (axes @ np.diag(np.sqrt(values)) @ axes.T).diagonal()
@@ -175,9 +158,7 @@ def coarse_grid_along(msi: Grid, hsi: Grid) -> Grid:
 
 
 def _span(covered: Positions, centre: float, size: float) -> tuple[float, int]:
-    """Where pixels of this size, one centred at `centre`, must begin to cover these fine positions, and how many are
-    needed.
-    """
+    """Start and number of pixels of this size, one centred at `centre`, that cover these fine positions."""
     first = math.floor((covered.min() - centre) / size + 0.5 + 1e-6)
     stop = math.ceil((covered.max() - centre) / size + 0.5 - 1e-6)
     return centre + 0.5 + (first - 0.5) * size, stop - first
@@ -187,15 +168,13 @@ def _window_around(hsi: Grid, msi: Grid) -> tuple[slice, slice]:
     windows = []
     for positions, size in zip(positions_in(hsi, msi, *grid_nodes(msi)), (hsi.height, hsi.width), strict=True):
         finite = positions[np.isfinite(positions)]
-        windows.append(
-            slice(max(0, math.floor(finite.min()) - MARGIN), min(size, math.ceil(finite.max()) + MARGIN + 1))
-        )
+        windows.append(slice(max(0, math.floor(finite.min()) - HALO), min(size, math.ceil(finite.max()) + HALO + 1)))
     return windows[0], windows[1]
 
 
 @dataclass(frozen=True)
 class ResampledReader:
-    """A cube at the pixel centres of another georeferenced grid; missing where its own pixel underneath is missing."""
+    """A cube at the pixel centres of another georeferenced grid; missing where its nearest pixel is."""
 
     cube: xr.DataArray
     source: Grid
@@ -218,17 +197,17 @@ class ResampledReader:
         return interpolated(physical_values(self.cube, *needed, bands), within(positions, needed))
 
 
-# Where no CRS is needed to compare two grids, GDAL wants one all the same.
+# GDAL wants a CRS even where none is needed to compare two grids.
 ANY_CRS = CRS.from_epsg(3857)
-# GDAL takes a transform of pixels counted from the corner for none at all.
-OFF_THE_CORNER = Affine.translation(1000, 1000)
+# GDAL takes a transform of plain pixel coordinates for no georeference.
+AWAY_FROM_ORIGIN = Affine.translation(1000, 1000)
 
 
 def without_masked(cube: xr.DataArray, mask: xr.DataArray) -> xr.DataArray:
-    """The cube, lazily, missing wherever it touches a pixel of the mask that is not 0. Beyond the mask's edges it stays
-    usable.
+    """The cube, lazily, without the pixels that touch a pixel of the mask that is not 0.
 
-    A mask without georeference, or for a cube without, covers the same extent as the cube.
+    Outside the mask's extent the cube is kept. A mask without georeference, or for a cube without, covers the same
+    extent as the cube.
     """
     grid, mask_grid = grid_of(cube), grid_of(mask)
     if grid.transform is None or mask_grid.transform is None:
@@ -271,12 +250,12 @@ class MaskedReader:
 
 
 def _marked_on(target: Grid, marked: NDArray[np.bool_], source: Grid) -> NDArray[np.bool_]:
-    """Which pixels of a grid touch a marked pixel of another."""
+    """The pixels of a grid that touch a marked pixel of another."""
     result = np.zeros((target.height, target.width), dtype=np.uint8)
     assert source.transform is not None
     assert target.transform is not None
     same = same_crs(source.crs, target.crs)
-    base = OFF_THE_CORNER if same else Affine.identity()
+    base = AWAY_FROM_ORIGIN if same else Affine.identity()
     reproject(
         marked.astype(np.uint8),
         result,
@@ -285,14 +264,14 @@ def _marked_on(target: Grid, marked: NDArray[np.bool_], source: Grid) -> NDArray
         dst_transform=base @ target.transform,
         dst_crs=ANY_CRS if same else target.crs,
         resampling=Resampling.max,
-        # The exact way for every pixel: windows must not differ from the whole.
+        # Exact for every pixel: windows must not differ from the whole.
         tolerance=0.0,
     )
     return result > 0
 
 
 def _touched_pixels(mask: Grid, window: Grid) -> tuple[slice, slice]:
-    """Rows and columns of the mask that a window of the cube may touch; empty where they are apart."""
+    """Rows and columns of the mask that a window of the cube may touch; empty where they do not overlap."""
     touched = []
     for positions, size in zip(positions_in(mask, window, *grid_nodes(window)), (mask.height, mask.width), strict=True):
         finite = positions[np.isfinite(positions)]

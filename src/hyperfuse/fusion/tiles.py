@@ -1,7 +1,6 @@
-"""Where tiles lie: which part of the output each one yields, and which windows of the two images it must see for that.
+"""Tiles of the output, and the windows of both images that each tile needs.
 
-Windows are clipped at the border of the scene and nowhere else, so what happens at its border happens there and only
-there.
+Windows are clipped only at the border of the scene, so border effects occur there and nowhere else.
 """
 
 from __future__ import annotations
@@ -14,13 +13,14 @@ from hyperfuse.fusion.pair import AlignedPair
 from hyperfuse.methods.window import Place
 from hyperfuse.physics.observation import Observation
 
-# Holes are filled from images halved again and again: windows that begin at multiples of these are halved alike in
-# every tile.
+# Holes are filled from an image pyramid: windows that start at multiples of these have the same pyramid in every tile.
 COARSE_ALIGNMENT, FINE_ALIGNMENT = 8, 32
-# A compressed block of the output must be written at once.
+# Side of the output's compressed blocks, each of which must be written at once.
 OUTPUT_BLOCK = 256
-TILE_SIZES = ((2048, 2048), (1024, 2048), (1024, 1024), (512, 1024), (512, 512), (256, 512), (256, 256), (128, 256), (128, 128),
-              (64, 128), (64, 64))  # fmt: skip
+TILE_SIZES = (
+    *((2048, 2048), (1024, 2048), (1024, 1024), (512, 1024), (512, 512), (256, 512)),
+    *((256, 256), (128, 256), (128, 128), (64, 128), (64, 64)),
+)
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Tile:
 
 @dataclass(frozen=True)
 class WindowPlace:
-    """What must be read of a pair for some of its fine pixels: windows of both images, and within them the cores."""
+    """Windows of both images for some fine pixels of a pair, and within them the cores."""
 
     coarse: Place
     fine: Place
@@ -62,13 +62,13 @@ class WindowPlace:
         return _size(self.fine_core)
 
     def observation(self, scene: Observation) -> Observation:
-        """As it is seen from the corner of the windows."""
+        """The observation relative to the corner of the windows."""
         starts = [(part[0].start, part[1].start) for part in (self.coarse, self.fine)]
         return scene.in_window(starts[0], starts[1])
 
 
 def plan_tiles(size: tuple[int, int], tile_size: tuple[int, int]) -> list[Tile]:
-    """Tiles that cover an output of this size; all tiles of a block of the output follow each other."""
+    """Tiles that cover an output of this size; those of one output block follow each other."""
     order = sorted(
         _corners(size, tile_size), key=lambda corner: (_block(corner[0], tile_size[0]), _block(corner[1], tile_size[1]))
     )
@@ -86,7 +86,7 @@ def place_for(pair: AlignedPair, observation: Observation, rows: slice, columns:
 
 
 def covered_part(tile: Tile, pair: AlignedPair) -> tuple[slice, slice] | None:
-    """The fine pixels of the pair, counted within it, that lie in a tile; None where the pair does not reach."""
+    """The fine pixels of the pair, counted from its corner, in a tile; None where there are none."""
     rows, columns = _shared(tile.rows, pair.fine_rows), _shared(tile.columns, pair.fine_columns)
     return None if rows is None or columns is None else (rows, columns)
 

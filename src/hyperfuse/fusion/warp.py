@@ -1,17 +1,12 @@
-"""An HSI resampled so that all of it looks where one shift says, guided by the MSI.
+"""Warp an HSI onto a grid that one shift describes, guided by the MSI.
 
-Where the HSI's grid is turned against the MSI's, or its offset differs from place to place, no single shift describes
-it, and the methods want one. Splines between coarse pixels blur what is sharp. By how much, the MSI m can tell: it
-shows what the HSI's sensor would see, A m, both where it looked and where it shall look, so that
+Where the HSI's grid is rotated against the MSI's, or its offset varies over the scene, no single shift describes the
+pair, but the methods need one. Spline interpolation between coarse pixels blurs. The MSI m shows by how much: A m is
+what the HSI's sensor would record of it, at the original and at the new positions q, so that
 
     hsi'(q) = spline(hsi)(q) + W [ (A m)(q) - spline(A m)(q) ]
 
-with splines between the pixels as they are, and with W, which tells how the HSI's bands go along with the MSI's.
-
-Shapes: C bands, M msi bands, n pixels, h w coarse, H W fine.
-
-The HSI of a pair as its sensor took it, whole and unresampled, and where its georeference puts its pixels in the pair's
-MSI.
+where W is the regression of the HSI's bands on the MSI's. Shapes: C bands, M msi bands, n pixels, h w coarse, H W fine.
 """
 
 from __future__ import annotations
@@ -25,6 +20,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.ndimage import gaussian_filter, map_coordinates, spline_filter
+from scipy.ndimage import shift as spline_shift
 
 from hyperfuse.fusion.pair import AlignedPair, CutImage
 from hyperfuse.fusion.regrid import (
@@ -38,27 +34,30 @@ from hyperfuse.fusion.regrid import (
 )
 from hyperfuse.fusion.regrid import PixelPositions as Positions
 from hyperfuse.io.grid import Grid, grid_of, positions_in, window_of_grid
+from hyperfuse.methods.window import fill_missing
 from hyperfuse.physics.observation import Observation
 from hyperfuse.physics.offset_field import OffsetField
 from hyperfuse.physics.operators import TRUNCATION_SIGMAS
 
 
-class TakenHsi(Protocol):
+class OriginalHsi(Protocol):
+    """The HSI before any resampling, and the map between its pixels and the pair's MSI."""
+
     @property
     def image(self) -> CutImage: ...
 
     def placed(self, pixels: Positions) -> Positions:
-        """Positions of the image -> positions of the pair's MSI, by georeference alone."""
+        """Positions in the image -> positions in the pair's MSI, by georeference alone."""
 
     def unplaced(self, fine: Positions) -> Positions:
-        """The way back."""
+        """The inverse of `placed`."""
 
 
 @dataclass(frozen=True)
 class ParallelHsi:
     image: CutImage
     first: tuple[int, int]
-    """Which of its rows and columns is the pair's first."""
+    """The row and column of the image that are the pair's first."""
     scale: tuple[float, float]
     grid_shift: tuple[float, float]
 
@@ -74,7 +73,7 @@ class ParallelHsi:
 
 
 @dataclass(frozen=True)
-class TurnedHsi:
+class RotatedHsi:
     image: CutImage
     grid: Grid
     msi_grid: Grid
@@ -86,11 +85,11 @@ class TurnedHsi:
         return positions_in(self.grid, self.msi_grid, *fine)
 
 
-def hsi_as_taken(pair: AlignedPair) -> TakenHsi:
-    if pair.turned_hsi is not None:
-        grid = grid_of(pair.turned_hsi)
-        image = CutImage(pair.turned_hsi, slice(0, grid.height), slice(0, grid.width))
-        return TurnedHsi(image, grid, window_of_grid(pair.output_grid, pair.fine_rows, pair.fine_columns))
+def original_hsi(pair: AlignedPair) -> OriginalHsi:
+    if pair.rotated_hsi is not None:
+        grid = grid_of(pair.rotated_hsi)
+        image = CutImage(pair.rotated_hsi, slice(0, grid.height), slice(0, grid.width))
+        return RotatedHsi(image, grid, window_of_grid(pair.output_grid, pair.fine_rows, pair.fine_columns))
     cut = pair.hsi_source
     height, width = cut.cube.sizes["y"], cut.cube.sizes["x"]
     first_row = cut.rows.start if cut.row_direction > 0 else height - cut.rows.stop
@@ -99,40 +98,39 @@ def hsi_as_taken(pair: AlignedPair) -> TakenHsi:
     return ParallelHsi(whole, (first_row, first_column), pair.scale, pair.grid_shift)
 
 
-# Coarse pixels beyond the cut that can still be read, for the support of fine pixels at its edges.
-BEYOND = 1
-# From how many windows along each side of the scene W is learnt, and of how many coarse pixels besides what their
-# splines need.
+# Coarse pixels outside the cut that can still be read, to support fine pixels at its edges.
+BORDER = 1
+# W is fitted on so many windows along each side of the scene, of so many coarse pixels plus the support of the splines.
 WINDOWS, WINDOW = 4, 8
 FEWEST_PIXELS_PER_WEIGHT = 5
-# Share of the MSI's variance that is added to it, so that bands which say the same share their weight.
+# Ridge as a share of the MSI's variance, so that redundant bands share their weight.
 RIDGE = 1e-5
 FIXED_POINT_STEPS = 4
 
 
 @dataclass(frozen=True)
 class Warp:
-    """Everything that must be known to straighten the HSI of a pair. Pairs are (y, x) in fine pixels."""
+    """All parameters of a warp. Pairs are (y, x) in fine pixels."""
 
     misregistration: tuple[float, float]
-    """How far beyond its georeference all of the HSI shall look."""
+    """The shift against the georeference that the warped HSI has everywhere."""
     sigma: tuple[float, float]
     field: OffsetField | None
-    """How far it does look, where that differs from place to place; None: so far already, but from a turned grid."""
+    """The shift that the HSI has, where it varies; None for an HSI that is only rotated."""
     weights: NDArray[np.float32] | None
-    """(C, M) W; None: plain splines."""
+    """(C, M) W; None for plain splines."""
 
     def warped(self, pair: AlignedPair) -> AlignedPair:
-        """The same pair with an HSI that is straightened when it is read."""
-        taken = hsi_as_taken(pair)
+        """The pair with an HSI that is warped when it is read."""
+        original = original_hsi(pair)
         _, height, width = pair.coarse_shape
-        grid = Grid(height + 2 * BEYOND, width + 2 * BEYOND, None, None)
-        cube = derived_cube(WarpedReader(pair, taken, self), taken.image.cube, grid)
-        source = CutImage(cube, slice(BEYOND, BEYOND + height), slice(BEYOND, BEYOND + width))
-        return replace(pair, hsi_source=source, turned_hsi=None)
+        grid = Grid(height + 2 * BORDER, width + 2 * BORDER, None, None)
+        cube = derived_cube(WarpedReader(pair, original, self), original.image.cube, grid)
+        source = CutImage(cube, slice(BORDER, BORDER + height), slice(BORDER, BORDER + width))
+        return replace(pair, hsi_source=source, rotated_hsi=None)
 
     def notes(self) -> dict[str, Any]:
-        """The same as plain numbers and tensors, to be kept; what single windows said is left out."""
+        """Plain numbers and tensors to store on disk, without the offsets of single windows."""
         field = None
         if self.field is not None:
             arrays = {"offsets": torch.from_numpy(self.field.offsets), "errors": torch.from_numpy(self.field.errors)}
@@ -151,87 +149,83 @@ class Warp:
 
 
 def find_warp(pair: AlignedPair, observation: Observation, field: OffsetField | None = None) -> Warp:
-    """How to make all of the HSI look where the observation's shift says."""
+    """The warp that gives all of the HSI the shift of the observation."""
     plain = Warp(observation.misregistration, observation.sigma, field, None)
-    return replace(plain, weights=_msi_weights(WarpedReader(pair, hsi_as_taken(pair), plain)))
+    return replace(plain, weights=_msi_weights(WarpedReader(pair, original_hsi(pair), plain)))
 
 
 @dataclass(frozen=True)
 class WarpedReader:
-    """The straightened HSI of a pair, with `BEYOND` more pixels on all sides."""
+    """The warped HSI of a pair, with `BORDER` more pixels on all sides."""
 
     pair: AlignedPair
-    taken: TakenHsi
-    how: Warp
+    original: OriginalHsi
+    warp: Warp
 
     @property
     def shape(self) -> tuple[int, int, int]:
         bands, height, width = self.pair.coarse_shape
-        return bands, height + 2 * BEYOND, width + 2 * BEYOND
+        return bands, height + 2 * BORDER, width + 2 * BORDER
 
     @property
     def dtype(self) -> np.dtype[Any]:
         return DERIVED_TYPE
 
     def read(self, bands: NDArray[np.int64], rows: slice, columns: slice) -> NDArray[np.float32]:
-        looks = self.wanted_looks(rows, columns)
-        pixels = self.pixels_looking_at(looks)
-        needed = needed_window(pixels, self.taken.image.shape[1:])
+        positions = self.target_positions(rows, columns)
+        pixels = self.source_pixels(positions)
+        needed = needed_window(pixels, self.original.image.shape[1:])
         if needed is None:
-            return np.full((len(bands), *looks[0].shape), np.nan, dtype=np.float32)
-        values, at = self.taken.image.values(*needed, bands), within(pixels, needed)
+            return np.full((len(bands), *positions[0].shape), np.nan, dtype=np.float32)
+        values, at = self.original.image.values(*needed, bands), within(pixels, needed)
         between = interpolated(values, at)
-        if self.how.weights is None:
+        if self.warp.weights is None:
             return between
-        seen, wanted = self.msi_seen_at(self.looks_of(needed), looks)
-        # Where the HSI is missing, its splines run on neighbours; the MSI's must do so too, to show what that costs.
+        seen, wanted = self.blurred_msi_at(self.source_positions(needed), positions)
+        # Where the HSI is missing, its splines use neighbours; the MSI's must too, for the same blur.
         seen[:, ~np.isfinite(values).any(axis=0)] = np.nan
-        between += np.tensordot(self.how.weights[bands], np.nan_to_num(wanted - interpolated(seen, at)), 1)
+        between += np.tensordot(self.warp.weights[bands], np.nan_to_num(wanted - interpolated(seen, at)), 1)
         return between
 
-    def wanted_looks(self, rows: slice, columns: slice) -> Positions:
-        """At which fine positions the straightened pixels shall look."""
+    def target_positions(self, rows: slice, columns: slice) -> Positions:
+        """The fine positions of the warped pixels."""
         pixels = _pixel_positions((rows, columns))
         (scale_y, scale_x), (shift_y, shift_x), (move_y, move_x) = (
             self.pair.scale,
             self.pair.grid_shift,
-            self.how.misregistration,
+            self.warp.misregistration,
         )
-        y = (pixels[0] - BEYOND + 0.5) * scale_y - 0.5 + shift_y + move_y
-        x = (pixels[1] - BEYOND + 0.5) * scale_x - 0.5 + shift_x + move_x
+        y = (pixels[0] - BORDER + 0.5) * scale_y - 0.5 + shift_y + move_y
+        x = (pixels[1] - BORDER + 0.5) * scale_x - 0.5 + shift_x + move_x
         return y, x
 
-    def looks_of(self, window: Window) -> Positions:
-        """At which fine positions the pixels of a window of the HSI look as it was taken."""
-        rows, columns = self.taken.placed(_pixel_positions(window))
+    def source_positions(self, window: Window) -> Positions:
+        """The fine positions of the original pixels of a window of the HSI."""
+        rows, columns = self.original.placed(_pixel_positions(window))
         down, right = self._offsets(rows, columns)
         return rows + down, columns + right
 
-    def pixels_looking_at(self, looks: Positions) -> Positions:
-        """Positions between the pixels of the HSI as it was taken. Offsets vary slowly: few steps find whose offset
-        leads there.
-        """
-        rows, columns = looks
+    def source_pixels(self, positions: Positions) -> Positions:
+        """Positions in the original HSI; offsets vary slowly, so a few fixed-point steps invert them."""
+        rows, columns = positions
         for _ in range(FIXED_POINT_STEPS):
             down, right = self._offsets(rows, columns)
-            rows, columns = looks[0] - down, looks[1] - right
-        return self.taken.unplaced((rows, columns))
+            rows, columns = positions[0] - down, positions[1] - right
+        return self.original.unplaced((rows, columns))
 
     def _offsets(self, rows: NDArray[np.float64], columns: NDArray[np.float64]) -> NDArray[np.float64]:
-        if self.how.field is not None:
-            return self.how.field.at(rows, columns)
-        return np.array(self.how.misregistration)[:, None, None]
+        if self.warp.field is not None:
+            return self.warp.field.at(rows, columns)
+        return np.array(self.warp.misregistration)[:, None, None]
 
-    def msi_seen_at(self, *looks: Positions) -> list[NDArray[np.float32]]:
-        """(M, ...) for each set of fine positions: what the HSI's sensor would see of the MSI there. The MSI's holes
-        are filled.
-        """
-        window = self._msi_window(*looks)
+    def blurred_msi_at(self, *sets: Positions) -> list[NDArray[np.float32]]:
+        """(M, ...) for each set of fine positions: the MSI under the HSI's PSF, with holes filled."""
+        window = self._msi_window(*sets)
         msi = filled_from_nearest(self.pair.msi_source.values(*window))
-        blurred = gaussian_filter(msi, (0.0, *self.how.sigma), mode="nearest", truncate=TRUNCATION_SIGMAS)
+        blurred = gaussian_filter(msi, (0.0, *self.warp.sigma), mode="nearest", truncate=TRUNCATION_SIGMAS)
         coefficients = [spline_filter(plane, 3, np.float64, mode="mirror") for plane in blurred]
         found = []
-        for positions in looks:
+        for positions in sets:
             inside = [
                 axis.clip(0, size - 1) for axis, size in zip(within(positions, window), msi.shape[1:], strict=True)
             ]
@@ -239,14 +233,14 @@ class WarpedReader:
             found.append(np.stack(planes).astype(np.float32))
         return found
 
-    def _msi_window(self, *looks: Positions) -> Window:
-        """The part of the MSI that is seen from some fine positions."""
+    def _msi_window(self, *sets: Positions) -> Window:
+        """The part of the MSI under the PSF at some fine positions."""
         parts = []
-        for axis, (size, sigma) in enumerate(zip(self.pair.fine_shape[1:], self.how.sigma, strict=True)):
+        for axis, (size, sigma) in enumerate(zip(self.pair.fine_shape[1:], self.warp.sigma, strict=True)):
             halo = TRUNCATION_SIGMAS * sigma + 3
             first, last = (
-                min(each[axis].min() for each in looks) - halo,
-                max(each[axis].max() for each in looks) + halo,
+                min(each[axis].min() for each in sets) - halo,
+                max(each[axis].max() for each in sets) + halo,
             )
             start = min(max(0, math.floor(first)), size - 1)
             parts.append(slice(start, max(start + 1, min(size, math.ceil(last) + 1))))
@@ -260,10 +254,9 @@ def _pixel_positions(window: Window) -> Positions:
 
 
 def _msi_weights(reader: WarpedReader) -> NDArray[np.float32] | None:
-    """(C, M) Slopes of the HSI's bands on the MSI's, as the HSI's sensor sees them, learnt from windows all over the
-    scene.
+    """(C, M) Slopes of the HSI's bands on the MSI's under the PSF, fitted on windows spread over the scene.
 
-    None where there are too few pixels to tell. Bands that are not usable have no slope.
+    None where there are too few pixels. Unusable bands have slope 0.
     """
     usable = reader.pair.usable_bands
     spectra, seen = [], []
@@ -286,21 +279,19 @@ def _msi_weights(reader: WarpedReader) -> NDArray[np.float32] | None:
 def _samples(
     reader: WarpedReader, window: Window, bands: NDArray[np.int64]
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """(bands, n) and (M, n): spectra of the HSI as it was taken around a window, and the MSI as seen by the same
-    pixels.
-    """
+    """(bands, n) and (M, n): spectra of the original HSI around a window, and the MSI under the PSF of these pixels."""
     nothing = np.empty((len(bands), 0), np.float32), np.empty((reader.pair.fine_shape[0], 0), np.float32)
-    needed = needed_window(reader.pixels_looking_at(reader.wanted_looks(*window)), reader.taken.image.shape[1:])
+    needed = needed_window(reader.source_pixels(reader.target_positions(*window)), reader.original.image.shape[1:])
     if needed is None:
         return nothing
-    values, looks = reader.taken.image.values(*needed, bands), reader.looks_of(needed)
+    values, positions = reader.original.image.values(*needed, bands), reader.source_positions(needed)
     live = np.isfinite(values).any(axis=(1, 2))
     known = np.isfinite(values[live]).all(axis=0) if live.any() else np.zeros(values.shape[1:], bool)
-    for axis, size in zip(looks, reader.pair.fine_shape[1:], strict=True):
+    for axis, size in zip(positions, reader.pair.fine_shape[1:], strict=True):
         known &= (axis > 0) & (axis < size - 1)
     if not known.any():
         return nothing
-    (seen,) = reader.msi_seen_at(looks)
+    (seen,) = reader.blurred_msi_at(positions)
     return np.nan_to_num(values[:, known]), seen[:, known]
 
 
@@ -311,13 +302,14 @@ def _spread(size: int) -> list[slice]:
     return [slice(start, start + side) for start in starts]
 
 
-# Below a hundredth of a pixel, interpolation would cost more than the shift does.
+# Below this shift in fine pixels, interpolation would cost more than it gains.
 SMALLEST_MOVE = 0.01
 
 
 def moved(fused: NDArray[np.float32], misregistration: tuple[float, float]) -> NDArray[np.float32]:
-    """(C, H, W) -> the same, pixel (i, j) taken from (i, j) + misregistration by cubic splines; holes move by whole
-    pixels.
+    """(C, H, W) moved by a subpixel shift with cubic splines: pixel (i, j) comes from (i, j) + misregistration.
+
+    Holes move by whole pixels.
     """
     if max(abs(distance) for distance in misregistration) < SMALLEST_MOVE:
         return fused
