@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
 import xarray as xr
 from hypothesis import HealthCheck, given, settings
-from tests.io.random_cubes import FORMATS, Format, assert_nothing_lost, cubes
+from tests.io.random_cubes import FORMATS, Format, assert_nothing_lost, cubes, sample_cube
 
+from hyperfuse.io.arrays import FoundArray
+from hyperfuse.io.files import FORMATS as FORMAT_TABLE
+from hyperfuse.io.files import Format as FormatEntry
+from hyperfuse.io.files import open_cube, write_cube
+from hyperfuse.io.numpy_files import ArrayWriter, flat_columns
 from hyperfuse.io.raster_writing import RawWriter
 
 THOROUGH = settings(max_examples=20, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
@@ -53,3 +60,22 @@ def test_windows_fall_into_place(tmp_path: Path, interleave: str, window: tuple[
                 rows, columns = slice(top, min(7, top + window[0])), slice(left, min(9, left + window[1]))
                 writer.write(rows, columns, cube[:, rows, columns])
     np.testing.assert_array_equal(np.fromfile(path, np.int16), cube.transpose(AXES[interleave]).ravel())
+
+
+@contextmanager
+def created_arrays(path: Path, template: xr.DataArray, options: Mapping[str, str]) -> Iterator[ArrayWriter]:
+    writer = ArrayWriter(template)
+    yield writer
+    path.mkdir()
+    for name, values in {"cube": writer.values, **flat_columns(template)}.items():
+        np.save(path / f"{name}.npy", values)
+
+
+def arrays_in_folder(path: Path) -> list[FoundArray]:
+    arrays = {file.stem: np.load(file) for file in path.iterdir()}
+    return [FoundArray(name, values.shape, values.dtype, values.__getitem__) for name, values in arrays.items()]
+
+
+def test_a_new_format_is_two_functions_and_one_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(FORMAT_TABLE, ".arrays", FormatEntry(arrays_in_folder, created_arrays, bands_last=True))
+    assert_nothing_lost(open_cube(write_cube(sample_cube(), tmp_path / "cube.arrays")), sample_cube())

@@ -129,7 +129,8 @@ def open_explained(
     # A lazy cube reads later, when the working directory may be another one.
     path = Path(path).absolute()
     suffix = path.suffix.lower()
-    product = open_product(path, variable) if suffix != ".zarr" else None
+    # A folder is a product, unless its suffix is one of ours (.zarr).
+    product = None if path.is_dir() and suffix in FORMATS else open_product(path, variable)
     if product is not None:
         if band_axis is not None:
             raise OptionError(f"a band axis for {path.name}", "none: a product knows its axes", "leave it out")

@@ -90,7 +90,7 @@ def read_raster(path: Path, data_path: Path | None = None, driver: str | None = 
             scale=described.scale,
             offset=described.offset,
             nodata=described.nodata_number(),
-            crs=CRS.from_wkt(described.crs) if described.crs else None,
+            crs=described.crs,
             transform=Affine(*described.transform) if described.transform else None,
             attributes=described.attributes,
         )
@@ -180,7 +180,8 @@ class Description(BaseModel):
             }
             described = Description(**self.model_dump() | kept)
             described.nodata_number()
-            CRS.from_wkt(described.crs) if described.crs else None
+            if described.crs:
+                CRS.from_wkt(described.crs)
         except (AttributeError, TypeError, ValueError, CRSError):
             return self
         lengths = [len(each) for each in (described.band_name, described.scale, described.offset)]
