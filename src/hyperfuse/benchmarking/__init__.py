@@ -1,1 +1,1 @@
-"""The paper's printed tables as data, to stand beside measured ones: see `printed.py`."""
+"""Methods and networks scored on the same pairs: cases, runs, tables, figures, efficiency, the paper's numbers."""

@@ -9,16 +9,13 @@ efficiency.csv  parameters, operations, time and memory
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib.resources import files
 
-UNSEEN, FRACTIONAL = "unseen", "fractional"
 TRAINED_SCALE = 4.0
 # Data sets whose test blocks lie in the scene that the paper's training patches cover.
 OVERLAPPING = ("PaviaC", "PaviaU", "Chikusei", "Botswana", "WDC")
-# Methods without fractional scales.
-RESIZED = ("DCFormer", "PSTUN", "LRTN")
 METRICS = ("psnr_db", "spectral_angle_degrees", "ergas", "ssim")
 
 
@@ -54,25 +51,33 @@ class PrintedScores:
 
     @property
     def warnings(self) -> list[str]:
-        listed = [
-            'Numbers "as printed" are the paper\'s. It does not say how the HSI was blurred, and scaling and test '
-            "images may differ: read them as orders of magnitude, not as a ranking."
-        ]
-        if self.dataset in OVERLAPPING:
-            whole = f"The paper's patches cover the whole scene of {self.dataset}"
-            listed.append(f"{whole}: it was tested on pixels that it was trained on.")
-        if self.scale > TRAINED_SCALE:
-            listed.append(
-                "Above x4 the paper's ERGAS has the factor 100/4 at every scale, not 100/scale as it is defined; the "
-                "value by definition is in brackets."
-            )
-        if self.table == UNSEEN:
-            unseen = f"On {self.dataset}, which it had not seen"
-            listed.append(f"{unseen}, the paper's network was fine-tuned for 500 iterations first.")
-        if self.table == FRACTIONAL and self.method in RESIZED:
-            resized = f"At fractional scales {', '.join(RESIZED[:-1])} and {RESIZED[-1]}"
-            listed.append(f"{resized} are resized by bicubic interpolation from their x4 output.")
-        return listed
+        return [text.format(self) for applies, text in WARNINGS if applies(self)]
+
+
+WARNINGS: tuple[tuple[Callable[[PrintedScores], bool], str], ...] = (
+    (
+        lambda printed: True,
+        'Numbers "as printed" are the paper\'s. It does not say how the HSI was blurred, and scaling and test images '
+        "may differ: read them as orders of magnitude, not as a ranking.",
+    ),
+    (
+        lambda printed: printed.dataset in OVERLAPPING,
+        "The paper's patches cover the whole scene of {0.dataset}: it was tested on pixels that it was trained on.",
+    ),
+    (
+        lambda printed: printed.scale > TRAINED_SCALE,
+        "Above x4 the paper's ERGAS has the factor 100/4 at every scale, not 100/scale as it is defined; the value by "
+        "definition is in brackets.",
+    ),
+    (
+        lambda printed: printed.table == "unseen",
+        "On {0.dataset}, which it had not seen, the paper's network was fine-tuned for 500 iterations first.",
+    ),
+    (
+        lambda printed: printed.table == "fractional" and printed.method in ("DCFormer", "PSTUN", "LRTN"),
+        "At fractional scales DCFormer, PSTUN and LRTN are resized by bicubic interpolation from their x4 output.",
+    ),
+)
 
 
 @dataclass(frozen=True)

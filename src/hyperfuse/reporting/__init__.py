@@ -1,1 +1,1 @@
-"""Results for people: tables, colour composites and figures."""
+"""Reports on fused images: figures, tables and the self-contained HTML page."""

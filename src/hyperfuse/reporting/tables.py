@@ -43,34 +43,26 @@ class Cell:
     style: str = ""
 
 
-@dataclass(frozen=True)
-class Grid:
-    """A table before it is drawn: headings, and rows of cells with the row's name first."""
-
-    headings: list[str]
-    rows: list[list[Cell]]
-
-
 def score_table(
     scores: Mapping[str, Evaluation], seconds: Mapping[str, float] | None = None, title: str | None = None
 ) -> Table:
     """One row per method, for the terminal."""
-    grid = _score_grid(scores, seconds)
+    headings, rows = _score_grid(scores, seconds)
     caption = "best in bold, second best underlined" if len(scores) > 1 else None
     table = Table(title=title, title_justify="left", caption=caption, caption_justify="left")
-    for place, heading in enumerate(grid.headings):
+    for place, heading in enumerate(headings):
         table.add_column(heading, justify="left" if place == 0 else "right")
-    for row in grid.rows:
+    for row in rows:
         table.add_row(*(Text(cell.text, style=cell.style) for cell in row))
     return table
 
 
 def score_markdown(scores: Mapping[str, Evaluation], seconds: Mapping[str, float] | None = None) -> str:
     """The same table as Markdown, ending with a newline."""
-    grid = _score_grid(scores, seconds)
+    headings, cells = _score_grid(scores, seconds)
     marks = {BEST: "**{}**", SECOND: "<u>{}</u>", "": "{}"}
-    rows = [[marks[cell.style].format(cell.text) for cell in row] for row in grid.rows]
-    return "".join(f"{line}\n" for line in markdown_table(grid.headings, rows))
+    rows = [[marks[cell.style].format(cell.text) for cell in row] for row in cells]
+    return "".join(f"{line}\n" for line in markdown_table(headings, rows))
 
 
 def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[str]], left: Iterable[int] = (0,)) -> Iterator[str]:
@@ -114,8 +106,10 @@ def band_table(evaluation: Evaluation) -> Table:
     return table
 
 
-def _score_grid(scores: Mapping[str, Evaluation], seconds: Mapping[str, float] | None) -> Grid:
-    """Columns that no method has a figure for are left out."""
+def _score_grid(
+    scores: Mapping[str, Evaluation], seconds: Mapping[str, float] | None
+) -> tuple[list[str], list[list[Cell]]]:
+    """Headings, and rows that begin with the method's name; columns without any figure are left out."""
     headings, columns = ["method"], [[Cell(method) for method in scores]]
     for column in METHOD_COLUMNS:
         values = [getattr(evaluation, column.field) for evaluation in scores.values()]
@@ -125,7 +119,7 @@ def _score_grid(scores: Mapping[str, Evaluation], seconds: Mapping[str, float] |
     if seconds is not None:
         headings.append(SECONDS)
         columns.append([Cell(_shown(seconds.get(method), 1)) for method in scores])
-    return Grid(headings, [list(row) for row in zip(*columns, strict=True)])
+    return headings, [list(row) for row in zip(*columns, strict=True)]
 
 
 def marked(values: list[float | None], column: ScoreColumn) -> list[Cell]:
