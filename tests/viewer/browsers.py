@@ -1,4 +1,4 @@
-"""Debian's chromium, driven by Playwright; pages that complain about anything fail their test."""
+"""Debian's chromium, driven by Playwright; a message on the console fails the test."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ DESK, PHONE = {"width": 1280, "height": 720}, {"width": 390, "height": 844}
 
 @contextmanager
 def launched_browser() -> Iterator[Any]:
-    """Skips the test, with a word, where there is no browser."""
+    """Skips the test where there is no browser."""
     playwright = pytest.importorskip(
         "playwright.sync_api", reason="the browser tests need playwright: pip install playwright"
     )
@@ -64,7 +64,7 @@ def opened_page(browser: Any, url: str, name: str, **settings: Any) -> Iterator[
         yield page
         if folder := os.environ.get("HYPERFUSE_SCREENSHOTS"):
             page.screenshot(path=Path(folder) / f"{name}.png")
-        unexpected = [text for text in messages if not any(words in text for words in OF_THE_BROWSER)]
+        unexpected = [text for text in messages if not any(part in text for part in OF_THE_BROWSER)]
         assert not unexpected, unexpected
     finally:
         context.close()
@@ -76,7 +76,7 @@ def drawn(page: Any) -> None:
 
 
 def painted(page: Any) -> None:
-    """Wait until what was changed is on the screen: a frame is asked for, then drawn."""
+    """Wait until what was changed is on the screen: a frame is requested, then drawn."""
     page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
 

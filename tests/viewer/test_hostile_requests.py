@@ -1,4 +1,4 @@
-"""A hostile client gets a 4xx with a few words: never a file, never a traceback, and the server lives on."""
+"""A hostile client gets a 4xx with a short message, never a file or a traceback, and the server keeps running."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def client(url: str) -> Iterator[httpx.Client]:
 
 
 @pytest.fixture(autouse=True)
-def server_lives_on(client: httpx.Client) -> Iterator[None]:
+def server_keeps_running(client: httpx.Client) -> Iterator[None]:
     yield
     assert client.get("icon.svg").status_code == 200
 
@@ -273,13 +273,13 @@ def test_an_upload_that_ends_early_leaves_nothing(url: str, folder: Path, caplog
     assert not caplog.records
 
 
-@pytest.mark.parametrize("words", [b"", b"GET / HTTP/1.1\r\nHost"])
-def test_silence_is_hung_up_on(url: str, monkeypatch: pytest.MonkeyPatch, words: bytes) -> None:
+@pytest.mark.parametrize("data", [b"", b"GET / HTTP/1.1\r\nHost"])
+def test_silence_is_hung_up_on(url: str, monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
     """Else a few hundred connections that say nothing would keep everybody out."""
     monkeypatch.setattr(server, "SECONDS_FOR_A_HEAD", 0.2)
     parts = urlsplit(url)
     with socket.create_connection((parts.hostname, parts.port), timeout=60) as connection:
-        connection.sendall(words)
+        connection.sendall(data)
         assert connection.recv(100) == b""
 
 

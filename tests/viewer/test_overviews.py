@@ -1,4 +1,4 @@
-"""Overviews beside a large GeoTIFF: only when asked for, whole or not at all."""
+"""Overviews beside a large GeoTIFF: only on request, complete or not at all."""
 
 from __future__ import annotations
 

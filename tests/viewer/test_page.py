@@ -1,4 +1,4 @@
-"""Looking, in a real browser: open, pan, click, swipe, change bands, dark and light, keys, phone."""
+"""Viewing in a real browser: open, pan, click, swipe, change bands, dark and light, keys, phone."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from hyperfuse.io.files import open_cube, write_cube
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("looked-at")
+    folder = tmp_path_factory.mktemp("viewed")
     reference = write_pair(folder)
     noise = 0.02 * np.random.default_rng(0).standard_normal(reference.shape).astype(np.float32)
     write_cube(reference.copy(data=reference.values + noise), folder / "fused.tif")

@@ -1,4 +1,4 @@
-"""Working, in a real browser: choose and drop files, estimate, fuse to the end, cancel, and error messages."""
+"""Fusing in a real browser: choose and drop files, estimate, fuse to the end, cancel, and error messages."""
 
 from __future__ import annotations
 

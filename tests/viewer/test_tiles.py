@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +24,7 @@ from hyperfuse.viewer import tiles
 from hyperfuse.viewer.colours import Composite, Rendering
 from hyperfuse.viewer.folder import Folder
 from hyperfuse.viewer.images import OpenImages, open_images
-from hyperfuse.viewer.session import Session, View
+from hyperfuse.viewer.session import Cache, Session, View
 from hyperfuse.viewer.tiles import (
     SIDE,
     Layer,
@@ -104,7 +106,7 @@ def test_tile_of_an_image_that_is_flipped_and_shifted(tmp_path: Path) -> None:
 
 
 def test_tile_of_an_image_in_another_crs(tmp_path: Path) -> None:
-    """The zone beside: turned against the page, so every pixel is looked up by itself."""
+    """The zone beside: rotated against the page, so every pixel is looked up by itself."""
     ramp = np.broadcast_to(np.arange(200, dtype=np.float32)[:, None], (200, 200))[None]
     written(tmp_path / "page.tif", np.zeros((1, 64, 64), dtype=np.float32))
     x, y = 7_500.0, 5_838_000.0  # about the same place in zone 34
@@ -176,7 +178,7 @@ def test_preview_shows_what_it_has(tmp_path: Path) -> None:
     np.testing.assert_allclose(window, pooled(values, 2), atol=1e-6)
 
 
-def test_preview_of_a_file_that_vanished_complains(tmp_path: Path) -> None:
+def test_preview_of_a_deleted_file_raises(tmp_path: Path) -> None:
     path = written(tmp_path / "a.tif", np.zeros((1, 600, 600), dtype=np.float32))
     layer = layer_of(open_images({"fused": path}), "fused", [0])
     path.unlink()
@@ -289,6 +291,29 @@ def test_requests_about_replaced_images(folder: Path) -> None:
     assert session.require_view(2) is session.require_view()
     with pytest.raises(HyperfuseError, match="replaced"):
         session.require_view(1)
+
+
+def test_cache_computes_once_and_forgets_the_oldest() -> None:
+    cache: Cache[str] = Cache(10, len)
+    computed: list[str] = []
+
+    def compute(text: str) -> str:
+        computed.append(text)
+        time.sleep(0.05)
+        return text
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(lambda _: cache.get("a", lambda: compute("aaaa")), range(4))) == ["aaaa"] * 4
+    assert computed == ["aaaa"]
+    cache.get("b", lambda: compute("bbbb"))
+    cache.get("a", lambda: compute("again"))
+    cache.get("c", lambda: compute("cccc"))
+    assert cache.get("a", lambda: compute("again")) == "aaaa"
+    assert cache.get("b", lambda: compute("twelve chars")) == "twelve chars"
+    assert cache.get("a", lambda: compute("again")) == "again"
+    with pytest.raises(OptionError, match="fails"):
+        cache.get("d", lambda: (_ for _ in ()).throw(OptionError("fails")))
+    assert cache.get("d", lambda: compute("d")) == "d"
 
 
 def test_highest_level_fits_into_one_tile() -> None:

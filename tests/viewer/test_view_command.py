@@ -65,7 +65,7 @@ def test_ending_the_server_stops_a_job_and_leaves_nothing(tmp_path: Path, monkey
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "expected"),
     [
         (["missing.tif"], "does not exist"),
         (["--folder", "nowhere"], "is not a folder"),
@@ -76,7 +76,7 @@ def test_ending_the_server_stops_a_job_and_leaves_nothing(tmp_path: Path, monkey
 )
 def test_wrong_arguments(
     arguments: list[str],
-    words: str,
+    expected: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -93,7 +93,7 @@ def test_wrong_arguments(
     Path("wrong.txt").write_text("no image")
     assert run(["view", "--no-browser", *arguments]) == 2
     message = capsys.readouterr().err
-    assert words in message
+    assert expected in message
     assert message.count("\n") == 1
 
 

@@ -1,1 +1,1 @@
-"""The page: look at cubes, compare them, read spectra, and fuse, in a browser on this machine."""
+"""View cubes in a browser on this machine: pan, compare, plot spectra, compute scores, fuse."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -10,7 +9,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import anyio
 import anyio.to_thread
 from fastapi import APIRouter, Body, Depends, FastAPI, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -42,10 +40,6 @@ from hyperfuse.viewer.tiles import TilePlace, colour_table, highest_level
 PAGE = Path(__file__).parent / "page"
 TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 COLOUR_STOPS = 16
-# Requests at work, and threads: one that timed out still has its thread.
-MOST_REQUESTS = 4
-MOST_THREADS = 12
-SECONDS_OF_WORK = 30.0
 
 Json = dict[str, Any]
 Role = Literal["fused", "hsi", "msi", "reference", "uncertainty"]
@@ -58,27 +52,6 @@ api = APIRouter(prefix="/api")
 pages = APIRouter()
 # In memory: what is not among them does not exist.
 _files = {path.relative_to(PAGE).as_posix(): path.read_bytes() for path in PAGE.rglob("*") if path.suffix in TYPES}
-
-
-class BusyError(HyperfuseError):
-    """A request that took too long; repeating it may find the work done."""
-
-    status = 503
-
-
-class Workers:
-    """Runs the work of requests in threads, few at a time and not for ever."""
-
-    def __init__(self) -> None:
-        self._turns = asyncio.Semaphore(MOST_REQUESTS)
-        self._threads = anyio.CapacityLimiter(MOST_THREADS)
-
-    async def run(self, work: Callable[[], Any]) -> Any:
-        try:
-            async with asyncio.timeout(SECONDS_OF_WORK), self._turns:
-                return await anyio.to_thread.run_sync(work, limiter=self._threads, abandon_on_cancel=True)
-        except TimeoutError as error:
-            raise BusyError(f"no answer within {SECONDS_OF_WORK:g} s", "less work", "try again in a moment") from error
 
 
 def in_thread(handler: Callable[..., Any]) -> Callable[..., Any]:
@@ -260,7 +233,7 @@ async def cancel_job(name: str, session: SessionOf) -> Json:
 def create_app(images: Mapping[str, Path], folder: Path, upload_limit: int) -> FastAPI:
     """The page without the gate; `images` by role may lie anywhere, everything else below `folder`."""
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, lifespan=_lifespan, redirect_slashes=False)
-    app.state.session = Session(Folder.at(folder), Workers())
+    app.state.session = Session(Folder.at(folder))
     app.state.upload_limit = upload_limit
     if images:
         app.state.session.open(images)

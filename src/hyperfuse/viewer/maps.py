@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -83,7 +84,9 @@ def root_mean_square_error(first: NDArray[Any], second: NDArray[Any]) -> NDArray
     return error
 
 
-def _reference_layer(opened: OpenImages, name: str, label: str, unit: str, measure: Callable[..., Floats]) -> Layer:
+def reference_layer(
+    name: str, label: str, unit: str, measure: Callable[..., Floats], opened: OpenImages, pair: PairOf
+) -> Layer:
     fused, reference = opened.images["fused"], opened.images["reference"]
     comparison = plan_comparison(fused.cube, reference.cube, scale=None, peak=1.0, max_bytes=STRIP_BYTES)
 
@@ -92,23 +95,13 @@ def _reference_layer(opened: OpenImages, name: str, label: str, unit: str, measu
         height = max(1, STRIP_BYTES // (16 * comparison.bands.size * values.shape[2]))
         for start in range(rows.start, rows.stop, height):
             strip = slice(start, min(start + height, rows.stop))
-            pair = comparison.read_pair(strip, columns, comparison.bands)
-            mask_incomparable(*pair)
-            values[0, strip.start - rows.start : strip.stop - rows.start] = measure(*pair)
+            both = comparison.read_pair(strip, columns, comparison.bands)
+            mask_incomparable(*both)
+            values[0, strip.start - rows.start : strip.stop - rows.start] = measure(*both)
         return values
 
     cost = 2 * comparison.bands.size * fused.cube.dtype.itemsize
     return Layer(name, fused.height, fused.width, 1, cost, fused.positions, window, label, unit)
-
-
-def difference_layer(opened: OpenImages, pair: PairOf) -> Layer:
-    label = "fused - reference, RMSE over bands"
-    return _reference_layer(opened, "difference", label, "", root_mean_square_error)
-
-
-def angle_layer(opened: OpenImages, pair: PairOf) -> Layer:
-    label = "spectral angle between fused and reference"
-    return _reference_layer(opened, "angle", label, "°", spectral_angles_degrees)
 
 
 def hsi_layer(opened: OpenImages, pair: PairOf) -> Layer:
@@ -228,8 +221,16 @@ class MapKind:
 
 
 MAPS: dict[str, MapKind] = {
-    "difference": MapKind("Difference", ("fused", "reference"), difference_layer),
-    "angle": MapKind("Spectral angle", ("fused", "reference"), angle_layer),
+    "difference": MapKind(
+        "Difference",
+        ("fused", "reference"),
+        partial(reference_layer, "difference", "fused - reference, RMSE over bands", "", root_mean_square_error),
+    ),
+    "angle": MapKind(
+        "Spectral angle",
+        ("fused", "reference"),
+        partial(reference_layer, "angle", "spectral angle between fused and reference", "°", spectral_angles_degrees),
+    ),
     "consistency_hsi": MapKind("HSI consistency", ("fused", "hsi"), hsi_layer),
     "consistency_msi": MapKind("MSI consistency", ("fused", "hsi", "msi"), msi_layer),
     "uncertainty_map": MapKind("Uncertainty", ("uncertainty",), uncertainty_layer),

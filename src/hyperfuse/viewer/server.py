@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import secrets
 import socket
 import threading
@@ -16,6 +15,7 @@ from pathlib import Path
 import h11
 import uvicorn
 from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -193,14 +193,11 @@ class Gate:
         refusal = self._refusal(scope, limit)
         if refusal is None:
             inner = {**scope, "path": path, "raw_path": path.encode(), "root_path": ""}
-            await self._app(inner, _LimitedBody(receive, limit), send_strictly)
-            return
-        status, error = refusal
-        body = json.dumps(error_message(error)).encode()
-        headers = {"content-type": "application/json", "content-length": str(len(body)), "connection": "close"}
-        encoded = [(name.encode(), value.encode()) for name, value in headers.items()]
-        await send_strictly({"type": "http.response.start", "status": status, "headers": encoded})
-        await send_strictly({"type": "http.response.body", "body": body})
+            await self._app(inner, _limited(receive, limit), send_strictly)
+        else:
+            status, error = refusal
+            response = JSONResponse(error_message(error), status, headers={"connection": "close"})
+            await response(scope, receive, send_strictly)
 
     def _refusal(self, scope: Scope, limit: int) -> tuple[int, OptionError] | None:
         """Why a request is not admitted."""
@@ -221,26 +218,23 @@ class Gate:
         return None
 
 
-class _LimitedBody:
-    """Reads a request's body up to a size, and not for ever."""
+def _limited(receive: Receive, limit: int) -> Receive:
+    """Read a request's body up to a size, and not for ever."""
+    began, size, complete = time.monotonic(), 0, False
 
-    def __init__(self, receive: Receive, limit: int) -> None:
-        self._receive = receive
-        self._limit = limit
-        self._bytes = 0
-        self._complete = False
-        self._began = time.monotonic()
-
-    async def __call__(self) -> Message:
-        if self._complete:
-            return await self._receive()
-        left = self._began + SECONDS_WITHOUT_DATA + self._bytes / SLOWEST_BYTES_PER_SECOND - time.monotonic()
+    async def read() -> Message:
+        nonlocal size, complete
+        if complete:
+            return await receive()
+        left = began + SECONDS_WITHOUT_DATA + size / SLOWEST_BYTES_PER_SECOND - time.monotonic()
         try:
-            message = await asyncio.wait_for(self._receive(), left)
+            message = await asyncio.wait_for(receive(), left)
         except TimeoutError as error:
             raise HTTPException(408, "the request did not arrive in time") from error
-        self._complete = not message.get("more_body", False)
-        self._bytes += len(message.get("body", b""))
-        if self._bytes > self._limit:
+        complete = not message.get("more_body", False)
+        size += len(message.get("body", b""))
+        if size > limit:
             raise HTTPException(413, "a request that is too large")
         return message
+
+    return read

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+import anyio
+import anyio.to_thread
 import numpy as np
 import xarray as xr
 
@@ -33,9 +37,34 @@ LARGEST_REFLECTANCE = 5.0
 OTHER_UNITS = 3.0
 TILE_CACHE_BYTES = 128 * 2**20
 PREVIEW_CACHE_BYTES = 256 * 2**20
+# Requests at work, and threads: one that timed out still has its thread.
+MOST_REQUESTS = 4
+MOST_THREADS = 12
+SECONDS_OF_WORK = 30.0
 DEFAULT_RENDERING = Rendering()
 
 Value = TypeVar("Value")
+
+
+class BusyError(HyperfuseError):
+    """A request that took too long; repeating it may find the work done."""
+
+    status = 503
+
+
+class Workers:
+    """Runs the work of requests in threads, few at a time and not for ever."""
+
+    def __init__(self) -> None:
+        self._turns = asyncio.Semaphore(MOST_REQUESTS)
+        self._threads = anyio.CapacityLimiter(MOST_THREADS)
+
+    async def run(self, work: Callable[[], Any]) -> Any:
+        try:
+            async with asyncio.timeout(SECONDS_OF_WORK), self._turns:
+                return await anyio.to_thread.run_sync(work, limiter=self._threads, abandon_on_cancel=True)
+        except TimeoutError as error:
+            raise BusyError(f"no answer within {SECONDS_OF_WORK:g} s", "less work", "try again in a moment") from error
 
 
 class GoneError(HyperfuseError):
@@ -163,7 +192,7 @@ class View:
         image, lead = self.opened.images[name], self.opened.lead
 
         def compute() -> Layer:
-            axes = lambda: self._principal_axes(lead if image.bands == lead.bands else image)  # noqa: E731
+            axes = partial(self._principal_axes, lead if image.bands == lead.bands else image)
             return tiles.image_layer(image, composite_for(rendering, image.cube, lead.cube, axes))
 
         return self._layers.get((name, rendering.style, rendering.bands, rendering.index), compute)
@@ -181,11 +210,11 @@ class View:
 
 
 class Session:
-    """One running page; `workers` run the work of its requests."""
+    """One running page."""
 
-    def __init__(self, folder: Folder, workers: Any = None) -> None:
+    def __init__(self, folder: Folder) -> None:
         self.folder = folder
-        self.workers = workers
+        self.workers = Workers()
         self.jobs = Jobs()
         self.view: View | None = None
         self._opening = threading.Lock()

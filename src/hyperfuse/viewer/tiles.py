@@ -73,7 +73,7 @@ class Layer:
 
 
 def image_layer(image: OpenImage, composite: Composite) -> Layer:
-    """An image seen through a composite."""
+    """An image in a composite."""
     cube, raster, bands = image.cube, image.raster, composite.bands
 
     def window(rows: slice, columns: slice) -> Planes:
