@@ -8,6 +8,7 @@ time of writing; where somebody has edited, warped or subset the file since, the
 from __future__ import annotations
 
 import json
+import math
 import re
 import urllib.parse
 import warnings
@@ -410,7 +411,7 @@ def _promised_bytes(header: Path) -> int:
         _refuse_header(header, f"samples, lines, bands, header offset = {got}", "at least 1, 1, 1, 0")
     if any(value.startswith("1") for value in entries.get("file compression", ())):
         return 0
-    return offset + int(np.prod(sizes, dtype=object)) * BYTES_OF_DATA_TYPE[data_type]
+    return offset + math.prod(sizes) * BYTES_OF_DATA_TYPE[data_type]
 
 
 def _is_envi_header(header: Path) -> bool:
