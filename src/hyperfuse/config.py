@@ -17,6 +17,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from fractions import Fraction
 from typing import Annotated, Any, ClassVar, Literal, ParamSpec, Self, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
@@ -31,6 +32,8 @@ OBSERVATION = "How the pair was observed"
 INPUTS = "Parts of the inputs"
 OUTPUT = "Output"
 LARGE_SCENES = "Large scenes"
+SIMULATION = "How pairs are simulated"
+TABLES = "Tables and figures"
 
 DTYPES = ("uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64", "float32", "float64")
 COMPRESSIONS = ("deflate", "zstd", "lzw", "none")
@@ -62,6 +65,8 @@ class Option:
     is_path: bool = False
     """In a batch list, relative to the list's folder."""
     default_text: str | None = None
+    repeat: bool = False
+    """Whether a sequence is given by repeating the option, not by commas."""
 
 
 def _numbers(value: Any) -> Any:
@@ -82,7 +87,30 @@ def _assignments(value: Any) -> Any:
     return {name: text for name, _, text in pairs}
 
 
+def _names(value: Any) -> Any:
+    """Accept "a,b" for ("a", "b") and "none" for ()."""
+    if not isinstance(value, str):
+        return value
+    names = tuple(part.strip() for part in value.split(",") if part.strip())
+    return () if names == ("none",) else names
+
+
+def _repeated(value: Any) -> Any:
+    return (value,) if isinstance(value, str) else value
+
+
+def _scales(value: Any) -> Any:
+    """Accept "4,3.2,10/3"."""
+    try:
+        return tuple(float(Fraction(part)) if isinstance(part, str) else part for part in _names(value))
+    except (ValueError, ZeroDivisionError, TypeError):
+        raise OptionError(f"scales {value!r}", "numbers such as 4, 3.2 or 10/3", "fix --scales") from None
+
+
+Names = Annotated[tuple[str, ...], BeforeValidator(_names)]
+Repeated = Annotated[tuple[str, ...], BeforeValidator(_repeated)]
 Pair = Annotated[tuple[float, float], BeforeValidator(_numbers)]
+Pairs = Annotated[tuple[Pair, ...], BeforeValidator(_repeated)]
 Bounds = Annotated[tuple[float, float, float, float], BeforeValidator(_numbers)]
 Assignments = Annotated[dict[str, str], BeforeValidator(_assignments)]
 BandAxis = Literal[0, 1, 2]
@@ -247,7 +275,7 @@ class FuseConfig(ObservationConfig, OutputConfig):
         Option("Whose georeference is right where the two disagree; the result lies there.", OBSERVATION, "msi|hsi"),
     ] = "msi"
     consistency: Annotated[
-        bool, Option("Project the result onto both images once more, as far as their noise allows.")
+        bool, Option("Project the result onto both images, as far as their noise allows.")
     ] = False
     extent: Annotated[
         Literal["intersection", "msi", "hsi"],
@@ -348,6 +376,139 @@ class SimulateConfig(Request):
     skip_uncovered: Annotated[bool, Option("Drop SRF bands outside the reference's spectral range.")] = False
 
 
+class EvaluateConfig(Request):
+    """Options of `hyperfuse evaluate` and `hyperfuse.evaluate`."""
+
+    scale: Annotated[
+        float | None, Option("Fine over coarse, for ERGAS.", metavar="S", default_text="what FUSED has recorded")
+    ] = None
+    peak: Annotated[
+        float | None,
+        Option(
+            "Peak of the signal for PSNR and SSIM.",
+            metavar="P",
+            default_text="1 for a reference within 0 to 1, else its maximum",
+        ),
+    ] = None
+    q2n: Annotated[bool, Option("Also compute Q2n, the hypercomplex quality index.", renamed_from="with_q2n")] = False
+
+
+class ReportConfig(Request):
+    """Options of `hyperfuse report` and `hyperfuse.report`."""
+
+    method: Annotated[
+        str | None,
+        Option(
+            "Method to assess at reduced resolution.", metavar="NAME", default_text="the one that FUSED was made by"
+        ),
+    ] = None
+    weights: Annotated[
+        Any, Option("The same for a trained network: the weights that FUSED was made by.", metavar="FOLDER")
+    ] = None
+    srf: Annotated[
+        Any, Option("Known SRF of the MSI, not estimated. " + SRF_HELP, metavar="SRF", renamed_from="response")
+    ] = None
+    mask: Annotated[
+        Any, Option("Clouds in the MSI: not used where this raster, on any grid, is not 0.", INPUTS, "FILE")
+    ] = None
+    hsi_mask: Annotated[Any, Option("The same for the HSI.", INPUTS, "FILE")] = None
+    overwrite: Annotated[bool, Option("Replace the page if it exists.")] = False
+
+
+class BenchmarkConfig(Request):
+    """Options of `hyperfuse benchmark` and `hyperfuse.benchmark`."""
+
+    scenes: Annotated[
+        Repeated,
+        Option(
+            "Scenes to degrade: file, folder, pattern or data set of `hyperfuse scenes`, optionally with a name and "
+            "SRFs.",
+            metavar="[NAME=]SOURCE[@SRF,SRF]",
+            repeat=True,
+        ),
+    ] = ()
+    pairs: Annotated[
+        Repeated,
+        Option(
+            "A pair recorded by two sensors, with its reference; REFERENCE,MSI simulates the HSI from the reference. "
+            "Fused blind.",
+            metavar="HSI,MSI,REFERENCE",
+            flag="--pair",
+            repeat=True,
+        ),
+    ] = ()
+    methods: Annotated[Names, Option("Names of `hyperfuse methods`, all or none.", metavar="NAME,NAME")] = ("all",)
+    weights: Annotated[
+        Repeated,
+        Option("A trained network, SSA or a baseline; repeat for more.", metavar="[NAME=]FOLDER", repeat=True),
+    ] = ()
+    knowledge: Annotated[
+        Annotated[Names, BeforeValidator(lambda value: ("blind", "oracle") if value == "both" else value)],
+        Option("blind: only the pair is given; oracle: also the true PSF, shift, SRF and noise; or both."),
+    ] = ("blind",)
+    scales: Annotated[
+        Annotated[tuple[float, ...], BeforeValidator(_scales)],
+        Option("Fine over coarse, also fractions.", SIMULATION, metavar="S,S"),
+    ] = (4.0,)
+    srfs: Annotated[
+        Repeated,
+        Option(
+            "rgb, rgb+nir, rgb+nir+swir, sensors or files; those that a scene does not cover are left out.",
+            SIMULATION,
+            metavar="SRF,SRF",
+            renamed_from="responses",
+        ),
+    ] = ("rgb",)
+    noise: Annotated[
+        Pairs,
+        Option(
+            "Also with noise: signal-to-noise ratios in dB, such as 30,40.", SIMULATION, metavar="HSI,MSI", repeat=True
+        ),
+    ] = ()
+    shift: Annotated[
+        Pairs,
+        Option(
+            "Also with a shift: fine pixels down and right, such as 0.5,0.5.", SIMULATION, metavar="DY,DX", repeat=True
+        ),
+    ] = ()
+    clean: Annotated[bool, Option("The pairs without noise and shift.", SIMULATION)] = True
+    split: Annotated[
+        Literal["disjoint", "paper"], Option("Which blocks of a data set are tested.", SIMULATION, "disjoint|paper")
+    ] = "disjoint"
+    scenes_folder: Annotated[Any, Option("Where data sets lie.", SIMULATION, metavar="DIR", flag="--folder")] = None
+    seed: Annotated[int, Option("Seed of the noise.", SIMULATION)] = 0
+    pictures: Annotated[
+        bool, Option("Error maps, close-ups and spectra of the first scene of each data set.", TABLES)
+    ] = True
+
+
+class EfficiencyConfig(Request):
+    """Options of `hyperfuse efficiency`."""
+
+    networks: Annotated[
+        Names | None, Option("Presets of SSA and of the baselines, or none.", metavar="A,B", default_text="all")
+    ] = None
+    methods: Annotated[
+        Names | None, Option("Methods that need no weights, or none.", metavar="A,B", default_text="all")
+    ] = None
+    weights: Annotated[Repeated, Option("Also this trained network; repeatable.", metavar="FOLDER", repeat=True)] = ()
+    size: Annotated[int, Option("Fine pixels on a side of the pair.")] = 128
+    scale: Annotated[float, Option("Fine pixels per coarse pixel.")] = 4.0
+    bands: Annotated[int, Option("Bands of the HSI.")] = 31
+    msi_bands: Annotated[int, Option("Bands of the MSI.")] = 3
+    warm_up: Annotated[int, Field(ge=1), Option("Warm-up runs, at most.")] = 20
+    repeats: Annotated[int, Field(ge=3), Option("Measured runs, at most.")] = 50
+    seconds: Annotated[
+        float, Field(ge=0), Option("About how long to measure each; at least one warm-up and three measured runs.")
+    ] = 5.0
+    device: Annotated[str, Option("Where networks run; methods use the CPU.", metavar="auto|cpu|cuda")] = "auto"
+    threads: Annotated[
+        int | None, Field(ge=1, le=256), Option("CPU threads.", metavar="N", default_text="all cores")
+    ] = None
+    growth: Annotated[bool, Option("Also measure how time and memory grow with pixels and bands.")] = True
+    overwrite: Annotated[bool, Option("Replace an earlier measurement in DIR.")] = False
+
+
 def option_of(model: type[Request], name: str) -> Option:
     """The `Option` of a field."""
     found = [item for item in model.model_fields[name].metadata if isinstance(item, Option)]
@@ -416,6 +577,8 @@ def options_table(model: type[Request]) -> str:
     words = {False: "no", True: "yes"}
     for name, field in model.model_fields.items():
         option, default = option_of(model, name), default_of(field)
+        if isinstance(default, tuple):
+            default = ",".join(f"{each:g}" if isinstance(each, float) else str(each) for each in default) or None
         shown = option.default_text or ("" if default in (None, {}) else words.get(default, f"`{default}`"))
         flag = f"{flag_of(model, name)} {option.metavar or ''}".strip()
         cells = (f"`{flag}`", f"`{name}`", shown, option.help)
@@ -451,7 +614,7 @@ def _option_error(model: type[Request], error: ValidationError) -> OptionError:
         close = get_close_matches(name, model.model_fields, n=1)
         return OptionError(
             f"unknown option {name!r}",
-            f"one of {', '.join(model.model_fields)}",
+            f"one of {', '.join(model.model_fields)}" if not close else "",
             f"did you mean {close[0]!r}?" if close else "",
         )
     got = first["input"]
@@ -469,11 +632,13 @@ def _expectation(model: type[Request], name: str, kind: str, context: Mapping[st
     if get_origin(expected) is Literal:
         *most, last = map(str, get_args(expected))
         return f"{', '.join(most)} or {last}"
-    if get_origin(expected) is tuple:
+    if get_origin(expected) is tuple and get_args(expected)[-1] is not Ellipsis:
         return f"{len(get_args(expected))} numbers"
+    if name in ("noise", "shift"):
+        return "two numbers with a comma between them"
     return {bool: "yes or no", int: "a whole number", float: "a number", str: "text"}.get(expected, "another value")
 
 
 def all_requests() -> Iterable[type[Request]]:
     """The requests that users see, for the documentation."""
-    return (FuseConfig, OutputConfig, SimulateConfig)
+    return (FuseConfig, OutputConfig, SimulateConfig, EvaluateConfig, ReportConfig, BenchmarkConfig, EfficiencyConfig)

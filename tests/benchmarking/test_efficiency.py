@@ -23,6 +23,7 @@ from hyperfuse.benchmarking.efficiency import (
     timed,
 )
 from hyperfuse.cli.app import run
+from hyperfuse.config import EfficiencyConfig
 from hyperfuse.errors import CubeWriteError, OptionError
 from hyperfuse.methods.universal import shipped_network
 from hyperfuse.models.analysis import count_multiply_adds, multiply_adds, performed_multiply_adds
@@ -152,7 +153,10 @@ def test_the_command_writes_three_files_or_none(tmp_path: Path, capsys: pytest.C
 )
 def test_what_is_wrong_is_said_before_the_work(tmp_path: Path, wrong: dict, message: str) -> None:
     with pytest.raises(OptionError, match=message):
-        run_efficiency(SMALL, tmp_path / "out", **wrong)
+        run_efficiency(
+            tmp_path / "out",
+            EfficiencyConfig(bands=SMALL.bands, msi_bands=SMALL.msi_bands, size=SMALL.size, scale=SMALL.scale, **wrong),
+        )
     assert not (tmp_path / "out").exists()
 
 
@@ -164,7 +168,7 @@ def test_impossible_pairs_and_folders(tmp_path: Path) -> None:
         with pytest.raises(OptionError, match="a scale from 1 up that leaves two coarse"):
             PairSize(*wrong)
     with pytest.raises(OptionError, match="half of this machine's memory"):
-        run_efficiency(PairSize(4096, 3, 16384, 4.0), tmp_path / "out")
+        run_efficiency(tmp_path / "out", EfficiencyConfig(bands=4096, size=16384))
     (tmp_path / "file").write_text("")
     with pytest.raises(CubeWriteError, match="is a file"):
-        run_efficiency(SMALL, tmp_path / "file")
+        run_efficiency(tmp_path / "file", EfficiencyConfig())

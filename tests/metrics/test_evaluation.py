@@ -80,14 +80,14 @@ def test_windows_do_not_change_the_scores(
     fused, reference = make_values(seed, (bands, height, width), holes)
     fused[0, 0, 0] = reference[0, 0, 0] = 1.5
     good = np.arange(bands) != 1
-    scores = evaluate(placed(fused, good=good), placed(reference), 3.2, with_q2n=True, max_bytes=max_bytes)
+    scores = evaluate(placed(fused, good=good), placed(reference), scale=3.2, q2n=True, max_bytes=max_bytes)
     assert_same_as_whole_arrays(scores, fused, reference, good)
 
 
 @pytest.mark.parametrize("max_bytes", [1, 50_000, 400_000])
 def test_columns_are_split_too(max_bytes: int) -> None:
     fused, reference = make_values(5, (2, 40, 530), 0.001)
-    scores = evaluate(placed(fused), placed(reference), 3.2, with_q2n=True, max_bytes=max_bytes)
+    scores = evaluate(placed(fused), placed(reference), scale=3.2, q2n=True, max_bytes=max_bytes)
     assert_same_as_whole_arrays(scores, fused, reference, np.ones(2, bool))
 
 
@@ -111,7 +111,7 @@ def test_a_cube_larger_than_the_memory_it_may_use() -> None:
     fused, reference = (make_cube(lazy_variable(Waves(error))) for error in (0.01, 0.0))
     whole_bytes = 16 * 900 * 1000 * 4
     tracemalloc.start()
-    scores = evaluate(fused, reference, 4, with_q2n=True, max_bytes=2**20)
+    scores = evaluate(fused, reference, scale=4, q2n=True, max_bytes=2**20)
     _, peak_bytes = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak_bytes < 16 * 2**20 < 2 * whole_bytes / 6
@@ -146,7 +146,7 @@ def test_scale_is_remembered_by_the_fused_cube() -> None:
 def test_the_dictionary_is_json_and_explains_null_scores() -> None:
     _, reference = make_values(0, (3, 12, 12))
     cube = placed(reference, good=[True, False, True])
-    result = json.loads(json.dumps(evaluate(cube, cube, with_q2n=True).as_dict(), allow_nan=False))
+    result = json.loads(json.dumps(evaluate(cube, cube, q2n=True).as_dict(), allow_nan=False))
     assert (
         result["psnr_db"] is None
         and result["mean_band_psnr_db"] is None

@@ -29,6 +29,7 @@ from hyperfuse.benchmarking.paper import PrintedEfficiency, printed_efficiency
 from hyperfuse.benchmarking.plan import named_folder
 from hyperfuse.benchmarking.results import current_session
 from hyperfuse.benchmarking.run import measured
+from hyperfuse.config import EfficiencyConfig
 from hyperfuse.errors import BandError, CubeWriteError, OptionError
 from hyperfuse.fusion.fusers import fuse_with_network, load_network
 from hyperfuse.fusion.memory import GIGABYTE, default_ram_gb
@@ -434,35 +435,22 @@ def _measure_growth(
     )
 
 
-def run_efficiency(
-    size: PairSize,
-    folder: Path,
-    *,
-    networks: Sequence[str] | None = None,
-    methods: Sequence[str] | None = None,
-    weights: Sequence[str] = (),
-    effort: Effort | None = None,
-    device: str = AUTO,
-    threads: int | None = None,
-    growth: bool = True,
-    overwrite: bool = False,
-) -> list[Path]:
-    """Measure and write JSON, Markdown and, with growth, a figure; the files that were written.
-
-    `networks` and `methods`: None for all. `threads` of the processor: None for as many as torch takes.
-    """
-    device = _choose_device(device)
+def run_efficiency(folder: Path, config: EfficiencyConfig) -> list[Path]:
+    """Measure and write JSON, Markdown and, with growth, a figure; the files that were written."""
+    size = PairSize(config.bands, config.msi_bands, config.size, config.scale)
+    device = _choose_device(config.device)
     _require_memory(size)
-    subjects = find_subjects(networks, methods, weights)
-    _make_folder(folder, overwrite=overwrite)
+    subjects = find_subjects(config.networks, config.methods, config.weights)
+    _make_folder(folder, overwrite=config.overwrite)
+    effort = Effort(config.warm_up, config.repeats, config.seconds)
     before = torch.get_num_threads()
     try:
-        if threads is not None:
-            torch.set_num_threads(threads)
-        result = measure_efficiency(subjects, size, effort or Effort(), device, with_growth=growth)
+        if config.threads is not None:
+            torch.set_num_threads(config.threads)
+        result = measure_efficiency(subjects, size, effort, device, with_growth=config.growth)
         if not result.costs:
             raise OptionError(f"nothing for {size.bands} and {size.msi_bands} bands", remedy="choose other --bands")
-        return _write_files(result, folder, overwrite=overwrite)
+        return _write_files(result, folder, overwrite=config.overwrite)
     finally:
         torch.set_num_threads(before)
 

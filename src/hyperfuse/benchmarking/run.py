@@ -18,12 +18,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hyperfuse.benchmarking.cases import CaseName, CasePair, Condition, choose_scenes, read_pairs
+from hyperfuse.benchmarking.cases import CaseName, CasePair, Condition, choose_scenes, listed_srfs, read_pairs
 from hyperfuse.benchmarking.figures import case_folder, keep_views
 from hyperfuse.benchmarking.plan import BenchmarkModel, PlannedCase, find_models, plan_cases
 from hyperfuse.benchmarking.results import (
@@ -37,7 +37,7 @@ from hyperfuse.benchmarking.results import (
     ResultsFile,
     open_folder,
 )
-from hyperfuse.data.splits import SplitKind
+from hyperfuse.config import BenchmarkConfig, takes_options
 from hyperfuse.errors import Cancelled, GridError, HyperfuseError, OptionError, ValueRangeError
 from hyperfuse.io.atomic import target_lock
 from hyperfuse.metrics.metrics import ergas, psnr_db, sam_degrees, ssim
@@ -131,25 +131,8 @@ class Benchmark:
         return "\n".join(lines)
 
 
-def benchmark(
-    folder: str | Path,
-    *,
-    scenes: Sequence[str] = (),
-    pairs: Sequence[str] = (),
-    methods: Sequence[str] = ("all",),
-    weights: Sequence[str] = (),
-    scales: Sequence[float] = (4.0,),
-    srfs: Sequence[str] = ("rgb",),
-    noise: Sequence[tuple[float, float]] = (),
-    shift: Sequence[tuple[float, float]] = (),
-    clean: bool = True,
-    knowledge: Sequence[str] = (BLIND,),
-    split: SplitKind = "disjoint",
-    scenes_folder: Path | None = None,
-    seed: int = 0,
-    pictures: bool = True,
-    command: str = "",
-) -> Benchmark:
+@takes_options(BenchmarkConfig)
+def benchmark(folder: str | Path, *, config: BenchmarkConfig | None = None, command: str = "") -> Benchmark:
     """Score methods and networks on the same simulated and recorded pairs, and keep every result in `folder`.
 
     Called again with the same folder and arguments it resumes; failed cases are tried again.
@@ -202,18 +185,22 @@ def benchmark(
     Benchmark in scores: 44 scored
     ...
     """
-    _check_choices(scenes, pairs, scales, knowledge, split)
-    require_seed(seed)
-    degradations = [Condition(noise_db=each) for each in noise] + [Condition(shift=each) for each in shift]
-    conditions = list(dict.fromkeys([*([Condition()] if clean else []), *degradations]))
-    if scenes and not conditions:
+    config = config or BenchmarkConfig()
+    _check_choices(config)
+    require_seed(config.seed)
+    degradations = [Condition(noise_db=each) for each in config.noise] + [
+        Condition(shift=each) for each in config.shift
+    ]
+    conditions = list(dict.fromkeys([*([Condition()] if config.clean else []), *degradations]))
+    if config.scenes and not conditions:
         expected, remedy = "clean pairs, noise or a shift", "leave out --no-clean, or add --noise, --shift"
         raise OptionError("no condition to simulate", expected, remedy)
-    models = find_models(methods, weights)
-    recorded = read_pairs(pairs)
-    scales = list(dict.fromkeys(map(float, scales)))
-    chosen = choose_scenes(scenes, srfs, split, scenes_folder) if scenes else []
-    cases, left_out = plan_cases(chosen, recorded, scales, conditions, tuple(knowledge), seed)
+    models = find_models(config.methods, config.weights)
+    recorded = read_pairs(config.pairs)
+    scales, knowledge = list(dict.fromkeys(config.scales)), tuple(config.knowledge)
+    srfs = [srf for listed in config.srfs for srf in listed_srfs(listed)]
+    chosen = choose_scenes(config.scenes, srfs, config.split, config.scenes_folder) if config.scenes else []
+    cases, left_out = plan_cases(chosen, recorded, scales, conditions, knowledge, config.seed)
     request = {
         "protocol": PROTOCOL,
         "scenes": {f"{scene.dataset}/{scene.name}": [scene.digest, list(scene.srfs)] for scene in chosen},
@@ -222,7 +209,7 @@ def benchmark(
         "scales": scales,
         "conditions": [condition.name for condition in conditions],
         "knowledge": list(knowledge),
-        "seed": seed,
+        "seed": config.seed,
         "left_out": left_out,
         "overlapping": sorted({scene.dataset for scene in chosen if scene.overlapping}),
     }
@@ -231,24 +218,20 @@ def benchmark(
     with target_lock(folder):
         open_folder(folder, request, command)
         results = ResultsFile(folder / RESULTS)
-        _run(cases, models, results, folder, pictures=pictures)
+        _run(cases, models, results, folder, pictures=config.pictures)
     return Benchmark(folder, results.all())
 
 
-def _check_choices(
-    scenes: Sequence[str], pairs: Sequence[str], scales: Sequence[float], knowledge: Sequence[str], split: str
-) -> None:
-    if not scenes and not pairs:
+def _check_choices(config: BenchmarkConfig) -> None:
+    if not config.scenes and not config.pairs:
         raise OptionError("nothing to benchmark on", "scenes or recorded pairs", "name them with --scenes or --pair")
-    if not scales:
+    if not config.scales:
         raise OptionError("no scale", "at least one, such as 4", "name them with --scales")
-    for scale in scales:
+    for scale in config.scales:
         if exact_scale(scale) <= 1:
             raise OptionError(f"scale {scale:g}", "more than 1")
-    if split not in get_args(SplitKind):
-        raise OptionError(f"split {split!r}", " or ".join(get_args(SplitKind)))
-    if not knowledge or not set(knowledge) <= {BLIND, ORACLE}:
-        raise OptionError(f"knowledge {', '.join(knowledge) or 'none'}", f"{BLIND}, {ORACLE} or both")
+    if not config.knowledge or not set(config.knowledge) <= {BLIND, ORACLE}:
+        raise OptionError(f"knowledge {', '.join(config.knowledge) or 'none'}", f"{BLIND}, {ORACLE} or both")
 
 
 def _run(

@@ -1,57 +1,47 @@
-"""`hyperfuse view`: the page.
-
-`hyperfuse evaluate`: how good a fused cube is.
-
-`hyperfuse report`: a fused image to look at, with scores and what they mean.
-"""
+"""`hyperfuse evaluate`, `hyperfuse report` and `hyperfuse view`."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from hyperfuse.config import SRF_HELP
+from hyperfuse.cli.options import Json, command
+from hyperfuse.config import INPUTS, EvaluateConfig, ReportConfig
 from hyperfuse.errors import OptionError
 
 
+def _variable(role: str) -> Any:
+    return typer.Option(help=f"Which array of {role} that holds several.", rich_help_panel=INPUTS)
+
+
+def _band_axis(role: str) -> Any:
+    help_text = f"Which axis of {role} without labels holds the bands."
+    return typer.Option(metavar="0|1|2", help=help_text, rich_help_panel=INPUTS)
+
+
+FusedVariable = Annotated[str | None, _variable("a fused file")]
+FusedBandAxis = Annotated[int | None, _band_axis("a fused array")]
+ReferenceVariable = Annotated[str | None, _variable("a reference file")]
+ReferenceBandAxis = Annotated[int | None, _band_axis("a reference array")]
+
+
+@command(EvaluateConfig)
 def evaluate(
-    fused: Annotated[Path, typer.Argument(help="The fused cube.", show_default=False)],
-    reference: Annotated[
-        Path, typer.Argument(help="What it should be: the same bands on the same grid.", show_default=False)
-    ],
-    scale: Annotated[
-        float | None,
-        typer.Option(
-            "--scale", help="Fine over coarse, for ERGAS; taken from FUSED where it says so.", show_default=False
-        ),
-    ] = None,
-    peak: Annotated[
-        float | None,
-        typer.Option(
-            "--peak",
-            help="Peak of the signal for PSNR and SSIM; 1 for a reference within 0 to 1, else the reference's maximum.",
-            show_default=False,
-        ),
-    ] = None,
+    fused: Annotated[Path, typer.Argument(help="The fused cube.")],
+    reference: Annotated[Path, typer.Argument(help="The true image: the same bands on the same grid.")],
+    config: EvaluateConfig,
     per_band: Annotated[
-        bool, typer.Option("--per-band", help="Also show every band (JSON always holds them).")
+        bool, typer.Option("--per-band", help="Also show every band (JSON always contains them).")
     ] = False,
-    q2n: Annotated[bool, typer.Option("--q2n", help="Also compute Q2n, the hypercomplex quality index.")] = False,
-    fused_variable: Annotated[str | None, typer.Option(help="Which array of a fused file that holds several.")] = None,
-    reference_variable: Annotated[
-        str | None, typer.Option(help="Which array of a reference file that holds several.")
-    ] = None,
-    fused_band_axis: Annotated[
-        int | None, typer.Option(metavar="0|1|2", help="Which axis of an unlabelled fused array holds the bands.")
-    ] = None,
-    reference_band_axis: Annotated[
-        int | None, typer.Option(metavar="0|1|2", help="Which axis of an unlabelled reference array holds the bands.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    fused_variable: FusedVariable = None,
+    reference_variable: ReferenceVariable = None,
+    fused_band_axis: FusedBandAxis = None,
+    reference_band_axis: ReferenceBandAxis = None,
+    as_json: Json = False,
 ) -> None:
-    """Score a fused cube against its reference: PSNR, SAM, ERGAS, SSIM, UQI, RMSE."""
+    """Score a fused cube against its reference: PSNR, SAM, ERGAS, SSIM, UIQI, RMSE."""
     import json
 
     from rich.console import Console
@@ -61,8 +51,7 @@ def evaluate(
     from hyperfuse.reporting.tables import band_table, evaluation_table
 
     fused_cube = open_cube(fused, fused_variable, fused_band_axis)
-    reference_cube = open_cube(reference, reference_variable, reference_band_axis)
-    scores = evaluate_cubes(fused_cube, reference_cube, scale, peak, with_q2n=q2n)
+    scores = evaluate_cubes(fused_cube, open_cube(reference, reference_variable, reference_band_axis), config=config)
     if as_json:
         typer.echo(json.dumps(scores.as_dict(), indent=2, allow_nan=False))
         return
@@ -74,74 +63,48 @@ def evaluate(
         console.print(f"note: {note}", markup=False, soft_wrap=True)
 
 
+@command(ReportConfig)
 def report(
-    fused: Annotated[Path, typer.Argument(metavar="FUSED", help="The fused image.", show_default=False)],
+    fused: Annotated[Path, typer.Argument(metavar="FUSED", help="The fused image.")],
     hsi: Annotated[Path, typer.Option("--hsi", metavar="HSI", help="The coarse image that it was made from.")],
     msi: Annotated[Path, typer.Option("--msi", metavar="MSI", help="The fine image that it was made from.")],
     output: Annotated[Path, typer.Option("-o", "--output", metavar="PAGE.html", help="The page to write.")],
+    config: ReportConfig,
     reference: Annotated[
-        Path | None,
-        typer.Option("--reference", metavar="R", help="What it should be, where that is known: same bands, same grid."),
+        Path | None, typer.Option("--reference", metavar="R", help="The true image, if known: same bands, same grid.")
     ] = None,
-    method: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME", help="Method to judge one scale coarser.", show_default="the one that FUSED was made by"
-        ),
-    ] = None,
-    weights: Annotated[
-        str | None,
-        typer.Option(metavar="FOLDER", help="The same for a trained network: the weights that FUSED was made by."),
-    ] = None,
-    srf: Annotated[
-        str | None, typer.Option(metavar="R", help="Known response of the MSI, not estimated. " + SRF_HELP)
-    ] = None,
-    mask: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Clouds in the MSI: not used where this raster, on any grid, is not 0."),
-    ] = None,
-    hsi_mask: Annotated[Path | None, typer.Option(metavar="FILE", help="The same for the HSI.")] = None,
-    fused_variable: Annotated[str | None, typer.Option(help="Which array of a fused file that holds several.")] = None,
-    hsi_variable: Annotated[str | None, typer.Option(help="The same for the HSI.")] = None,
-    msi_variable: Annotated[str | None, typer.Option(help="The same for the MSI.")] = None,
-    reference_variable: Annotated[str | None, typer.Option(help="The same for the reference.")] = None,
-    fused_band_axis: Annotated[
-        int | None, typer.Option(metavar="0|1|2", help="Which axis of an unlabelled fused array holds the bands.")
-    ] = None,
-    hsi_band_axis: Annotated[int | None, typer.Option(metavar="0|1|2", help="The same for the HSI.")] = None,
-    msi_band_axis: Annotated[int | None, typer.Option(metavar="0|1|2", help="The same for the MSI.")] = None,
-    reference_band_axis: Annotated[
-        int | None, typer.Option(metavar="0|1|2", help="The same for the reference.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Also print the figures as JSON.")] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the page if it exists.")] = False,
+    fused_variable: FusedVariable = None,
+    hsi_variable: Annotated[str | None, _variable("an HSI file")] = None,
+    msi_variable: Annotated[str | None, _variable("an MSI file")] = None,
+    reference_variable: ReferenceVariable = None,
+    fused_band_axis: FusedBandAxis = None,
+    hsi_band_axis: Annotated[int | None, _band_axis("an HSI array")] = None,
+    msi_band_axis: Annotated[int | None, _band_axis("an MSI array")] = None,
+    reference_band_axis: ReferenceBandAxis = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Also print the scores as JSON.")] = False,
 ) -> None:
-    """Show how good a fused image is, on one page: pictures, close-ups, spectra, maps, scores and what they mean.
+    """Assess a fused image on one page: pictures, close-ups, spectra, maps, scores and what they mean.
 
-    Without a reference it is judged by what it gives back of its inputs, by indices (QNR, HQNR), and by fusing once
-    more one scale coarser. The page is one file, to be opened in any browser, mailed or printed. See docs/report.md.
+    Without a reference it is assessed by its consistency with the inputs, by indices (QNR, HQNR), and at reduced
+    resolution. The page is one file, to be opened in any browser, mailed or printed. See docs/report.md.
 
     [dim]hyperfuse report fused.tif --hsi enmap.tif --msi sentinel2.tif -o report.html[/dim]
     """
     import json
 
-    from hyperfuse.reporting.report import InputFile, report
+    from hyperfuse.reporting.report import InputFile
+    from hyperfuse.reporting.report import report as write_report
 
-    findings = report(
+    quality = write_report(
         InputFile(fused, fused_variable, fused_band_axis),
         output,
         hsi=InputFile(hsi, hsi_variable, hsi_band_axis),
         msi=InputFile(msi, msi_variable, msi_band_axis),
         reference=None if reference is None else InputFile(reference, reference_variable, reference_band_axis),
-        mask=mask,
-        hsi_mask=hsi_mask,
-        method=method,
-        weights=weights,
-        srf=srf,
-        overwrite=overwrite,
+        config=config,
     )
     if as_json:
-        typer.echo(json.dumps(findings.as_dict(), indent=2, allow_nan=False))
+        typer.echo(json.dumps(quality.as_dict(), indent=2, allow_nan=False))
     else:
         typer.echo(str(output))
 

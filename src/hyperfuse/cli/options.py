@@ -45,8 +45,8 @@ def command(model: type[Request]) -> Callable[[Callable[..., None]], Callable[..
         def run(**values: Any) -> None:
             former = [option.renamed_from for option in (option_of(model, name) for name in fields)]
             given = {name: values.pop(name) for name in [*fields, *former] if name is not None}
-            defaults = {name: default_of(model.model_fields[name]) for name in fields}
-            changed = {name: value for name, value in given.items() if value != defaults.get(name)}
+            defaults = {parameter.name: parameter.default for parameter in parameters}
+            changed = {name: value for name, value in given.items() if value != defaults[name]}
             function(**values, config=model(**changed))
 
         run.__name__, run.__doc__, run.__module__ = function.__name__, function.__doc__, function.__module__
@@ -61,7 +61,7 @@ def command(model: type[Request]) -> Callable[[Callable[..., None]], Callable[..
 
 def _parameter(model: type[Request], name: str) -> inspect.Parameter:
     option, default = option_of(model, name), default_of(model.model_fields[name])
-    kind = _cli_type(model.model_fields[name].annotation)
+    kind = _cli_type(model.model_fields[name].annotation, repeat=option.repeat)
     flag = option.flag or "--" + name.replace("_", "-")
     if kind is bool:
         flag = flag if not default else f"{flag}/--no-{flag.removeprefix('--')}"
@@ -70,21 +70,26 @@ def _parameter(model: type[Request], name: str) -> inspect.Parameter:
         metavar=option.metavar,
         help=option.help,
         rich_help_panel=option.panel,
-        show_default=option.default_text or default not in (None, False, {}),
+        show_default=option.default_text or default not in (None, False, {}, ()),
     )
-    is_optional = default is None or kind == list[str]
-    return _keyword(name, Annotated[kind | None if is_optional else kind, info], None if default == {} else default)
+    if isinstance(default, dict) or (isinstance(default, tuple) and kind == list[str]):
+        default = None
+    elif isinstance(default, tuple) and kind is str:
+        default = ",".join(f"{each:g}" if isinstance(each, float) else str(each) for each in default)
+    return _keyword(name, Annotated[kind | None if default is None else kind, info], default)
 
 
 def _keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
 
 
-def _cli_type(annotation: Any) -> Any:
+def _cli_type(annotation: Any, *, repeat: bool) -> Any:
     """The type that the parser understands; pydantic checks the rest."""
     kind = plain_type(annotation)
     if get_origin(kind) is Literal:
         return type(get_args(kind)[0])
-    if get_origin(kind) is dict:
+    if get_origin(kind) is dict or repeat:
         return list[str]
+    if get_origin(kind) is tuple and get_args(kind)[-1] is Ellipsis:
+        return str
     return str if kind is Any else kind

@@ -13,6 +13,7 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
+from hyperfuse.config import EvaluateConfig, takes_options
 from hyperfuse.io.cube import iterate_windows
 from hyperfuse.metrics.pairing import (
     WAVELENGTH_TOLERANCE_NM,
@@ -95,13 +96,12 @@ class Evaluation:
         return {"band": band + 1} | {name: _json_number(column[band]) for name, column in columns.items()}
 
 
+@takes_options(EvaluateConfig)
 def evaluate(
     fused: xr.DataArray,
     reference: xr.DataArray,
-    scale: float | None = None,
-    peak: float | None = None,
     *,
-    with_q2n: bool = False,
+    config: EvaluateConfig | None = None,
     max_bytes: int = WINDOW_BYTES,
 ) -> Evaluation:
     """Compute all metrics of a fused cube, over the pixels valid in both cubes and the bands good in both.
@@ -114,7 +114,7 @@ def evaluate(
         Ratio of the coarse to the fine pixel size, for ERGAS; by default what the fused cube has in its attributes.
     peak
         Peak of PSNR and SSIM; by default 1 for a reference within [0, 1], else its maximum.
-    with_q2n
+    q2n
         Compute Q2n, too, which takes about as long as all others.
     max_bytes
         Size of a window as float32; the memory needed is about six times that.
@@ -149,12 +149,13 @@ def evaluate(
     >>> scores
     Evaluation(PSNR 40 dB, ...; 3 of 3 bands, 1 of their values)
     """
-    comparison = plan_comparison(fused, reference, scale, peak, max_bytes)
+    config = config or EvaluateConfig()
+    comparison = plan_comparison(fused, reference, config.scale, config.peak, max_bytes)
     windows = _windows("Evaluating", comparison, max_bytes)
     sums = reduce(operator.add, (WindowSums.of(comparison, *window) for window in windows))
     if sums.pixels == 0:
         raise nothing_to_compare()
-    q2n = _compute_q2n(comparison, comparison.bands[sums.errors.compared], max_bytes) if with_q2n else None
+    q2n = _compute_q2n(comparison, comparison.bands[sums.errors.compared], max_bytes) if config.q2n else None
     return _summarise(comparison, sums, q2n)
 
 

@@ -20,6 +20,7 @@ from matplotlib.image import imsave
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
+from hyperfuse.config import ReportConfig, takes_options
 from hyperfuse.errors import OptionError
 from hyperfuse.io.atomic import check_writable, published
 from hyperfuse.io.cube import as_cube, make_cube
@@ -27,7 +28,6 @@ from hyperfuse.io.files import open_cube
 from hyperfuse.io.output import time_of_writing
 from hyperfuse.metrics.pairing import Floats, per_band_mean
 from hyperfuse.physics.operators import sigma_from_fwhm
-from hyperfuse.physics.srf import SRFSpec
 from hyperfuse.reporting.colour import colour_composite, distinct_pixels, stretch_limits
 from hyperfuse.reporting.examine import QualityReport, assess, examine, read_record
 from hyperfuse.reporting.style import ERROR_COLOURS, ERROR_PERCENTILE, broken_line, highest_square, spectral_axis
@@ -53,6 +53,7 @@ class InputFile:
 Image = PathLike | InputFile | xr.DataArray
 
 
+@takes_options(ReportConfig)
 def report(
     fused: Image,
     page: PathLike,
@@ -60,12 +61,7 @@ def report(
     hsi: Image,
     msi: Image,
     reference: Image | None = None,
-    mask: Image | None = None,
-    hsi_mask: Image | None = None,
-    method: str | None = None,
-    weights: PathLike | None = None,
-    srf: SRFSpec | None = None,
-    overwrite: bool = False,
+    config: ReportConfig | None = None,
 ) -> QualityReport:
     """Assess a fused image by the pair it was made from and write pictures, maps, spectra and scores to a page.
 
@@ -115,18 +111,19 @@ def report(
     L. Wald, T. Ranchin, M. Mangolini, "Fusion of satellite images of different spatial resolutions: assessing the
     quality of resulting images", Photogrammetric Engineering & Remote Sensing 63(6), 1997.
     """
-    target = Path(page)
-    check_page(target, overwrite=overwrite)
-    given = {"fused": fused, "hsi": hsi, "msi": msi, "reference": reference, "mask": mask, "hsi_mask": hsi_mask}
+    config, target = config or ReportConfig(), Path(page)
+    check_page(target, overwrite=config.overwrite)
+    given = {"fused": fused, "hsi": hsi, "msi": msi, "reference": reference}
+    given |= {"mask": config.mask, "hsi_mask": config.hsi_mask}
     opened = {role: _open(image) for role, image in given.items() if image is not None}
     cubes = {role: cube for role, (cube, _) in opened.items()}
     recorded = read_record(cubes["fused"])
     masks = {"mask": cubes.get("mask"), "hsi_mask": cubes.get("hsi_mask")}
-    part = examine(cubes["fused"], cubes["hsi"], cubes["msi"], recorded, srf=srf, **masks)
-    folder = None if weights is None else str(weights)
-    quality = assess(part, recorded, reference=cubes.get("reference"), method=method, weights=folder)
+    part = examine(cubes["fused"], cubes["hsi"], cubes["msi"], recorded, srf=config.srf, **masks)
+    folder = None if config.weights is None else str(config.weights)
+    quality = assess(part, recorded, reference=cubes.get("reference"), method=config.method, weights=folder)
     text = render_page(quality, recorded.record, {role: name for role, (_, name) in opened.items()})
-    with published(target, overwrite=overwrite) as file:
+    with published(target, overwrite=config.overwrite) as file:
         file.write_text(text, encoding="utf-8")
     return quality
 
