@@ -432,7 +432,7 @@ def _against_reference(part: ExaminedPart, reference: xr.DataArray) -> AgainstRe
     plan_comparison(part.fused, reference, scale=None, peak=1.0, max_bytes=WINDOW_BYTES)
     window = (part.rows, part.columns)
     scale = math.sqrt(math.prod(part.observation.scale))
-    scores = evaluate(window_of(part.fused, *window), window_of(reference, *window), scale)
+    scores = evaluate(window_of(part.fused, *window), window_of(reference, *window), scale=scale)
     values = physical_values(reference, *window, part.bands)
     fused, truth = part.fused_values.astype(np.float64), values.astype(np.float64)
     known = mask_incomparable(fused, truth).sum(axis=0)
