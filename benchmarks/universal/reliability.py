@@ -55,7 +55,7 @@ def measure(name: str, srf: str, scale: int, noise: tuple[float, float] | None) 
         warnings.simplefilter("ignore")
         observation = estimate_observation(case.hsi, case.msi)
     fused = fuse_arrays(case.hsi, case.msi, observation, "universal")
-    expected = fuse_arrays(case.hsi, case.msi, observation, "uncertainty")
+    expected = fuse_arrays(case.hsi, case.msi, observation, uncertainty=True)
     error = (fused - case.reference).abs()
     pixel_error, pixel_expected = (
         image.square().mean(0).sqrt().flatten().double().numpy() for image in (error, expected)

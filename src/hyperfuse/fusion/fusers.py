@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from hyperfuse.methods.catalogue import UNCERTAINTY, find_method
+from hyperfuse.methods.catalogue import find_method
 from hyperfuse.methods.run import fuse_window, fuse_window_by
 from hyperfuse.methods.scene_stats import SceneComputation, gather_statistics, run_on_scene, run_with_statistics
 from hyperfuse.methods.universal import fuse_guided
@@ -56,12 +56,14 @@ class MethodFuser:
     consistency: bool = False
     network: PriorNetwork | None = None
     """Weights for `universal` other than those that ship."""
+    uncertainty: bool = False
+    """Whether windows are the expected error of the method instead of its result."""
     statistics: tuple[Any, ...] | None = None
     """Of the scene; None where every window is a scene of its own."""
 
     @property
     def interpolates_bad_bands(self) -> bool:
-        return self.method != UNCERTAINTY
+        return not self.uncertainty
 
     def halo(self, observation: Observation) -> int:
         """Consistency needs the halo of FUSE around the result of the method."""
@@ -78,7 +80,7 @@ class MethodFuser:
 
     def _steps(self, window: Window) -> SceneComputation[Tensor]:
         if self.network is None:
-            return fuse_window(window, self.method, self.consistency)
+            return fuse_window(window, self.method, self.consistency, self.uncertainty)
         return fuse_window_by(partial(fuse_guided, network=self.network), window, self.consistency)
 
 

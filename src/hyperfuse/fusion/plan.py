@@ -52,7 +52,6 @@ from hyperfuse.io.bands import select_bands
 from hyperfuse.io.cube import as_cube, make_cube, nodata_of, usual_nodata, wavelengths_nm
 from hyperfuse.io.files import open_cube
 from hyperfuse.io.output import check_fits, output_template, provenance, selected
-from hyperfuse.methods.catalogue import UNCERTAINTY
 from hyperfuse.methods.window import Window
 from hyperfuse.models.catalogue import AnyNetwork
 from hyperfuse.models.prior import PriorNetwork
@@ -136,6 +135,8 @@ class Plan:
     halo: int
     """Coarse pixels around a tile."""
     memory: MemoryPlan
+    uncertainty: bool = False
+    """Whether the output is the expected error instead of the fused image."""
 
     @property
     def is_whole(self) -> bool:
@@ -158,7 +159,7 @@ class Plan:
         """The provenance of the output."""
         left_out = ("method", "weights", "mask", "hsi_mask", "creation_options")
         options = {name: value for name, value in self.config.recorded().items() if name not in left_out}
-        method = None if self.network is not None else self.method
+        method = "uncertainty" if self.uncertainty else None if self.network is not None else self.method
         return provenance(method=method, weights=self.weights_digest, inputs=self.inputs, options=options)
 
     @property
@@ -215,7 +216,7 @@ class Plan:
 
     def fuser_from(self, windows: Sequence[Callable[[], Window]], *, whole: bool = False) -> MethodFuser | NetworkFuser:
         if self.network is None:
-            fuser = MethodFuser(self.method, self.config.consistency)
+            fuser = MethodFuser(self.method, self.config.consistency, uncertainty=self.uncertainty)
             return fuser if whole else fuser.gather(windows)
         centres = wavelengths_nm(self.pair.hsi_source.cube)
         wavelength_nm = None if centres is None else torch.from_numpy(centres[self.pair.usable_bands])
@@ -274,7 +275,8 @@ def make_plan(
         if network is None:
             method = method or resolve_method(pair, observation, config.method, most_bytes)
         advance(1)
-    method = UNCERTAINTY if uncertainty else method or config.method
+    # A resumed run of uncertainties has recorded that instead of a method.
+    method = config.method if uncertainty else method or config.method
     # Copies, so that what the estimation has read of a small pair is not kept in memory twice.
     aligned, pair = replace(aligned), replace(pair)
     itemsize = np.dtype(config.dtype or hsi_cube.dtype).itemsize
@@ -301,6 +303,7 @@ def make_plan(
         workload,
         halo,
         memory,
+        uncertainty,
     )
 
 

@@ -135,13 +135,10 @@ METHODS: dict[str, Method] = {
 }
 AUTO = "auto"
 DEFAULT = "universal"
-UNCERTAINTY = "uncertainty"
 
 
 def find_method(name: str) -> Method:
     """Look a method up by its name."""
-    if name == UNCERTAINTY:
-        return METHODS[DEFAULT]
     if name not in METHODS:
         raise OptionError(f"method {name!r}", f"one of {', '.join([AUTO, *METHODS])}", "see `hyperfuse methods`")
     return METHODS[name]

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from hyperfuse.errors import BandError, OptionError, ValueRangeError
-from hyperfuse.methods.catalogue import AUTO, DEFAULT, METHODS, UNCERTAINTY, SceneFunction, find_method
+from hyperfuse.methods.catalogue import AUTO, DEFAULT, METHODS, SceneFunction, find_method
 from hyperfuse.methods.injection import bicubic
 from hyperfuse.methods.pair_model import (
     NOISE_FLOOR,
@@ -98,7 +98,7 @@ def fuse_window(
 ) -> SceneComputation[Tensor]:
     """Fuse the core of a window by the method of this name, or compute its expected error; see `fuse_arrays`."""
     found = find_method(method)
-    if not (uncertainty or method == UNCERTAINTY):
+    if not uncertainty:
         return fuse_window_by(found.function, window, consistency)
     if found.uncertainty is None:
         known = ", ".join(name for name, each in METHODS.items() if each.uncertainty is not None)
