@@ -33,10 +33,10 @@ def test_methods_lists_every_name_with_its_reference(capsys):
 
 def test_estimate_as_json(files, capsys):
     assert run(["estimate", *files, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["misregistration"] == pytest.approx([0.8, -1.3], abs=0.05)
-    assert found["sigma"] == pytest.approx([1.5, 1.5], rel=0.02)
-    assert len(found["response"]) == 3
+    estimated = json.loads(capsys.readouterr().out)
+    assert estimated["misregistration"] == pytest.approx([0.8, -1.3], abs=0.05)
+    assert estimated["sigma"] == pytest.approx([1.5, 1.5], rel=0.02)
+    assert len(estimated["response"]) == 3
 
 
 def test_estimate_for_people(files, capsys):

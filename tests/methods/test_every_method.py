@@ -188,13 +188,13 @@ def test_wrong_input_is_refused():
 def test_noise_of_many_msi_bands_is_not_fitted(name):
     pair = tiny_pair(30, 10, (16, 16), 4, snr_db=25.0)
     hsi_noise, msi_noise = (10 ** (-25 / 20) * float(image.square().mean().sqrt()) for image in (pair.hsi, pair.msi))
-    told = replace(
+    known_noise = replace(
         pair.observation,
         hsi_noise=torch.full((30,), hsi_noise, dtype=torch.float64),
         msi_noise=torch.full((10,), msi_noise, dtype=torch.float64),
     )
     informed, plain = (
-        psnr_db(fuse_arrays(pair.hsi, pair.msi, told, method), pair.reference) for method in (name, "glp")
+        psnr_db(fuse_arrays(pair.hsi, pair.msi, known_noise, method), pair.reference) for method in (name, "glp")
     )
     assert informed > plain + 1
 

@@ -65,13 +65,15 @@ def test_bicubic_reproduces_a_ramp_and_a_constant():
     )
 
 
-def slow_trust(wanted, got):
+def slow_trust(true, injected):
     """The least squares slope of one band's detail on another's, times Stein's shrinkage 1 - variance / slope^2, within
     0 and 1.
     """
-    slope = sum(a * b for a, b in zip(wanted, got, strict=True)) / sum(b * b for b in got)
+    slope = sum(a * b for a, b in zip(true, injected, strict=True)) / sum(b * b for b in injected)
     variance = (
-        sum((a - slope * b) ** 2 for a, b in zip(wanted, got, strict=True)) / (len(got) - 2) / sum(b * b for b in got)
+        sum((a - slope * b) ** 2 for a, b in zip(true, injected, strict=True))
+        / (len(injected) - 2)
+        / sum(b * b for b in injected)
     )
     return min(1.0, max(0.0, slope * max(0.0, 1 - variance / slope**2)))
 
@@ -86,8 +88,8 @@ def test_glp_is_interpolation_plus_regressed_detail_as_far_as_the_hsi_bears_it_o
         image - operator.apply(upsample_bicubic(image, (32, 32), pair.observation.placement))
         for image in (pair.hsi.double(), coarse)
     )
-    got = torch.einsum("cm,myx->cyx", gains, msi_detail)
-    trust = [slow_trust(a.flatten().tolist(), b.flatten().tolist()) for a, b in zip(hsi_detail, got, strict=True)]
+    injected = torch.einsum("cm,myx->cyx", gains, msi_detail)
+    trust = [slow_trust(a.flatten().tolist(), b.flatten().tolist()) for a, b in zip(hsi_detail, injected, strict=True)]
     assert min(trust) < 1
     detail = pair.msi.double() - upsample_bicubic(coarse, (32, 32), pair.observation.placement)
     injected = torch.tensor(trust)[:, None, None] * torch.einsum("cm,myx->cyx", gains, detail)

@@ -49,9 +49,9 @@ def real_pair(name, scale=4, sigma=None, shift=(0.0, 0.0)):
 @pytest.mark.parametrize(("sigma", "shift"), [(None, (0.0, 0.0)), ((1.3, 2.1), (4.0, -2.7))])
 def test_point_spread_within_two_percent_and_shift_within_a_twentieth(name, sigma, shift):
     pair = real_pair(name, 4, sigma, shift)
-    found = estimate_observation(pair.hsi, pair.msi)
-    assert found.sigma == pytest.approx(pair.observation.sigma, rel=0.02)
-    assert found.shift == pytest.approx(shift, abs=0.05)
+    estimated = estimate_observation(pair.hsi, pair.msi)
+    assert estimated.sigma == pytest.approx(pair.observation.sigma, rel=0.02)
+    assert estimated.shift == pytest.approx(shift, abs=0.05)
 
 
 @pytest.mark.parametrize("name", SCENES[:3])
@@ -87,11 +87,11 @@ def test_paris_gains_decibels_from_its_estimated_offset(method):
     reference, msi = load_scene("paris_hyperion"), load_scene("paris_ali").float()
     expected = known_observation(torch.ones(9, 128), 4.0)
     hsi = expected.spatial_operator((72, 72), (18, 18)).apply(reference).float()
-    found = estimate_observation(hsi, msi)
-    assert found.shift == pytest.approx((0.15, 0.54), abs=0.05)
+    estimated = estimate_observation(hsi, msi)
+    assert estimated.shift == pytest.approx((0.15, 0.54), abs=0.05)
     as_georeferenced = KnownParts(sigma=expected.sigma, misregistration=(0.0, 0.0))
     before = fuse_arrays(hsi, msi, as_georeferenced, method)
-    after = onto_hsi_grid(fuse_arrays(hsi, msi, found, method), found.shift)
+    after = onto_hsi_grid(fuse_arrays(hsi, msi, estimated, method), estimated.shift)
     # Measured: universal gains 2.85 dB, as it tolerates an unknown offset better; the others at least 3.33 (cnmf).
     gained_db = psnr_db(after, reference.float()) - psnr_db(before, reference.float())
     assert gained_db > (2.5 if method == "universal" else 3)

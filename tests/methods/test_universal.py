@@ -112,16 +112,18 @@ def test_left_out_pixels_do_not_know_themselves():
 def test_slopes_on_the_msi_alone_know_no_features():
     torch.manual_seed(0)
     size = (6, 7)
-    keys, inputs, wanted = torch.randn(2, *size), torch.randn(3, *size), torch.randn(4, *size)
+    keys, inputs, targets = torch.randn(2, *size), torch.randn(3, *size), torch.randn(4, *size)
     both = LocalRegression(
-        keys, torch.zeros(1, *size), inputs, torch.cat([wanted, wanted]), 0.1 * torch.eye(3), inputs_of=(3, 2)
+        keys, torch.zeros(1, *size), inputs, torch.cat([targets, targets]), 0.1 * torch.eye(3), inputs_of=(3, 2)
     )
     of_msi = replace(both, inputs=inputs[:2], ridge=0.1 * torch.eye(2), inputs_of=(2, 2))
     everywhere = range(size[0]), range(size[1])
     with_feature, plain = both.predict_left_out(*everywhere).chunk(2)
-    alone_with_feature, alone_plain = of_msi.predict_left_out(*everywhere).chunk(2)
-    assert torch.allclose(alone_with_feature, alone_plain)
-    assert torch.allclose(plain, alone_plain, atol=0.01)  # the neighbourhood's own ridge knows of the feature, faintly
+    msi_only_with_feature, msi_only_plain = of_msi.predict_left_out(*everywhere).chunk(2)
+    assert torch.allclose(msi_only_with_feature, msi_only_plain)
+    assert torch.allclose(
+        plain, msi_only_plain, atol=0.01
+    )  # the neighbourhood's own ridge knows of the feature, faintly
     assert not torch.allclose(with_feature, plain, atol=0.1)
 
 
