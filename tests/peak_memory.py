@@ -36,9 +36,9 @@ def pretend_cores(count: int) -> None:
     """Threads of libraries stay as they are: more of them than cores would wait for each other for minutes on a busy
     machine.
     """
-    from hyperfuse.fusion import memory
+    from hyperfuse.fusion import tiles
 
-    memory._processors = lambda: count
+    tiles._processors = lambda: count
 
 
 def main(report: str, *arguments: str) -> int:

@@ -14,7 +14,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from hyperfuse.cli.app import main
-from hyperfuse.fusion import memory
+from hyperfuse.fusion import tiles
 from hyperfuse.fusion.engine import FusedTile, TileInputs, TileJob
 from hyperfuse.fusion.journal import WorkFolder
 from hyperfuse.fusion.tiles import Tile
@@ -42,8 +42,8 @@ def slow_keeping(seconds: float) -> None:
 
 
 if __name__ == "__main__":
-    memory.TILE_SIZES = ((64, 64),)
-    memory.LARGEST_WHOLE_SIDE = 0
+    tiles.TILE_SIZES = ((64, 64),)
+    tiles.LARGEST_WHOLE_SIDE = 0
     (slow_keeping if "--workers" in sys.argv else slow_down)(float(sys.argv[1]))
     limit = int(sys.argv[2])
     if limit:

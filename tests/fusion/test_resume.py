@@ -142,9 +142,7 @@ def test_a_listener_stops_between_tiles(
     with pytest.raises(Cancelled, match="3 of 9 tiles are kept"), listening(stop_after(stop, 3), cancel=stop):
         fuse(*pair, target, method="glp", **KNOWN)
     assert not target.exists()
-    with pytest.warns(
-        UserWarning, match="3 finished tiles of an interrupted run .* --resume would keep them"
-    ):
+    with pytest.warns(UserWarning, match="3 finished tiles of an interrupted run .* --resume would keep them"):
         fuse(*pair, target, method="glp", **KNOWN)
     assert target.exists()
     assert hidden(tmp_path) == []

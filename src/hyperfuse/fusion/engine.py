@@ -28,9 +28,16 @@ from torch import Tensor
 
 from hyperfuse.errors import OptionError
 from hyperfuse.fusion.fusers import Fuser
-from hyperfuse.fusion.memory import bounded_pools, release_memory
 from hyperfuse.fusion.pair import AlignedPair
-from hyperfuse.fusion.tiles import FINE_ALIGNMENT, Tile, WindowPlace, covered_part, place_for
+from hyperfuse.fusion.tiles import (
+    FINE_ALIGNMENT,
+    Tile,
+    WindowPlace,
+    bounded_pools,
+    covered_part,
+    place_for,
+    release_memory,
+)
 from hyperfuse.fusion.warp import SMALLEST_MOVE, moved
 from hyperfuse.io.output import Clipping, to_stored
 from hyperfuse.methods.window import Window, fill_missing, mask_missing

@@ -28,25 +28,28 @@ from hyperfuse.config import FuseConfig, PairConfig
 from hyperfuse.errors import OptionError
 from hyperfuse.fusion.engine import TileJob, one_thread_per_tile
 from hyperfuse.fusion.fusers import Fuser, MethodFuser, NetworkFuser, load_network, network_fuser, network_halo
-from hyperfuse.fusion.memory import (
+from hyperfuse.fusion.observe import observe, register_pair, resolve_method
+from hyperfuse.fusion.pair import AlignedPair, align_pair
+from hyperfuse.fusion.sample import SAMPLED_FINE_PIXELS, read_window, representative_window, sample_places
+from hyperfuse.fusion.tiles import (
     CACHE_BYTES,
     GIGABYTE,
     LARGEST_WHOLE_SIDE,
     PROGRAM_BYTES,
     SHARE_OF_PREPARING,
     MemoryPlan,
+    Tile,
+    WindowPlace,
     Workload,
     available_bytes,
     default_ram_gb,
     method_workload,
     near_pixels,
     network_workload,
+    place_for,
     plan_memory,
+    plan_tiles,
 )
-from hyperfuse.fusion.observe import observe, register_pair, resolve_method
-from hyperfuse.fusion.pair import AlignedPair, align_pair
-from hyperfuse.fusion.sample import SAMPLED_FINE_PIXELS, read_window, representative_window, sample_places
-from hyperfuse.fusion.tiles import Tile, WindowPlace, place_for, plan_tiles
 from hyperfuse.fusion.warp import Warp
 from hyperfuse.io.bands import select_bands
 from hyperfuse.io.cube import as_cube, make_cube, nodata_of, usual_nodata, wavelengths_nm

@@ -1,16 +1,29 @@
-"""Tiles of the output, and the windows of both images that each tile needs.
+"""Tiles of the output, the windows of both images that each tile needs, and how large tiles may be.
 
-Windows are clipped only at the border of the scene, so border effects occur there and nowhere else.
+Windows are clipped only at the border of the scene, so border effects occur there and nowhere else. The memory limit
+(`--ram`) is the peak resident memory of the process: the interpreter, the libraries and GDAL's cache are subtracted
+first; the rest is shared by the running tiles. The constants were measured (docs/large_scenes.md) and rounded up.
 """
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import math
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+import rasterio
+import torch
+
+from hyperfuse.errors import OptionError
 from hyperfuse.fusion.pair import AlignedPair
+from hyperfuse.methods.catalogue import find_method
+from hyperfuse.methods.pair_model import MOST_COMPONENTS, conditioning_halo
 from hyperfuse.methods.window import Place
+from hyperfuse.models.catalogue import AnyNetwork
 from hyperfuse.physics.observation import Observation
 
 # Holes are filled from an image pyramid: windows that start at multiples of these have the same pyramid in every tile.
@@ -131,3 +144,199 @@ def _size(place: Place) -> tuple[int, int]:
 
 def _within(index: int, last: int) -> int:
     return min(max(index, 0), last)
+
+
+GIGABYTE = 1_000_000_000
+PROGRAM_BYTES = 420_000_000
+CACHE_BYTES = 48_000_000
+DEFAULT_SHARE = 0.5  # of the machine's memory
+SHARE_OF_PREPARING = 0.8  # of what is available, for the work before the first tile
+# Slices of windows, small matrices, and what the allocator does not return at once.
+OVERHEAD_OF_TILE = 40_000_000
+ROOM = 1.2
+# Two tiles at once are planned on every machine. A tile whose halo costs no more than this factor is not enlarged.
+TILES_AT_ONCE = 2
+TOLERABLE_HALO = 1.3
+# Every thread of a library has its own buffers, and every heap of the allocator keeps freed memory: hundreds of
+# megabytes on a machine with many cores.
+MOST_THREADS = 16
+MOST_HEAPS = 2
+M_ARENA_MAX = -8  # of glibc's malloc.h
+# A scene up to this side is a single tile where memory allows.
+LARGEST_WHOLE_SIDE = 2048
+# Feature maps that a network holds at the same time.
+FEATURE_IMAGES = 8
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What determines the memory of a tile beside its size; copies are float32 images of all bands."""
+
+    bands: int
+    usable_bands: int
+    msi_bands: int
+    itemsize: int  # of an output value
+    core_copies: float
+    window_copies: float
+    components: int  # images of the size of the window without its outer halo
+
+    def input_bytes(self, place: WindowPlace) -> int:
+        return 4 * (self.bands * _pixels(place.coarse_size) + self.msi_bands * _pixels(place.fine_size))
+
+    def block_bytes(self, place: WindowPlace) -> int:
+        return self.bands * self.itemsize * _pixels(place.core_size)
+
+    def working_bytes(self, place: WindowPlace, near_pixels: int) -> int:
+        """Peak memory of one tile; `near_pixels` are the fine pixels within reach of the last step."""
+        core, window, coarse = _pixels(place.core_size), _pixels(place.fine_size), _pixels(place.coarse_size)
+        denoising = 20 * coarse * (self.msi_bands + 1) * (self.msi_bands + MOST_COMPONENTS)
+        on_inputs = 20 * self.msi_bands * window + 36 * self.bands * coarse
+        on_bands = 4 * self.bands * (self.core_copies * core + self.window_copies * window)
+        on_components = 4 * self.components * near_pixels
+        return int(ROOM * (on_inputs + denoising + max(on_components, on_bands + on_components / 4)) + OVERHEAD_OF_TILE)
+
+
+def method_workload(pair: AlignedPair, method: str, *, consistency: bool, itemsize: int) -> Workload:
+    footprint = find_method(method)
+    return Workload(
+        bands=pair.coarse_shape[0],
+        usable_bands=int(pair.usable_bands.sum()),
+        msi_bands=pair.fine_shape[0],
+        itemsize=itemsize,
+        core_copies=footprint.core_copies,
+        window_copies=footprint.window_copies + (4 if consistency else 0),
+        components=footprint.component_images * min(MOST_COMPONENTS, pair.coarse_shape[0]),
+    )
+
+
+def network_workload(pair: AlignedPair, network: AnyNetwork, *, itemsize: int) -> Workload:
+    """A network computes features of the whole window, and so does the method that it refines."""
+    config = network.config
+    bands = pair.coarse_shape[0]
+    return Workload(
+        bands=bands,
+        usable_bands=int(pair.usable_bands.sum()),
+        msi_bands=pair.fine_shape[0],
+        itemsize=itemsize,
+        core_copies=2.0,
+        window_copies=5.0,
+        components=max(FEATURE_IMAGES * config.width, 10 * min(MOST_COMPONENTS, bands)),
+    )
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """Sizes of tiles and the memory they need; `whole` means that the scene is a single tile."""
+
+    tile_size: tuple[int, int]
+    tile_bytes: int  # of one tile under way, with its inputs and its result
+    budget: int
+    whole: bool = False
+
+    @property
+    def tiles_at_once(self) -> int:
+        return max(1, min(_processors(), self.budget // max(1, self.tile_bytes)))
+
+
+def plan_memory(
+    pair: AlignedPair,
+    observation: Observation,
+    workload: Workload,
+    halo: int,
+    ram_gb: float,
+    sizes: Sequence[tuple[int, int]] | None = None,
+) -> MemoryPlan:
+    """The whole scene as one tile where it fits, else the largest useful tiles; `sizes` restricts the choice."""
+    budget = available_bytes(ram_gb)
+    output = (pair.output_grid.height, pair.output_grid.width)
+    if max(output) <= LARGEST_WHOLE_SIDE and sizes is None:
+        everything = place_for(pair, observation, slice(0, pair.fine_shape[1]), slice(0, pair.fine_shape[2]), 0)
+        needed = whole_bytes(workload, everything)
+        if needed <= budget:
+            return MemoryPlan(output, needed, budget, whole=True)
+    best, most_done, needed = None, 0.0, 0
+    for size in sizes or TILE_SIZES[::-1]:
+        place, near = (
+            place_for(pair, observation, *_middle(pair, size), halo),
+            near_pixels(pair, observation, size, halo),
+        )
+        needed = workload.working_bytes(place, near) + 2 * workload.input_bytes(place) + 2 * workload.block_bytes(place)
+        # Useful pixels at once, without halos.
+        done = min(TILES_AT_ONCE, budget // needed) * _pixels(place.core_size) / near
+        if done > most_done:
+            best, most_done = MemoryPlan(size, needed, budget), done
+        if done >= TILES_AT_ONCE / TOLERABLE_HALO or needed > budget:
+            break
+    if best is None:
+        least = (needed + PROGRAM_BYTES + CACHE_BYTES) / GIGABYTE
+        height, width = (sizes or TILE_SIZES)[-1]
+        raise OptionError(
+            f"{ram_gb:g} GB of memory", f"at least {least:.2g} GB for a tile of {height}x{width} pixels", "raise --ram"
+        )
+    return best
+
+
+def whole_bytes(workload: Workload, everything: WindowPlace) -> int:
+    """Memory of a single tile: the inputs, the fused image, and that image as it is stored."""
+    pixels = _pixels(everything.fine_size)
+    stored = (4 + workload.itemsize) * workload.bands * pixels
+    return workload.working_bytes(everything, pixels) + 2 * workload.input_bytes(everything) + stored
+
+
+def available_bytes(ram_gb: float) -> int:
+    return int(ram_gb * GIGABYTE) - PROGRAM_BYTES - CACHE_BYTES
+
+
+def default_ram_gb() -> float:
+    """Half of the memory that the machine, or the container, has."""
+    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")] if hasattr(os, "sysconf") else [8 * GIGABYTE]
+    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        with contextlib.suppress(OSError, ValueError):
+            limits.append(int(Path(path).read_text()))
+    return DEFAULT_SHARE * min(limits) / GIGABYTE
+
+
+@contextlib.contextmanager
+def bounded_pools() -> Iterator[None]:
+    """Limit threads, heaps and GDAL's cache (by default 5 % of the memory), so that every machine needs the same."""
+    threads = torch.get_num_threads()
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).mallopt(M_ARENA_MAX, MOST_HEAPS)
+    torch.set_num_threads(min(MOST_THREADS, threads))
+    try:
+        with rasterio.Env(GDAL_CACHEMAX=CACHE_BYTES):
+            yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def release_memory() -> None:
+    """Return freed memory to the system, which glibc would otherwise keep."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def near_pixels(pair: AlignedPair, observation: Observation, size: tuple[int, int], halo: int) -> int:
+    """How many fine pixels the last step processes for a tile of this size."""
+    core = _middle(pair, size)
+    near = place_for(pair, observation, *core, min(halo, conditioning_halo(observation)))
+    return _pixels(near.fine_size)
+
+
+def _processors() -> int:
+    """The processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _middle(pair: AlignedPair, size: tuple[int, int]) -> tuple[slice, slice]:
+    """A tile of this size in the middle of the scene, with its full halo."""
+    starts = [max(0, (length - side) // 2) for length, side in zip(pair.fine_shape[1:], size, strict=True)]
+    rows, columns = (
+        slice(start, min(length, start + side))
+        for start, length, side in zip(starts, pair.fine_shape[1:], size, strict=True)
+    )
+    return rows, columns
+
+
+def _pixels(size: tuple[int, int]) -> int:
+    return size[0] * size[1]
