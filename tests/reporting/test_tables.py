@@ -22,7 +22,7 @@ def scores() -> dict[str, Evaluation]:
     reference = make_cube(rng.uniform(0.1, 0.9, (3, 16, 16)), wavelength_nm=[470, 550, 650])
     noise = rng.standard_normal((3, 16, 16))
     return {
-        name: evaluate(reference + level * noise, reference, 4)
+        name: evaluate(reference + level * noise, reference, scale=4)
         for name, level in (("bicubic", 0.1), ("gsa", 0.02), ("net", 0.05))
     }
 

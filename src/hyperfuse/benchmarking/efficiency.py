@@ -32,7 +32,7 @@ from hyperfuse.benchmarking.run import measured
 from hyperfuse.config import EfficiencyConfig
 from hyperfuse.errors import BandError, CubeWriteError, OptionError
 from hyperfuse.fusion.fusers import fuse_with_network, load_network
-from hyperfuse.fusion.memory import GIGABYTE, default_ram_gb
+from hyperfuse.fusion.tiles import GIGABYTE, default_ram_gb
 from hyperfuse.io.atomic import check_writable, published
 from hyperfuse.methods.catalogue import DEFAULT, METHODS
 from hyperfuse.methods.run import fuse_arrays
