@@ -41,7 +41,7 @@ def view_of(folder: Path, **files: str) -> View:
 
 def map_of(view: View, name: str) -> np.ndarray:
     layer = view.layer(name, Rendering())
-    return layer.window(slice(0, layer.height), slice(0, layer.width))[0]
+    return layer.window(slice(0, layer.image.height), slice(0, layer.image.width))[0]
 
 
 def test_difference_and_angle(folder: Path) -> None:
@@ -59,7 +59,8 @@ def test_windows_of_maps_agree_with_the_whole(folder: Path) -> None:
     for name in ("difference", "angle", "consistency_hsi", "consistency_msi"):
         layer = view.layer(name, Rendering())
         whole = map_of(view, name)
-        rows, columns = slice(layer.height // 3, layer.height // 2), slice(layer.width // 4, layer.width)
+        height, width = layer.image.height, layer.image.width
+        rows, columns = slice(height // 3, height // 2), slice(width // 4, width)
         np.testing.assert_allclose(layer.window(rows, columns)[0], whole[rows, columns], atol=1e-6, err_msg=name)
 
 

@@ -70,6 +70,11 @@ class OpenImage:
             return self.placement.coarse_rows(rows), self.placement.coarse_columns(columns)
         return positions_in(grid_of(self.cube), self.page, *np.broadcast_arrays(rows, columns))
 
+    def contains(self, rows: Positions, columns: Positions) -> NDArray[np.bool_]:
+        """Which positions lie in a pixel of this image."""
+        in_rows: NDArray[np.bool_] = (rows >= -0.5) & (rows < self.height - 0.5)
+        return in_rows & (columns >= -0.5) & (columns < self.width - 0.5)
+
     @property
     def height(self) -> int:
         return int(self.cube.sizes["y"])

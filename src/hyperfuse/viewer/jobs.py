@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict
-from pydantic import Field as Limited
+from pydantic import BaseModel, ConfigDict, StringConstraints
 
 from hyperfuse.config import (
     INPUTS,
@@ -196,7 +195,7 @@ def keep_warnings_as_notes() -> None:
     warnings.showwarning = note
 
 
-FileName = Annotated[str, Limited(min_length=1, max_length=1000)]
+FileName = Annotated[str, StringConstraints(min_length=1, max_length=1000)]
 
 
 class Pair(BaseModel):
@@ -289,9 +288,9 @@ def estimation(folder: Folder, pair: Pair) -> Work:
     hsi, msi = folder.cube(pair.hsi), folder.cube(pair.msi)
 
     def work(cancel: threading.Event) -> dict[str, Any]:
-        from hyperfuse.fusion.memory import SHARE_OF_PREPARING, available_bytes, default_ram_gb
         from hyperfuse.fusion.observe import observe
         from hyperfuse.fusion.pair import align_pair
+        from hyperfuse.fusion.tiles import SHARE_OF_PREPARING, available_bytes, default_ram_gb
 
         hsi_cube = open_cube(hsi)
         most_bytes = max(LEAST_BYTES, int(SHARE_OF_PREPARING * available_bytes(default_ram_gb())))

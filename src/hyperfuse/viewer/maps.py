@@ -25,7 +25,7 @@ from hyperfuse.metrics.pairing import Floats, mask_incomparable, plan_comparison
 from hyperfuse.metrics.sums import spectral_angles_degrees
 from hyperfuse.viewer.colours import Composite, Planes
 from hyperfuse.viewer.images import OpenImage, OpenImages
-from hyperfuse.viewer.tiles import Layer, covering_window, image_layer, inside_image, nan_mean, nearest
+from hyperfuse.viewer.tiles import Layer, covering_window, image_layer, nan_mean, nearest
 
 if TYPE_CHECKING:
     from hyperfuse.physics.observation import Observation
@@ -101,7 +101,7 @@ def reference_layer(
         return values
 
     cost = 2 * comparison.bands.size * fused.cube.dtype.itemsize
-    return Layer(name, fused.height, fused.width, 1, cost, fused.positions, window, label, unit)
+    return Layer(name, fused, 1, cost, window, label, unit)
 
 
 def hsi_layer(opened: OpenImages, pair: PairOf) -> Layer:
@@ -112,7 +112,7 @@ def hsi_layer(opened: OpenImages, pair: PairOf) -> Layer:
         return root_mean_square_error(*degraded_and_hsi(fused, hsi, pair(), rows, columns))[None]
 
     label = "fused, degraded to the HSI, - HSI, RMSE over bands"
-    return Layer("consistency_hsi", hsi.height, hsi.width, 1, cost, hsi.positions, window, label)
+    return Layer("consistency_hsi", hsi, 1, cost, window, label)
 
 
 def msi_layer(opened: OpenImages, pair: PairOf) -> Layer:
@@ -123,7 +123,7 @@ def msi_layer(opened: OpenImages, pair: PairOf) -> Layer:
         return root_mean_square_error(*degraded_and_msi(fused, msi, pair(), rows, columns))[None]
 
     label = "fused, integrated over the SRF, - MSI, RMSE over bands"
-    return Layer("consistency_msi", fused.height, fused.width, 1, 4 * fused.bands, fused.positions, window, label)
+    return Layer("consistency_msi", fused, 1, 4 * fused.bands, window, label)
 
 
 def uncertainty_layer(opened: OpenImages, pair: PairOf) -> Layer:
@@ -201,7 +201,7 @@ def nearest_values(image: OpenImage, rows: slice, columns: slice) -> Planes:
     """All bands of an image at the pixels of a window of the page, NaN outside the image."""
     page_rows, page_columns = (np.arange(axis.start, axis.stop, dtype=np.float64) for axis in (rows, columns))
     down, across = image.positions(page_rows[:, None], page_columns[None, :])
-    inside = inside_image(down, across, image.height, image.width)
+    inside = image.contains(down, across)
     values: Planes = np.full((image.bands, *inside.shape), np.nan, dtype=np.float32)
     if inside.any():
         read_rows, read_columns = (

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from hyperfuse.errors import OptionError
 from hyperfuse.io.cube import physical_values
 from hyperfuse.viewer.images import OpenImage, OpenImages
-from hyperfuse.viewer.tiles import inside_image
 
 # What is read of one image for the mean of a region; of a larger region, evenly spread parts.
 LARGEST_REGION_BYTES = 128 * 2**20
@@ -60,7 +59,7 @@ def region_spectra(opened: OpenImages, corners: Sequence[tuple[float, float]]) -
 def _pixel_spectrum(image: OpenImage, row: float, column: float) -> Spectrum | None:
     """None where the image has no pixel there."""
     down, across = image.positions(np.array([[row]]), np.array([[column]]))
-    if not inside_image(down, across, image.height, image.width).all():
+    if not image.contains(down, across).all():
         return None
     y, x = math.floor(down[0, 0] + 0.5), math.floor(across[0, 0] + 0.5)
     values = physical_values(image.cube, slice(y, y + 1), slice(x, x + 1), dtype=np.float64)

@@ -52,17 +52,14 @@ COLOUR_MAPS = {"viridis": "viridis", "cividis": "cividis", "magma": "magma", "gr
 
 @dataclass(frozen=True, eq=False)
 class Layer:
-    """Something that can be shown: how to compute any window of it, and where it lies on the page."""
+    """Something that can be shown on the grid of an image: how to compute any window of it."""
 
     key: Hashable
     """Unique among the layers of the open images."""
-    height: int
-    width: int
+    image: OpenImage
     planes: int
     bytes_per_pixel: int
     """What must be decoded and held to compute one pixel."""
-    positions: Callable[[Positions, Positions], tuple[Positions, Positions]]
-    """From pixels of the page to pixels of the layer, see `OpenImage.positions`."""
     window: Callable[[slice, slice], Planes]
     """Rows and columns at full resolution -> (K, y, x). With `can_skip` the slices may have steps."""
     label: str
@@ -88,11 +85,9 @@ def image_layer(image: OpenImage, composite: Composite) -> Layer:
     decoded = image.bands if raster is not None and raster.bands_together else bands.size
     return Layer(
         key=(image.role, composite.key),
-        height=image.height,
-        width=image.width,
+        image=image,
         planes=composite.planes,
         bytes_per_pixel=decoded * cube.dtype.itemsize,
-        positions=image.positions,
         window=window,
         label=composite.label,
         decimated=decimated if raster is not None and raster.overviews else None,
@@ -129,17 +124,18 @@ def pooled(planes: Planes, factor: int) -> Planes:
 
 def sampled(layer: Layer) -> Planes:
     """(K, n) values spread over the whole layer, at a bounded cost."""
+    height, width = layer.image.height, layer.image.width
     side = max(32, int((LARGEST_SAMPLE / layer.planes) ** 0.5))
-    step = max(1, -(-max(layer.height, layer.width) // side))
-    everything = slice(0, layer.height), slice(0, layer.width)
-    if layer.height * layer.width * layer.bytes_per_pixel <= SAMPLE_BYTES:
+    step = max(1, -(-max(height, width) // side))
+    everything = slice(0, height), slice(0, width)
+    if height * width * layer.bytes_per_pixel <= SAMPLE_BYTES:
         # From the middle of each block, so that an image smaller than a step still gives a pixel.
-        start = min(step // 2, layer.height - 1, layer.width - 1)
+        start = min(step // 2, height - 1, width - 1)
         planes = layer.window(*everything)[:, start::step, start::step]
     elif layer.decimated is not None:
         planes = layer.decimated(*everything, 2 ** int(np.ceil(np.log2(step))))
     else:
-        windows = [layer.window(rows, columns) for rows in _spread(layer.height) for columns in _spread(layer.width)]
+        windows = [layer.window(rows, columns) for rows in _spread(height) for columns in _spread(width)]
         return np.concatenate([window.reshape(layer.planes, -1) for window in windows], axis=1)
     return planes.reshape(layer.planes, -1)
 
@@ -188,7 +184,7 @@ def as_png(picture: NDArray[np.uint8]) -> bytes:
 def preview_factor(layer: Layer) -> int:
     """The power of two by which a layer must shrink to be kept as a preview."""
     factor = 2
-    while layer.planes * 4 * (layer.height // factor) * (layer.width // factor) > LARGEST_PREVIEW_BYTES:
+    while layer.planes * 4 * (layer.image.height // factor) * (layer.image.width // factor) > LARGEST_PREVIEW_BYTES:
         factor *= 2
     return factor
 
@@ -205,8 +201,9 @@ class Preview:
         # Windows are whole blocks of the file and whole pixels of the preview.
         unit = max(256, self.factor)
         self._side = max(unit, int((PREVIEW_WINDOW_BYTES / layer.bytes_per_pixel) ** 0.5) // unit * unit)
-        down, across = -(-layer.height // self._side), -(-layer.width // self._side)
-        size = -(-layer.height // self.factor), -(-layer.width // self.factor)
+        self._size = layer.image.height, layer.image.width
+        down, across = (-(-size // self._side) for size in self._size)
+        size = (-(-size // self.factor) for size in self._size)
         self._values: Planes = np.full((layer.planes, *size), np.nan, dtype=np.float32)
         self._means: Planes = np.full((layer.planes, down, across), np.nan, dtype=np.float32)
         self._there = np.zeros((down, across), dtype=bool)
@@ -267,7 +264,7 @@ class Preview:
         step = max(1, self.factor // 2) if self._layer.can_skip else 1
         rows, columns = (
             slice(index * self._side, min((index + 1) * self._side, size), step)
-            for index, size in ((down, self._layer.height), (across, self._layer.width))
+            for index, size in zip((down, across), self._size, strict=True)
         )
         small = pooled(self._layer.window(rows, columns), self.factor // step)
         top, left = rows.start // self.factor, columns.start // self.factor
@@ -309,24 +306,19 @@ def highest_level(longer_side: int) -> int:
     return max(0, math.ceil(math.log2(longer_side / SIDE)))
 
 
-def inside_image(rows: Positions, columns: Positions, height: int, width: int) -> NDArray[np.bool_]:
-    """Which positions lie in a pixel of an image."""
-    inside: NDArray[np.bool_] = (rows >= -0.5) & (rows < height - 0.5) & (columns >= -0.5) & (columns < width - 0.5)
-    return inside
-
-
 def tile_planes(layer: Layer, place: TilePlace, page: Grid, preview: Callable[[], Preview]) -> tuple[Planes, float]:
     """(K, 256, 256) values, NaN outside of layer and page, and the share of them that is final."""
     page_rows, page_columns = place.page_positions()
-    rows, columns = layer.positions(page_rows, page_columns)
+    image = layer.image
+    rows, columns = image.positions(page_rows, page_columns)
     on_page = (page_rows < page.height) & (page_columns < page.width)
-    inside = on_page & inside_image(rows, columns, layer.height, layer.width)
+    inside = on_page & image.contains(rows, columns)
     tile: Planes = np.full((layer.planes, SIDE, SIDE), np.nan, dtype=np.float32)
     if not inside.any():
         return tile, 1.0
     factor = _decimation(rows, columns)
-    window_rows = covering_window(rows, inside, layer.height, factor)
-    window_columns = covering_window(columns, inside, layer.width, factor)
+    window_rows = covering_window(rows, inside, image.height, factor)
+    window_columns = covering_window(columns, inside, image.width, factor)
     values, factor, complete = _read(layer, window_rows, window_columns, factor, preview)
     picked = values[:, nearest(rows, window_rows, factor), nearest(columns, window_columns, factor)]
     np.copyto(tile, picked, where=inside)
