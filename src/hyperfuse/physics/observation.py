@@ -25,7 +25,7 @@ class Observation:
     sigma
         Standard deviation of the Gaussian PSF.
     shift
-        Where the coarse image truly looks, counted from grids that share their top left corner (see
+        True shift of the coarse image, counted from grids that share their top left corner (see
         `hyperfuse.physics.resample`).
     srf
         (M, C) float64.

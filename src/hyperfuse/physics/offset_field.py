@@ -1,7 +1,7 @@
 """A smooth field of offsets from those of single windows: where, and how much, an hsi departs from its georeference.
 
 Shapes: n windows, p places; rows and columns are fine pixels of the pair. An offset d at a place q means that the hsi
-pixel which the georeference puts at q truly looks at q + d.
+pixel which the georeference puts at q shows the ground at q + d.
 
 The field is a Gaussian process [1]_ around the offset of the whole scene: it follows the windows where they agree, and
 returns to the scene's offset where they are few or poor. Its amplitude and length scale, and the error of the windows,

@@ -256,7 +256,7 @@ class CoarseOffset:
     """A peak of the coarse search."""
 
     offset: Pair
-    """(down, right) in coarse pixels: how much further the hsi looks than the msi."""
+    """(down, right) in coarse pixels: position of the hsi relative to the msi."""
     explained: float
     """Share of the high-pass filtered msi that the hsi explains there."""
     overlap: int

@@ -1,4 +1,4 @@
-"""What the estimation looks at: a few textured blocks of a pair, and the noise level of each image.
+"""What the estimation is based on: a few textured blocks of a pair, and the noise level of each image.
 
 Shapes: B C bands, M msi bands, h w coarse, H W fine.
 
@@ -172,7 +172,7 @@ def estimate_noise(image: Tensor, known: Tensor | None = None) -> Tensor:
     Returns
     -------
     Tensor
-        (B,) standard deviations, float64; 0 for images too small to tell.
+        (B,) standard deviations, float64; 0 for images that are too small.
 
     References
     ----------

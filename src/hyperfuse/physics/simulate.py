@@ -175,7 +175,7 @@ def simulate(
         matrix or an `SRF`; see `hyperfuse.find_srf`.
     config
         PSF width, shift, noise and its seed. Each may also be given as a keyword: ``psf_fwhm`` (fine pixels; by default
-        the scale), ``shift`` (down, right in fine pixels: how far the HSI looks beside its georeference),
+        the scale), ``shift`` (down, right in fine pixels: of the HSI against its georeference),
         ``snr_hsi_db`` and ``snr_msi_db`` (white Gaussian noise in each band), ``seed``, and ``skip_uncovered`` (drop
         bands of the SRF that the reference does not cover, instead of raising an error).
 
@@ -208,7 +208,7 @@ def simulate(
         if snr_db is not None:
             require_signal_to_noise(snr_db, image)
     require_seed(config.seed)
-    found = srf_for(cube, srf, skip_uncovered=config.skip_uncovered)
+    band_srf = srf_for(cube, srf, skip_uncovered=config.skip_uncovered)
     size = (cube.sizes["y"], cube.sizes["x"])
     crop = largest_crop(size, exact)
     height, width = crop.fine_size
@@ -222,7 +222,7 @@ def simulate(
     _require_psf(fwhm, crop.fine_size)
     require_shift(config.shift, crop.fine_size)
     sigma = sigma_from_fwhm(fwhm)
-    hsi, msi = observe(used, crop, float(exact), sigma, config.shift, found.weights)
+    hsi, msi = observe(used, crop, float(exact), sigma, config.shift, band_srf.weights)
     for name, values in (("HSI", hsi), ("MSI", msi)):
         if not any(np.isfinite(band).any() for band in values):
             raise ValueRangeError(
@@ -236,7 +236,7 @@ def simulate(
         psf_fwhm=fwhm,
         psf_sigma=sigma,
         shift=config.shift,
-        srf=SRFRecord.of(found),
+        srf=SRFRecord.of(band_srf),
         skip_uncovered=config.skip_uncovered,
         snr_hsi_db=config.snr_hsi_db,
         snr_msi_db=config.snr_msi_db,
@@ -247,7 +247,7 @@ def simulate(
         fine_size=crop.fine_size,
         coarse_size=crop.coarse_size,
     )
-    return Simulation(_hsi_cube(hsi, used, exact), _msi_cube(msi, used, found), used, record)
+    return Simulation(_hsi_cube(hsi, used, exact), _msi_cube(msi, used, band_srf), used, record)
 
 
 def require_signal_to_noise(decibels: float, image: str) -> None:
