@@ -13,7 +13,7 @@ test: $(VENV)/.dev browser
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/pytest
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist loadscope
 
 benchmark: $(VENV)/.dev
 	$(BIN)/pytest benchmarks --benchmark-enable

@@ -73,7 +73,7 @@ def own_peak_bytes() -> int:
 
 
 def fuse_here(folder: Path, target: Path, ram_gb: float, options: list[str]) -> dict[str, Any]:
-    from hyperfuse.fusion.request import FusionRequest
+    from hyperfuse.config import FuseConfig
     from hyperfuse.fusion.run import run_fusion
     from hyperfuse.progress import ProgressReport, listening
 
@@ -88,9 +88,8 @@ def fuse_here(folder: Path, target: Path, ram_gb: float, options: list[str]) -> 
 
     given = dict(option.split("=", 1) for option in options)
     with listening(listen):
-        run = run_fusion(
-            FusionRequest(folder / "hsi.tif", folder / "msi.tif", target, ram_gb=ram_gb, overwrite=True, **given)
-        )
+        config = FuseConfig(ram_gb=ram_gb, overwrite=True, **given)
+        run = run_fusion(folder / "hsi.tif", folder / "msi.tif", target, config)
     return {
         "seconds": time.perf_counter() - start,
         "preparing": first_tile[0],
