@@ -1,4 +1,4 @@
-"""Packages are layers: a module imports from its own package and from those above it in `LAYERS`, never from those below."""
+"""Packages are layers: a module imports from its own package and from those above it in `LAYERS` only."""
 
 from __future__ import annotations
 

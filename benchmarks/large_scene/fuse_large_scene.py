@@ -49,10 +49,12 @@ def main() -> None:
     shares = ", ".join(f"{stage} {share:.0%}" for stage, share in report["shares"].items())
     pixels, seconds = report["pixels"] / 1e6, report["seconds"]
     print(
-        f"{pixels:.2f} MPix, {report['tiles']} tiles: {seconds:.0f} s, of which {report['preparing']:.0f} s before the first tile"
+        f"{pixels:.2f} MPix, {report['tiles']} tiles: {seconds:.0f} s, "
+        f"of which {report['preparing']:.0f} s before the first tile"
     )
     print(
-        f"{pixels / seconds:.3f} MPix/s, {report['processor_seconds']:.0f} s of processors; time of all threads: {shares}"
+        f"{pixels / seconds:.3f} MPix/s, {report['processor_seconds']:.0f} s of processors; "
+        f"time of all threads: {shares}"
     )
     print(f"peak resident memory {report['peak'] / 1e9:.2f} GB of {arguments.ram:g}; output {size / 1e9:.2f} GB")
 

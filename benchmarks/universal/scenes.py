@@ -1,4 +1,4 @@
-"""The pairs on which choices for `universal` were made: training scenes that it is not trained on, in several guises."""
+"""The pairs on which `universal` was tuned: scenes held out of training, under several conditions."""
 
 from __future__ import annotations
 

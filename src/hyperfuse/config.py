@@ -274,9 +274,7 @@ class FuseConfig(ObservationConfig, OutputConfig):
         Literal["msi", "hsi"],
         Option("Whose georeference is right where the two disagree; the result lies there.", OBSERVATION, "msi|hsi"),
     ] = "msi"
-    consistency: Annotated[
-        bool, Option("Project the result onto both images, as far as their noise allows.")
-    ] = False
+    consistency: Annotated[bool, Option("Project the result onto both images, as far as their noise allows.")] = False
     extent: Annotated[
         Literal["intersection", "msi", "hsi"],
         Option("What OUT covers: what both images show, or all of one of them.", INPUTS, "intersection|msi|hsi"),
@@ -509,6 +507,37 @@ class EfficiencyConfig(Request):
     overwrite: Annotated[bool, Option("Replace an earlier measurement in DIR.")] = False
 
 
+class FinetuneConfig(Request):
+    """Options of `hyperfuse finetune`."""
+
+    test_scenes: Annotated[
+        Repeated,
+        Option("Scenes to score on.", metavar="S", repeat=True, default_text="a part of --scenes that is held back"),
+    ] = ()
+    iterations: Annotated[int, Field(ge=1), Option("Steps of the optimiser.", metavar="N")] = 500
+    freeze: Annotated[
+        Repeated,
+        Option("kernels, spectral_encoder, spatial_encoder or decoder; repeatable.", metavar="PART", repeat=True),
+    ] = ()
+    learning_rate: Annotated[float, Option("At the start; it decays to a tenth.", metavar="LR")] = 1e-4
+    patch_size: Annotated[int, Field(ge=8), Option("Fine pixels on a side of a training patch.", metavar="N")] = 64
+    scale: Annotated[float, Option("Fine pixels per coarse pixel, in training and test.", metavar="S")] = 4.0
+    srf: Annotated[
+        str,
+        Option("SRF of the simulated MSI, as in `hyperfuse simulate`.", metavar="SRF", renamed_from="response"),
+    ] = "rgb"
+    batch_size: Annotated[int, Field(ge=1), Option("Pairs per step.", metavar="N")] = 4
+    workers: Annotated[int, Field(ge=0), Option("Processes that simulate pairs.", metavar="N")] = 1
+    seed: Annotated[int, Field(ge=0), Option("Seed of everything random.", metavar="N")] = 0
+    resume: Annotated[bool, Option("Resume from the checkpoint in the folder, if there is one.")] = False
+    scenes_folder: Annotated[
+        Any,
+        Option(
+            "Where data sets of `hyperfuse scenes` and relative paths are looked for.", metavar="DIR", flag="--folder"
+        ),
+    ] = None
+
+
 def option_of(model: type[Request], name: str) -> Option:
     """The `Option` of a field."""
     found = [item for item in model.model_fields[name].metadata if isinstance(item, Option)]
@@ -641,4 +670,13 @@ def _expectation(model: type[Request], name: str, kind: str, context: Mapping[st
 
 def all_requests() -> Iterable[type[Request]]:
     """The requests that users see, for the documentation."""
-    return (FuseConfig, OutputConfig, SimulateConfig, EvaluateConfig, ReportConfig, BenchmarkConfig, EfficiencyConfig)
+    return (
+        FuseConfig,
+        OutputConfig,
+        SimulateConfig,
+        EvaluateConfig,
+        ReportConfig,
+        BenchmarkConfig,
+        EfficiencyConfig,
+        FinetuneConfig,
+    )

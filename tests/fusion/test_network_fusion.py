@@ -40,7 +40,7 @@ def test_a_scene_that_fills_the_range_passes_as_it_is(pair: tuple[torch.Tensor, 
 def test_channels_and_bases_of_every_kind(
     pair: tuple[torch.Tensor, torch.Tensor], channels: Channels, base: str
 ) -> None:
-    """An untrained network changes its base only a little, whatever the unit, and dark scenes as much as bright ones."""
+    """An untrained network changes its base only a little, in any unit, and dark scenes as much as bright ones."""
     config = TINY.model_copy(update={"channels": channels, "msi_kernel": "own", "base": base})
     fused = fuse(*pair, config)
     assert fused.shape == (5, 18, 21)

@@ -95,9 +95,17 @@ def test_metadata_dtype_scale_and_nodata_are_the_hsis() -> None:
     stored = np.random.default_rng(0).integers(0, 9000, (3, 10, 10)).astype(np.int16)
     stored[:, 4, 4] = -9999
     hsi = make_cube(
-        stored, wavelength_nm=WAVELENGTHS, fwhm_nm=[5, 6, 7], good=[True, False, True], band_names=["a", "b", "c"], scale=1e-4,
-        nodata=-9999, crs=32633, transform=Affine(40, 0, 0, 0, -40, 0), attributes={"sensor": "test"},
-    )  # fmt: skip
+        stored,
+        wavelength_nm=WAVELENGTHS,
+        fwhm_nm=[5, 6, 7],
+        good=[True, False, True],
+        band_names=["a", "b", "c"],
+        scale=1e-4,
+        nodata=-9999,
+        crs=32633,
+        transform=Affine(40, 0, 0, 0, -40, 0),
+        attributes={"sensor": "test"},
+    )
     msi = texture(2, 40, 40)
     msi[:, 30, 31] = np.nan
     fused = fuse(

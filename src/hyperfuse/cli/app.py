@@ -34,7 +34,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Fuse a coarse hyperspectral image with a fine multispectral image of the same place: any sensor, any bands, any scale.",
+    help="Fuse a coarse hyperspectral image with a fine multispectral image of the same place: any sensor, "
+    "any bands, any scale.",
 )
 
 app.command()(fusing.fuse)
@@ -71,7 +72,7 @@ def _settings(
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one command; returns the exit code: 0 done, 2 input that the user can mend, 1 a bug of ours, 130 interrupted."""
+    """Run one command and return the exit code: 0 done, 2 bad input, 1 a bug of hyperfuse, 130 interrupted."""
     try:
         app(list(arguments), prog_name="hyperfuse")
     except HyperfuseError as error:

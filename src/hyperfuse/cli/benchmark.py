@@ -85,7 +85,7 @@ def efficiency(
     machine's own matrix product, to compare them with other machines. See docs/efficiency.md.
 
     [dim]hyperfuse efficiency -o efficiency[/dim]
-    [dim]hyperfuse efficiency -o efficiency --networks ssa-small,mimo-sst --methods none --weights runs/joint/weights[/dim]
+    [dim]hyperfuse efficiency -o efficiency --networks ssa-small,mimo-sst --methods none --weights runs/a/weights[/dim]
     """
     from hyperfuse.benchmarking.efficiency import run_efficiency
 

@@ -29,7 +29,7 @@ def info(
     file: Annotated[
         Path | None,
         typer.Argument(
-            help="A cube (ENVI, GeoTIFF, NetCDF, HDF5, Zarr, .mat, .npz, .npy) or an agency's product (a folder, .zip, .tar)."
+            help="A cube (ENVI, GeoTIFF, NetCDF, HDF5, Zarr, .mat, .npz, .npy) or a product (a folder, .zip, .tar)."
         ),
     ] = None,
     variable: Variable = None,
@@ -86,7 +86,7 @@ def convert(
     """Convert a cube to another format, with all of its metadata.
 
     [dim]hyperfuse convert scene.hdr scene.tif[/dim]
-    [dim]hyperfuse convert enmap.zip small.tif --bands 0.4-1.0um,good --dtype int16 --scale-factor 0.0001 --cog --stac[/dim]
+    [dim]hyperfuse convert enmap.zip small.tif --bands 0.4-1.0um,good --dtype int16 --scale-factor 1e-4 --cog --stac[/dim]
     """
     from hyperfuse.io.files import open_cube, write_cube
 

@@ -142,11 +142,12 @@ def _lines(report: RegistrationReport) -> dict[str, str]:
     local = "not estimated: too few parts of the scene have texture that both images show"
     if any(field.used):
         local = (
-            f"varies by {field.variation:.2f}, at most {field.largest:.2f} fine pixels, standard error {field.error:.2f}, "
-            f"confidence {field.confidence:.2f}, {sum(field.used)} of {len(field.windows)} windows agree"
+            f"varies by {field.variation:.2f}, at most {field.largest:.2f} fine pixels, "
+            f"standard error {field.error:.2f}, confidence {field.confidence:.2f}, {sum(field.used)} of {len(field.windows)} windows agree"
         )
     return {
-        "shift": f"{whole.offset[0]:+.2f} {whole.offset[1]:+.2f} fine pixels{on_earth} down, right of the georeference; "
+        "shift": f"{whole.offset[0]:+.2f} {whole.offset[1]:+.2f} fine pixels{on_earth} down, right of the "
+        f"georeference; "
         f"{whole.coarse_pixels:.2f} HSI pixels; confidence {whole.confidence:.2f}",
         "local": local,
         "verdict": verdict(report),

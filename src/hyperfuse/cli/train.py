@@ -1,9 +1,4 @@
-"""`hyperfuse scenes`.
-
-`hyperfuse train` and `hyperfuse finetune`.
-
-`hyperfuse export`, `hyperfuse kernels` and the network part of `hyperfuse info`.
-"""
+"""Commands about networks: `train`, `finetune`, `curves`, `export`, `kernels`, `scenes` and a part of `info`."""
 
 from __future__ import annotations
 
@@ -11,6 +6,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from hyperfuse.cli.options import command
+from hyperfuse.config import FinetuneConfig
 
 INTERRUPTED = 130
 ScenesFolder = Annotated[
@@ -27,7 +25,7 @@ def train(
         Path | None, typer.Option("-o", "--output", metavar="DIR", help="Folder of the run.", show_default="runs/NAME")
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on from the checkpoint in the folder, if there is one.")
+        bool, typer.Option("--resume", help="Resume from the checkpoint in the folder, if there is one.")
     ] = False,
     changes: Annotated[
         list[str] | None,
@@ -35,15 +33,15 @@ def train(
     ] = None,
     scenes_folder: ScenesFolder = None,
     check: Annotated[
-        bool, typer.Option("--check", help="Only read the experiment and its scenes, and say what would be done.")
+        bool, typer.Option("--check", help="Only read the experiment and its scenes, and print what would be done.")
     ] = False,
 ) -> None:
     """Train a network as an experiment file says.
 
     The folder of the run gets log.jsonl, TensorBoard curves, pictures, a checkpoint, the best and the final weights.
-    Ctrl-C saves a checkpoint and stops (exit code 130); --resume goes on from it to the same weights as an unbroken
-    run. Several processes: set loop.devices, or start it with torchrun or fabric run. What an experiment file can say:
-    docs/training.md.
+    Ctrl-C saves a checkpoint and stops (exit code 130); --resume continues to the same weights as an uninterrupted
+    run. For several processes set loop.devices, or start it with torchrun or fabric run. All keys of an experiment
+    file: docs/training.md.
 
     [dim]hyperfuse train experiments/small_cpu.toml --set length.steps=1000[/dim]
     """
@@ -58,13 +56,14 @@ def train(
     outcome = run_training(settings, output or Path("runs") / settings.name, resume=resume, scenes_folder=scenes_folder)
     if not outcome.finished:
         if outcome.first_process:
-            typer.echo(f"stopped after step {outcome.step} of {outcome.steps}; go on with --resume", err=True)
+            typer.echo(f"stopped after step {outcome.step} of {outcome.steps}; continue with --resume", err=True)
         raise typer.Exit(INTERRUPTED)
     if outcome.first_process:
         best = "" if outcome.best_psnr_db is None else f"  best validation {outcome.best_psnr_db:.2f} dB"
         typer.echo(f"{outcome.folder}  {outcome.steps} steps{best}  ({outcome.split})")
 
 
+@command(FinetuneConfig)
 def finetune(
     weights: Annotated[
         str, typer.Argument(metavar="WEIGHTS", help="Folder of the weights to start from, or hf://owner/name.")
@@ -78,35 +77,10 @@ def finetune(
     output: Annotated[
         Path, typer.Option("-o", "--output", metavar="DIR", help="Folder of the run; weights lie in DIR/weights.")
     ],
-    test_scenes: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--test-scenes",
-            metavar="S",
-            help="Scenes to score on.",
-            show_default="a part of --scenes that is kept back",
-        ),
-    ] = None,
-    iterations: Annotated[int, typer.Option(min=1, help="Steps of the optimiser.")] = 500,
-    freeze: Annotated[
-        list[str] | None,
-        typer.Option(metavar="PART", help="kernels, spectral_encoder, spatial_encoder or decoder; repeatable."),
-    ] = None,
-    learning_rate: Annotated[float, typer.Option(help="At the start; falls to a tenth.")] = 1e-4,
-    patch_size: Annotated[int, typer.Option(min=8, help="Fine pixels on a side of a training patch.")] = 64,
-    scale: Annotated[float, typer.Option(help="Fine pixels per coarse pixel, in training and test.")] = 4.0,
-    srf: Annotated[
-        str, typer.Option(metavar="R", help="Response of the simulated MSI, as in `hyperfuse simulate`.")
-    ] = "rgb",
-    batch_size: Annotated[int, typer.Option(min=1)] = 4,
-    seed: Annotated[int, typer.Option(min=0)] = 0,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on from the checkpoint in the folder, if there is one.")
-    ] = False,
-    scenes_folder: ScenesFolder = None,
+    config: FinetuneConfig,
     as_json: Annotated[bool, typer.Option("--json", help="Print the comparison as JSON.")] = False,
 ) -> None:
-    """Adapt trained weights to a sensor they have not seen, and show what that brought.
+    """Adapt trained weights to a sensor they have not seen, and measure the gain.
 
     [dim]hyperfuse finetune runs/joint/weights --scenes my_sensor/*.tif --iterations 500 -o runs/my_sensor[/dim]
     """
@@ -115,24 +89,9 @@ def finetune(
     from hyperfuse.training.finetune import comparison_rows
     from hyperfuse.training.finetune import finetune as run_finetuning
 
-    outcome = run_finetuning(
-        weights,
-        scenes,
-        output,
-        test_scenes=test_scenes or (),
-        iterations=iterations,
-        freeze=freeze or (),
-        learning_rate=learning_rate,
-        patch_size=patch_size,
-        scale=scale,
-        srf=srf,
-        batch_size=batch_size,
-        seed=seed,
-        resume=resume,
-        scenes_folder=scenes_folder,
-    )
+    outcome = run_finetuning(weights, scenes, output, config=config)
     if not outcome.finished:
-        typer.echo("stopped; go on with --resume", err=True)
+        typer.echo("stopped; continue with --resume", err=True)
         raise typer.Exit(INTERRUPTED)
     rows = comparison_rows(outcome.comparisons)
     if as_json:
@@ -234,7 +193,7 @@ def describe_network(
     *,
     fixed_bands: bool = False,
 ) -> dict[str, object]:
-    """Parameters and multiply-adds of a preset for one pair: `size` fine pixels on a side, `size / scale` coarse ones."""
+    """Parameters and multiply-adds of a preset for a pair of `size` fine and `size / scale` coarse pixels on a side."""
     import torch
 
     from hyperfuse.models.analysis import count_multiply_adds, count_parameters
@@ -302,8 +261,7 @@ def scenes(
         bool, typer.Option("--json", help="Print everything as JSON, all wavelengths included.")
     ] = False,
 ) -> None:
-    """List the public data sets that experiments can name: files, where to get them, bands, licence, and whether they
-    are here.
+    """List the public data sets that experiments can name: files, source, bands, licence, and whether they are here.
 
     [dim]hyperfuse scenes --folder ~/hyperspectral[/dim]
     [dim]hyperfuse scenes WDC[/dim]
@@ -320,6 +278,6 @@ def scenes(
         return
     typer.echo(details(listed[0]) if name else overview(listed))
     if not where.is_dir():
-        typer.echo(f"\nlooked for in {where}, which is no folder: name another with --folder or HYPERFUSE_SCENES")
+        typer.echo(f"\nlooked for in {where}, which is not a folder: name another with --folder or HYPERFUSE_SCENES")
     else:
         typer.echo(f"\nlooked for in {where} and below; `hyperfuse scenes NAME` tells more")

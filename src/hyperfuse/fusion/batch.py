@@ -47,7 +47,7 @@ class PairOutcome:
 
 
 def read_batch(path: str | Path, **defaults: Any) -> list[BatchPair]:
-    """Every line of a list, or an error that names the line and the column. `defaults` hold where a line says nothing."""
+    """Every line of a list, or an error that names line and column; `defaults` apply where a line says nothing."""
     path = Path(path)
     try:
         text = path.read_text(encoding="utf-8-sig")

@@ -166,7 +166,7 @@ def load_network(weights: Any) -> AnyNetwork:
 
 
 def msi_centres_nm(srf: Tensor, wavelength_nm: Tensor | None) -> Tensor | None:
-    """Centre wavelengths of the bands of an msi with this SRF (..., M, C); the mean of all for a band without weight."""
+    """Centre wavelengths of msi bands with this SRF (..., M, C); the mean of all for a band without weight."""
     if wavelength_nm is None:
         return None
     weights = srf.double().clamp(min=0) + 1e-9

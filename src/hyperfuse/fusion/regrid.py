@@ -140,7 +140,7 @@ def parallel_to(msi: Grid, hsi: xr.DataArray, *, keep_all: bool) -> xr.DataArray
 
 
 def coarse_grid_along(msi: Grid, hsi: Grid) -> Grid:
-    """A grid parallel to the MSI's around all of the HSI, with pixels of its size, one of them centred on its middle."""
+    """A grid parallel to the MSI's around the HSI, with pixels of its size, one of them centred on its middle."""
     assert msi.transform is not None
     middle = np.array([[(hsi.height - 1) // 2], [(hsi.width - 1) // 2]], dtype=np.float64)
     steps = np.array([[0, 0.5, -0.5, 0, 0], [0, 0, 0, 0.5, -0.5]])

@@ -70,7 +70,7 @@ def read_window(pair: AlignedPair, observation: Observation, place: WindowPlace)
 def sample_places(
     pair: AlignedPair, observation: Observation, halo: int, fits: Callable[[WindowPlace], bool]
 ) -> list[WindowPlace]:
-    """Windows whose cores stand for the scene: all of it where that is little, else evenly spread parts that hold data."""
+    """Windows whose cores represent the scene: all of a small one, else evenly spread parts that hold data."""
     for side in CORE_SIDES:
         cores = _cores(pair, side)
         places = [place_for(pair, observation, *_fine_part(core, pair, observation), halo) for core in cores]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hyperfuse.config import FinetuneConfig, takes_options
 from hyperfuse.errors import OptionError
 from hyperfuse.fusion.fusers import load_network
 from hyperfuse.models.catalogue import AnyNetwork
@@ -46,23 +47,9 @@ class FinetuningOutcome:
     split: str
 
 
+@takes_options(FinetuneConfig)
 def finetune(
-    weights: str | Path,
-    scenes: Sequence[str],
-    folder: str | Path,
-    *,
-    test_scenes: Sequence[str] = (),
-    iterations: int = 500,
-    freeze: Sequence[str] = (),
-    learning_rate: float = 1e-4,
-    patch_size: int = 64,
-    scale: float = 4.0,
-    srf: str = "rgb",
-    batch_size: int = 4,
-    workers: int = 1,
-    seed: int = 0,
-    resume: bool = False,
-    scenes_folder: Path | None = None,
+    weights: str | Path, scenes: Sequence[str], folder: str | Path, *, config: FinetuneConfig | None = None
 ) -> FinetuningOutcome:
     """Fine-tune a trained network on scenes of a sensor.
 
@@ -90,26 +77,35 @@ def finetune(
     FinetuningOutcome
         With the scores of the test scenes before and after.
     """
+    config = config or FinetuneConfig()
     network = load_network(str(weights))
-    sets = [{"source": source, "use": "train" if test_scenes else "split"} for source in scenes]
+    sets = [{"source": source, "use": "train" if config.test_scenes else "split"} for source in scenes]
     experiment = parse_experiment(
         {
             "name": "finetuning",
-            "seed": seed,
+            "seed": config.seed,
             "network": network.config.model_dump(),
-            "scenes": sets + [{"source": source, "use": "test"} for source in test_scenes],
-            "split": {"patch_size": patch_size, "stride": max(1, patch_size // 4)},
-            "simulation": {"scale": scale, "srfs": srf},
-            "optimiser": {"learning_rate": learning_rate, "final_learning_rate": learning_rate / 10, "clip_norm": 1.0},
-            "length": {"steps": iterations},
-            "loop": {"batch_size": batch_size, "workers": workers},
-            "validation": {"every": iterations, "scales": [scale], "srf": srf},
-            "finetuning": {"weights": str(weights), "digest": network.weights_digest or "", "freeze": sorted(freeze)},
+            "scenes": sets + [{"source": source, "use": "test"} for source in config.test_scenes],
+            "split": {"patch_size": config.patch_size, "stride": max(1, config.patch_size // 4)},
+            "simulation": {"scale": config.scale, "srfs": config.srf},
+            "optimiser": {
+                "learning_rate": config.learning_rate,
+                "final_learning_rate": config.learning_rate / 10,
+                "clip_norm": 1.0,
+            },
+            "length": {"steps": config.iterations},
+            "loop": {"batch_size": config.batch_size, "workers": config.workers},
+            "validation": {"every": config.iterations, "scales": [config.scale], "srf": config.srf},
+            "finetuning": {
+                "weights": str(weights),
+                "digest": network.weights_digest or "",
+                "freeze": sorted(config.freeze),
+            },
         },
         "fine-tuning",
     )
-    freeze_parts(network, freeze)
-    gathered = gather_scenes(experiment, scenes_folder)
+    freeze_parts(network, config.freeze)
+    gathered = gather_scenes(experiment, config.scenes_folder)
     if not gathered.cases:
         raise OptionError(
             "no part of the scenes can be held out for testing",
@@ -119,7 +115,7 @@ def finetune(
     before = [validate(network.eval(), case)[0] for case in gathered.cases]
     if isinstance(network, PriorNetwork):
         network.unfreeze()
-    outcome = train(experiment, folder, resume=resume, scenes=gathered, network=network)
+    outcome = train(experiment, folder, resume=config.resume, scenes=gathered, network=network)
     if not outcome.finished:
         return FinetuningOutcome(outcome.folder, False, [], gathered.label)
     adapted = load_network(str(outcome.folder / WEIGHTS))
