@@ -127,6 +127,11 @@ class Request(BaseModel):
         except ValidationError as error:
             raise _option_error(type(self), error) from error
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.given().items())})"
+
+    __str__ = __repr__
+
     def replace(self, **changes: Any) -> Self:
         """The same request with some options changed, validated again."""
         return type(self)(**({name: getattr(self, name) for name in self.model_fields_set} | changes))
@@ -615,6 +620,16 @@ def options_table(model: type[Request]) -> str:
     return "\n".join(rows) + "\n"
 
 
+def update_options_page(text: str) -> str:
+    """A page with its tables between `<!-- options NAME -->` and `<!-- end -->` made anew."""
+    for model in all_requests():
+        mark = f"<!-- options {model.__name__} -->\n"
+        before, found, rest = text.partition(mark)
+        if found:
+            text = before + mark + options_table(model) + "<!-- end -->" + rest.partition("<!-- end -->")[2]
+    return text
+
+
 def _with_current_names(model: type[Request], options: Mapping[str, Any]) -> dict[str, Any]:
     former = {option_of(model, name).renamed_from: name for name in model.model_fields}
     current = {}
@@ -670,13 +685,5 @@ def _expectation(model: type[Request], name: str, kind: str, context: Mapping[st
 
 def all_requests() -> Iterable[type[Request]]:
     """The requests that users see, for the documentation."""
-    return (
-        FuseConfig,
-        OutputConfig,
-        SimulateConfig,
-        EvaluateConfig,
-        ReportConfig,
-        BenchmarkConfig,
-        EfficiencyConfig,
-        FinetuneConfig,
-    )
+    first = (FuseConfig, OutputConfig, ObservationConfig, SimulateConfig, EvaluateConfig)
+    return (*first, ReportConfig, BenchmarkConfig, EfficiencyConfig, FinetuneConfig)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 
 class HyperfuseError(Exception):
-    """Something in the input, or in what was asked for, that the caller can mend."""
+    """Bad input or an impossible request, which the caller can fix."""
 
     def __init__(self, got: str, expected: str = "", remedy: str = "") -> None:
         self.got, self.expected, self.remedy = got, expected, remedy
@@ -51,4 +51,4 @@ class Cancelled(Exception):  # noqa: N818  (nothing went wrong)
 
 
 class TrainingError(HyperfuseError):
-    """A training that cannot go on: a loss that is no number, a checkpoint of another experiment."""
+    """A training that cannot continue: a NaN loss, a checkpoint of another experiment."""

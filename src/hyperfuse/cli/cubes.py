@@ -86,7 +86,7 @@ def convert(
     """Convert a cube to another format, with all of its metadata.
 
     [dim]hyperfuse convert scene.hdr scene.tif[/dim]
-    [dim]hyperfuse convert enmap.zip small.tif --bands 0.4-1.0um,good --dtype int16 --scale-factor 1e-4 --cog --stac[/dim]
+    [dim]hyperfuse convert enmap.zip out.tif --bands 0.4-1.0um,good --dtype int16 --scale-factor 1e-4 --cog --stac[/dim]
     """
     from hyperfuse.io.files import open_cube, write_cube
 

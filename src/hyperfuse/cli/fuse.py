@@ -36,7 +36,7 @@ def fuse(
     """Fuse a coarse HSI with a fine MSI: the HSI's bands on the MSI's pixels, with all metadata.
 
     [dim]hyperfuse fuse enmap.tif sentinel2.tif -o fused.tif[/dim]
-    [dim]hyperfuse fuse enmap.zip S2A.SAFE -o fused.tif --bands 0.4-1.0um,good --dtype int16 --scale-factor 1e-4 --cog[/dim]
+    [dim]hyperfuse fuse enmap.zip S2A.SAFE -o out.tif --bands 400-1000nm --dtype int16 --scale-factor 1e-4 --cog[/dim]
     """
     from hyperfuse.fusion.run import dry_run as summary_of
     from hyperfuse.fusion.run import run_fusion

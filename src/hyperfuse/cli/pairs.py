@@ -143,7 +143,8 @@ def _lines(report: RegistrationReport) -> dict[str, str]:
     if any(field.used):
         local = (
             f"varies by {field.variation:.2f}, at most {field.largest:.2f} fine pixels, "
-            f"standard error {field.error:.2f}, confidence {field.confidence:.2f}, {sum(field.used)} of {len(field.windows)} windows agree"
+            f"standard error {field.error:.2f}, confidence {field.confidence:.2f}, "
+            f"{sum(field.used)} of {len(field.windows)} windows agree"
         )
     return {
         "shift": f"{whole.offset[0]:+.2f} {whole.offset[1]:+.2f} fine pixels{on_earth} down, right of the "

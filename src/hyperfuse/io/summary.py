@@ -36,6 +36,13 @@ class CubeSummary:
     sampled_maximum: float | None
     sampled_missing_share: float
 
+    def __repr__(self) -> str:
+        known = [value for value in self.wavelength_nm if value is not None]
+        spectrum = f", {min(known):g} to {max(known):g} nm" if known else ""
+        size = f"{self.bands} bands{spectrum}, {self.height} x {self.width} pixels of {self.dtype}"
+        values = "no data" if self.sampled_minimum is None else f"{self.sampled_minimum:g} to {self.sampled_maximum:g}"
+        return f"CubeSummary({size}, {self.crs or 'no CRS'}, values {values})"
+
     def as_dict(self) -> dict[str, Any]:
         """Return only what strict JSON can hold: a number that is not finite becomes None."""
         return {name: _strict(value) for name, value in asdict(self).items()}

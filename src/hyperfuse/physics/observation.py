@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from hyperfuse.errors import BandError, GridError
-from hyperfuse.physics.operators import SpatialOperator, sigma_from_fwhm
+from hyperfuse.physics.operators import FWHM_PER_SIGMA, SpatialOperator, sigma_from_fwhm
 from hyperfuse.physics.resample import Placement
 
 
@@ -76,6 +76,14 @@ class Observation:
         y, x = (coarse * scale - fine for coarse, scale, fine in zip(coarse_start, self.scale, fine_start, strict=True))
         shift, grid_shift = ((pair[0] + y, pair[1] + x) for pair in (self.shift, self.grid_shift))
         return replace(self, shift=shift, grid_shift=grid_shift)
+
+    def __repr__(self) -> str:
+        fwhm = (width * FWHM_PER_SIGMA for width in self.sigma)
+        return (
+            f"Observation(scale {self.scale[0]:.4g} {self.scale[1]:.4g}, PSF FWHM {' '.join(f'{w:.3g}' for w in fwhm)} "
+            f"and shift {self.misregistration[0]:+.2f} {self.misregistration[1]:+.2f} fine pixels (y x), "
+            f"{self.srf.shape[1]} hsi and {self.srf.shape[0]} msi bands, confidence {self.confidence:.2f})"
+        )
 
     def summary(self) -> dict[str, object]:
         """Return the same as plain numbers and lists, for reports and JSON; "response" is the SRF."""

@@ -154,6 +154,11 @@ class Simulation:
     """The part of the reference that was used, as stored."""
     record: SimulationRecord
 
+    def __repr__(self) -> str:
+        sizes = (f"{name} {'x'.join(map(str, getattr(self, name).shape))}" for name in ("hsi", "msi", "reference"))
+        record = self.record
+        return f"Simulation({', '.join(sizes)}; scale {record.scale_given}, PSF FWHM {record.psf_fwhm:g} fine pixels)"
+
 
 @takes_options(SimulateConfig)
 def simulate(

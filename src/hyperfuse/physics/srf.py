@@ -95,6 +95,9 @@ class SRF:
     def hsi_bands(self) -> int:
         return int(self.weights.shape[1])
 
+    def __repr__(self) -> str:
+        return f"SRF({self.source}: {', '.join(self.names)} on {self.weights.shape[1]} bands)"
+
 
 SRFSpec = str | Path | NDArray[Any] | SRF
 
