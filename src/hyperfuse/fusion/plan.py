@@ -294,19 +294,7 @@ def make_plan(
     images = {"hsi": hsi, "msi": msi} | masks_of(config)
     inputs = {role: Path(image) for role, image in images.items() if isinstance(image, str | os.PathLike)}
     return Plan(
-        config,
-        inputs,
-        hsi_cube,
-        aligned,
-        pair,
-        warp,
-        observation,
-        method,
-        network,
-        workload,
-        halo,
-        memory,
-        uncertainty,
+        config, inputs, hsi_cube, aligned, pair, warp, observation, method, network, workload, halo, memory, uncertainty
     )
 
 

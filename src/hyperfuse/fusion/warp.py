@@ -238,10 +238,7 @@ class WarpedReader:
         parts = []
         for axis, (size, sigma) in enumerate(zip(self.pair.fine_shape[1:], self.warp.sigma, strict=True)):
             halo = TRUNCATION_SIGMAS * sigma + 3
-            first, last = (
-                min(each[axis].min() for each in sets) - halo,
-                max(each[axis].max() for each in sets) + halo,
-            )
+            first, last = (min(each[axis].min() for each in sets) - halo, max(each[axis].max() for each in sets) + halo)
             start = min(max(0, math.floor(first)), size - 1)
             parts.append(slice(start, max(start + 1, min(size, math.ceil(last) + 1))))
         return parts[0], parts[1]
