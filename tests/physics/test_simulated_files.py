@@ -48,19 +48,7 @@ def leftovers(folder: Path) -> list[str]:
 def test_command_writes_a_pair_that_others_read(reference_file: Path, tmp_path: Path) -> None:
     out = tmp_path / "pair"
     printed = run_command(
-        reference_file,
-        out,
-        "--scale",
-        "3.2",
-        "--srf",
-        "rgb+nir",
-        "--psf-fwhm",
-        3,
-        "--shift",
-        -0.5,
-        1.25,
-        "--seed",
-        7,
+        reference_file, out, "--scale", "3.2", "--srf", "rgb+nir", "--psf-fwhm", 3, "--shift", -0.5, 1.25, "--seed", 7
     )
     assert sorted(path.name for path in out.iterdir()) == sorted(OUTPUTS)
     assert leftovers(tmp_path) == []

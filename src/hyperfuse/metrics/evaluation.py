@@ -98,11 +98,7 @@ class Evaluation:
 
 @takes_options(EvaluateConfig)
 def evaluate(
-    fused: xr.DataArray,
-    reference: xr.DataArray,
-    *,
-    config: EvaluateConfig | None = None,
-    max_bytes: int = WINDOW_BYTES,
+    fused: xr.DataArray, reference: xr.DataArray, *, config: EvaluateConfig | None = None, max_bytes: int = WINDOW_BYTES
 ) -> Evaluation:
     """Compute all metrics of a fused cube, over the pixels valid in both cubes and the bands good in both.
 

@@ -131,12 +131,7 @@ class _Problem:
 
 
 def register(
-    blocks: list[Block],
-    scale: Pair,
-    sigma: Pair,
-    shift: Pair,
-    sigma_known: bool = False,
-    shift_known: bool = False,
+    blocks: list[Block], scale: Pair, sigma: Pair, shift: Pair, sigma_known: bool = False, shift_known: bool = False
 ) -> Registration:
     """Refine a starting PSF and shift, either of which may be known and then stays."""
     problem = _Problem.of(blocks, scale)
