@@ -1,7 +1,7 @@
 """Where pixels lie: the grid of one image, and how the grids of two images relate.
 
 Pixel i covers [i, i + 1) of the affine transform, as in GDAL, and has its centre at i + 0.5. Pixel positions in this
-package (`positions_in`, `Placement`) count from the centre of the first pixel.
+package (`positions_in`, `GridPlacement`) count from the centre of the first pixel.
 
 A cube that was sliced by hand has new coordinates but the old transform: the coordinates win (`current_transform`). A
 grid parallel to the axes of the CRS has pixel centres as `x` and `y`; a rotated one cannot, and has `pixel_row` and
@@ -148,7 +148,7 @@ def _snapped(value: float, tolerance: float) -> float:
 
 
 @dataclass(frozen=True)
-class Placement:
+class GridPlacement:
     """How two parallel grids relate: fine pixel i has its centre at coarse position `start + i * step`."""
 
     start_y: float
@@ -161,10 +161,10 @@ class Placement:
         """Fine pixels per coarse pixel, along y and x."""
         return 1 / abs(self.step_y), 1 / abs(self.step_x)
 
-    def moved(self, offset: tuple[float, float]) -> Placement:
+    def moved(self, offset: tuple[float, float]) -> GridPlacement:
         """Return the placement for an HSI displaced down and right by this many fine pixels."""
         start_y, start_x = self.start_y - offset[0] * self.step_y, self.start_x - offset[1] * self.step_x
-        return Placement(start_y, self.step_y, start_x, self.step_x)
+        return GridPlacement(start_y, self.step_y, start_x, self.step_x)
 
     def coarse_rows(self, fine_rows: NDArray[np.float64]) -> NDArray[np.float64]:
         return self.start_y + fine_rows * self.step_y
@@ -173,7 +173,7 @@ class Placement:
         return self.start_x + fine_columns * self.step_x
 
 
-def place(hsi: Grid, msi: Grid) -> Placement:
+def place(hsi: Grid, msi: Grid) -> GridPlacement:
     """Return how the MSI's pixels lie in the HSI's, or raise `GridError` where the axes are not parallel.
 
     Unless both are georeferenced, they are taken to cover the same extent.
@@ -188,7 +188,7 @@ def place(hsi: Grid, msi: Grid) -> Placement:
     return placement
 
 
-def parallel_placement(hsi: Grid, msi: Grid) -> Placement | None:
+def parallel_placement(hsi: Grid, msi: Grid) -> GridPlacement | None:
     """Return the same, or None where the two grids are rotated or bent against each other."""
     if hsi.transform is None or msi.transform is None:
         if (hsi.transform is None) != (msi.transform is None):
@@ -252,7 +252,7 @@ def fine_grid(hsi: Grid, msi: Grid) -> Grid:
     return Grid(msi.height, msi.width, hsi.transform @ shrink, hsi.crs)
 
 
-def require_finer(hsi: Grid, msi: Grid, placement: Placement) -> None:
+def require_finer(hsi: Grid, msi: Grid, placement: GridPlacement) -> None:
     """Raise `GridError` where the MSI's pixels are larger than the HSI's."""
     if min(placement.scale) < 1 - PIXEL_TOLERANCE:
         raise GridError(
@@ -264,9 +264,9 @@ def require_finer(hsi: Grid, msi: Grid, placement: Placement) -> None:
         )
 
 
-def _same_extent(hsi: Grid, msi: Grid) -> Placement:
+def _same_extent(hsi: Grid, msi: Grid) -> GridPlacement:
     step_y, step_x = hsi.height / msi.height, hsi.width / msi.width
-    return Placement(0.5 * step_y - 0.5, step_y, 0.5 * step_x - 0.5, step_x)
+    return GridPlacement(0.5 * step_y - 0.5, step_y, 0.5 * step_x - 0.5, step_x)
 
 
 def _applied(transform: Affine, x: Positions, y: Positions) -> tuple[Positions, Positions]:
@@ -285,7 +285,7 @@ def _transformed(x: Positions, y: Positions, source: CRS, target: CRS) -> tuple[
         ) from error
 
 
-def _exact_placement(hsi: Grid, msi: Grid) -> Placement | None:
+def _exact_placement(hsi: Grid, msi: Grid) -> GridPlacement | None:
     """Placement straight from the transforms, where they differ by nothing but offset and pixel size."""
     assert hsi.transform is not None
     if not same_crs(hsi.crs, msi.crs):
@@ -295,10 +295,10 @@ def _exact_placement(hsi: Grid, msi: Grid) -> Placement | None:
     if turn > PIXEL_TOLERANCE * min(abs(fine_to_coarse.a), abs(fine_to_coarse.e)):
         return None
     start_x, start_y = fine_to_coarse @ (0.5, 0.5)
-    return Placement(start_y - 0.5, fine_to_coarse.e, start_x - 0.5, fine_to_coarse.a)
+    return GridPlacement(start_y - 0.5, fine_to_coarse.e, start_x - 0.5, fine_to_coarse.a)
 
 
-def _fitted_placement(fine: tuple[Positions, Positions], coarse: tuple[Positions, Positions]) -> Placement | None:
+def _fitted_placement(fine: tuple[Positions, Positions], coarse: tuple[Positions, Positions]) -> GridPlacement | None:
     """Least-squares placement of two grids that are nearly parallel."""
     axes = []
     for fine_axis, coarse_axis in zip(fine, coarse, strict=True):
@@ -308,7 +308,7 @@ def _fitted_placement(fine: tuple[Positions, Positions], coarse: tuple[Positions
         if step == 0:
             return None
         axes += [float(start), float(step)]
-    return Placement(*axes)
+    return GridPlacement(*axes)
 
 
 def _shared_positions(hsi: Grid, msi: Grid) -> tuple[tuple[Positions, Positions], tuple[Positions, Positions]]:

@@ -15,14 +15,14 @@ from rasterio.windows import Window
 from hyperfuse.errors import GridError, OptionError
 from hyperfuse.io.cube import wavelengths_nm
 from hyperfuse.io.files import open_explained
-from hyperfuse.io.grid import Grid, Placement, Positions, grid_of, parallel_placement, positions_in
+from hyperfuse.io.grid import Grid, GridPlacement, Positions, grid_of, parallel_placement, positions_in
 from hyperfuse.io.raster import find_data, find_header, raster_dataset
 
 # What a file may be opened as, and its title on the page.
 ROLES = {"fused": "Fused", "hsi": "HSI", "msi": "MSI", "reference": "Reference", "uncertainty": "Uncertainty"}
 # The first of these that is open gives the page its grid and the bands to choose from.
 LEADING = ("fused", "reference", "msi", "hsi")
-ON_ITSELF = Placement(0.0, 1.0, 0.0, 1.0)
+ON_ITSELF = GridPlacement(0.0, 1.0, 0.0, 1.0)
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class OpenImage:
     cube: xr.DataArray
     raster: RasterSource | None
     page: Grid
-    placement: Placement | None
+    placement: GridPlacement | None
     """Where the centres of the page's pixels lie in this image; None where the grids are not parallel."""
     notes: Mapping[str, str]
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from hyperfuse.config import ObservationConfig
 from hyperfuse.errors import BandError, GridError, HyperfuseError, OptionError
 from hyperfuse.io.cube import physical_values, place_cube, window_of
-from hyperfuse.io.grid import Placement, grid_of
+from hyperfuse.io.grid import GridPlacement, grid_of
 from hyperfuse.metrics.pairing import Floats, mask_incomparable, plan_comparison
 from hyperfuse.metrics.sums import spectral_angles_degrees
 from hyperfuse.viewer.colours import Composite, Planes
@@ -133,7 +133,7 @@ def uncertainty_layer(opened: OpenImages, pair: PairOf) -> Layer:
     return image_layer(image, mean)
 
 
-def _consistent_placement(opened: OpenImages) -> Placement:
+def _consistent_placement(opened: OpenImages) -> GridPlacement:
     """How the fused image's pixels lie in the HSI's; raises where it cannot be degraded to the HSI."""
     fused, hsi = opened.images["fused"], opened.images["hsi"]
     if fused.bands != hsi.bands:
