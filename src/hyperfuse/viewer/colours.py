@@ -5,7 +5,7 @@ Shapes: combine: (bands read, y, x) -> (K, y, x), K = 3 for colour composites, 1
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -108,11 +108,8 @@ def nearest_band(cube: xr.DataArray, wavelength_nm: float, far_nm: float, purpos
     """The good band nearest to a wavelength; raises where even that one is far."""
     distance = np.where(cube["good"].values, np.abs(cube["wavelength"].values - wavelength_nm), np.nan)
     if not np.isfinite(distance).any() or np.nanmin(distance) > far_nm:
-        raise BandError(
-            f"no good band within {far_nm:g} nm of {wavelength_nm:g} nm",
-            f"one, which {purpose} needs",
-            "choose other colours",
-        )
+        got = f"no good band within {far_nm:g} nm of {wavelength_nm:g} nm"
+        raise BandError(got, f"one, which {purpose} needs", "choose other colours")
     return int(np.nanargmin(distance))
 
 
@@ -149,40 +146,6 @@ def offered_renderings(cube: xr.DataArray, *, is_reflectance: bool) -> dict[str,
 
 
 @dataclass(frozen=True, eq=False)
-class PrincipalAxes:
-    """The three directions in which spectra vary most."""
-
-    key: str
-    bands: NDArray[np.int64]
-    mean: NDArray[np.float32]  # (C,)
-    axes: NDArray[np.float32]  # (3, C)
-
-    @classmethod
-    def fit(cls, samples: Planes, bands: NDArray[np.int64], key: str) -> PrincipalAxes:
-        """Fit to the complete spectra of (C, n); with fewer than three bands the last axes are zero."""
-        valid = np.isfinite(samples)
-        filled = valid.sum(axis=1) > SPARSE * valid.sum(axis=1).max(initial=0)
-        bands, spectra = bands[filled], samples[filled][:, valid[filled].all(axis=0)].astype(np.float64)
-        if bands.size == 0 or spectra.shape[1] < FEWEST_SAMPLES:
-            raise ValueRangeError(
-                "too few pixels with data in all good bands", "complete spectra for principal components"
-            )
-        mean = spectra.mean(axis=1)
-        covariance = np.cov(spectra, ddof=0).reshape(mean.size, mean.size)
-        _, vectors = eigh(covariance, subset_by_index=[max(0, mean.size - 3), mean.size - 1])
-        leading = vectors[:, ::-1].T
-        axes = np.zeros((3, mean.size))
-        # The sign of an axis is arbitrary: brighter shall mean more of it.
-        axes[: len(leading)] = leading * np.where(leading.sum(axis=1, keepdims=True) < 0, -1, 1)
-        return cls(key, bands, mean.astype(np.float32), axes.astype(np.float32))
-
-    def project(self, values: Planes) -> Planes:
-        """(C, y, x) -> (3, y, x)"""
-        centred = values.reshape(len(values), -1) - self.mean[:, None]
-        return (self.axes @ centred).reshape(3, *values.shape[1:])
-
-
-@dataclass(frozen=True, eq=False)
 class Composite:
     """The bands to read, ascending and without repetition, and how planes are computed from them."""
 
@@ -193,25 +156,44 @@ class Composite:
     label: str
 
 
-def composite_for(
-    rendering: Rendering, cube: xr.DataArray, lead: xr.DataArray, axes: Callable[[], PrincipalAxes]
-) -> Composite:
-    """What to show of `cube`; the rendering's bands are those of `lead`, `axes` computes the principal axes."""
-    if rendering.style == "pca":
-        fitted = axes()
-        return Composite(("pca", fitted.key), fitted.bands, 3, fitted.project, "principal components 1, 2, 3")
+def principal_components(samples: Planes, bands: NDArray[np.int64], key: str) -> Composite:
+    """Fit to the complete spectra of (C, n); with fewer than three bands the last planes are zero."""
+    valid = np.isfinite(samples)
+    filled = valid.sum(axis=1) > SPARSE * valid.sum(axis=1).max(initial=0)
+    bands, spectra = bands[filled], samples[filled][:, valid[filled].all(axis=0)].astype(np.float64)
+    if bands.size == 0 or spectra.shape[1] < FEWEST_SAMPLES:
+        raise ValueRangeError("too few pixels with data in all good bands", "complete spectra for principal components")
+    mean = spectra.mean(axis=1)
+    covariance = np.cov(spectra, ddof=0).reshape(mean.size, mean.size)
+    _, vectors = eigh(covariance, subset_by_index=[max(0, mean.size - 3), mean.size - 1])
+    leading = vectors[:, ::-1].T
+    axes = np.zeros((3, mean.size), np.float32)
+    # The sign of an axis is arbitrary: brighter shall mean more of it.
+    axes[: len(leading)] = leading * np.where(leading.sum(axis=1, keepdims=True) < 0, -1, 1)
+    centre = mean.astype(np.float32)[:, None]
+
+    def project(values: Planes) -> Planes:
+        return (axes @ (values.reshape(len(values), -1) - centre)).reshape(3, *values.shape[1:])
+
+    return Composite(("pca", key), bands, 3, project, "principal components 1, 2, 3")
+
+
+def composite_for(rendering: Rendering, cube: xr.DataArray, lead: xr.DataArray) -> Composite:
+    """What to show of `cube`, principal components excepted; the rendering's bands are those of `lead`."""
     if rendering.style == "index":
-        name = rendering.index
-        bands, formula = index_bands(cube, name), INDICES[name].formula
-        return _of_bands(bands, lambda planes: formula(*planes)[None], 1, ("index", name), name)
-    if rendering.style == "true":
+        bands = index_bands(cube, rendering.index)
+    elif rendering.style == "true":
         bands = list(composite_bands(cube))
     elif rendering.style == "infrared":
         bands = infrared_bands(cube)
     else:
         bands = [corresponding_band(cube, lead, band) for band in rendering.bands]
+    unique, places = np.unique(bands, return_inverse=True)
+    if rendering.style == "index":
+        name, formula = rendering.index, INDICES[rendering.index].formula
+        return Composite(("index", name), unique, 1, lambda values: formula(*values[places])[None], name)
     label = ", ".join(_band_label(cube, band) for band in bands)
-    return _of_bands(bands, lambda planes: planes, len(bands), tuple(bands), label)
+    return Composite(tuple(bands), unique, len(bands), lambda values: values[places], label)
 
 
 def corresponding_band(cube: xr.DataArray, lead: xr.DataArray, band: int) -> int:
@@ -225,13 +207,6 @@ def corresponding_band(cube: xr.DataArray, lead: xr.DataArray, band: int) -> int
     if np.isfinite(distance).any():
         return int(np.nanargmin(distance))
     return round(band * (bands - 1) / max(1, lead_bands - 1))
-
-
-def _of_bands(
-    bands: Sequence[int], combine: Callable[[Planes], Planes], planes: int, key: Hashable, label: str
-) -> Composite:
-    unique, places = np.unique(np.array(bands, dtype=np.int64), return_inverse=True)
-    return Composite(key, unique, planes, lambda values: combine(values[places]), label)
 
 
 def _band_label(cube: xr.DataArray, band: int) -> str:

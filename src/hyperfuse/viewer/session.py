@@ -9,7 +9,6 @@ from collections.abc import Callable, Hashable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -21,7 +20,14 @@ import xarray as xr
 from hyperfuse.errors import HyperfuseError, OptionError
 from hyperfuse.io.summary import summarise
 from hyperfuse.viewer import tiles
-from hyperfuse.viewer.colours import Composite, Planes, PrincipalAxes, Rendering, composite_for, offered_renderings
+from hyperfuse.viewer.colours import (
+    Composite,
+    Planes,
+    Rendering,
+    composite_for,
+    offered_renderings,
+    principal_components,
+)
 from hyperfuse.viewer.folder import Folder
 from hyperfuse.viewer.images import ROLES, OpenImage, OpenImages, open_images
 from hyperfuse.viewer.jobs import Jobs
@@ -123,7 +129,7 @@ class View:
         self.number = number
         self.opened = opened
         self._layers: Cache[Layer] = Cache(200)
-        self._axes: Cache[PrincipalAxes] = Cache(20)
+        self._components: Cache[Composite] = Cache(20)
         self._limits: Cache[Limits] = Cache(500)
         self._samples: Cache[Planes] = Cache(40)
         self._previews: Cache[Preview] = Cache(PREVIEW_CACHE_BYTES, lambda preview: preview.bytes)
@@ -192,21 +198,22 @@ class View:
         image, lead = self.opened.images[name], self.opened.lead
 
         def compute() -> Layer:
-            axes = partial(self._principal_axes, lead if image.bands == lead.bands else image)
-            return tiles.image_layer(image, composite_for(rendering, image.cube, lead.cube, axes))
+            if rendering.style == "pca":
+                # The lead's for all images with its bands, so that equal colours mean equal spectra.
+                fitted = lead if image.bands == lead.bands else image
+                composite = self._components.get(fitted.role, lambda: _fit_components(fitted))
+            else:
+                composite = composite_for(rendering, image.cube, lead.cube)
+            return tiles.image_layer(image, composite)
 
         return self._layers.get((name, rendering.style, rendering.bands, rendering.index), compute)
 
-    def _principal_axes(self, image: OpenImage) -> PrincipalAxes:
-        """Of the lead for all images with its bands, so that equal colours mean equal spectra."""
 
-        def compute() -> PrincipalAxes:
-            good = np.flatnonzero(image.cube["good"].values)
-            bands = good if good.size else np.arange(image.bands)
-            everything = Composite("all", bands, bands.size, lambda planes: planes, "all bands")
-            return PrincipalAxes.fit(sampled(tiles.image_layer(image, everything)), bands, image.role)
-
-        return self._axes.get(image.role, compute)
+def _fit_components(image: OpenImage) -> Composite:
+    good = np.flatnonzero(image.cube["good"].values)
+    bands = good if good.size else np.arange(image.bands)
+    everything = Composite("all", bands, bands.size, lambda planes: planes, "all bands")
+    return principal_components(sampled(tiles.image_layer(image, everything)), bands, image.role)
 
 
 class Session:
