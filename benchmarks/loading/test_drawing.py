@@ -18,7 +18,7 @@ import torch
 from hyperfuse.data.sampler import draw_batch, make_buckets
 from hyperfuse.data.scenes import Scene
 from hyperfuse.data.settings import SimulationSettings
-from hyperfuse.data.splits import PatchWindow
+from hyperfuse.data.splits import SceneWindow
 
 BATCH_SIZE, SCENE_SIZE, DRAWS = 4, 256, 40
 VARIED = {
@@ -45,7 +45,7 @@ def bucket_of(bands, size):
     longest = 700.0 if bands <= 31 else 2450.0
     stored = np.random.default_rng(0).integers(0, 4000, (bands, SCENE_SIZE, SCENE_SIZE)).astype(np.uint16)
     scene = Scene("random", "random", stored, 4000.0, np.linspace(400.0, longest, bands))
-    return make_buckets([scene], [PatchWindow(0, place, place, size) for place in range(0, SCENE_SIZE - size, 8)])
+    return make_buckets([scene], [SceneWindow(0, place, place, size, size) for place in range(0, SCENE_SIZE - size, 8)])
 
 
 @pytest.mark.parametrize(("size", "bands", "most"), [(48, 31, 15), (128, 31, 60), (48, 200, 60), (128, 200, 120)])

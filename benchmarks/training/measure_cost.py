@@ -19,10 +19,11 @@ from pathlib import Path
 
 import torch
 
+from hyperfuse.data.observing import PairBatch
 from hyperfuse.data.sampler import draw_batch
 from hyperfuse.models.ssa import SSA
 from hyperfuse.training.experiment import Experiment, read_experiment
-from hyperfuse.training.objective import BaseMaker, NetworkOnBatch, TrainingBatch
+from hyperfuse.training.objective import NetworkOnBatch, add_base
 from hyperfuse.training.run_folder import read_log
 from hyperfuse.training.scene_sets import GatheredScenes, gather_scenes
 from hyperfuse.training.train import train
@@ -64,14 +65,14 @@ def measure(experiment: Experiment) -> dict[str, float]:
     }
 
 
-def _batch(experiment: Experiment, scenes: GatheredScenes, draw: int) -> TrainingBatch:
+def _batch(experiment: Experiment, scenes: GatheredScenes, draw: int) -> PairBatch:
     pairs = draw_batch(
         scenes.buckets, experiment.simulation, seed=experiment.seed, draw=draw, batch_size=experiment.loop.batch_size
     )
-    return BaseMaker(experiment.network.base)(pairs)
+    return add_base(pairs, experiment.network.base)
 
 
-def _bare_seconds(experiment: Experiment, batches: list[TrainingBatch]) -> float:
+def _bare_seconds(experiment: Experiment, batches: list[PairBatch]) -> float:
     """Of one forward and backward pass with the simplest loss, the gradients thrown away."""
     torch.manual_seed(experiment.seed)
     module = NetworkOnBatch(SSA(experiment.network).train())

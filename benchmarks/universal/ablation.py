@@ -43,14 +43,14 @@ class Pair:
 def main() -> None:
     torch.set_num_threads(1)
     pairs = [make_pair(*named, scale, noise) for named in CASES for scale in (4, 8) for noise in NOISES]
-    print("| | clean, dB / degrees | noisy, dB / degrees | least of all, dB |\n|---|---|---|---|")
+    print("| | clean, dB / degrees | noisy, dB / degrees | smallest, dB |\n|---|---|---|---|")
     print(row("the whole method", pairs, shipped_network()))
     for name, take_away in IN_THE_NETWORK.items():
         network = copy.deepcopy(shipped_network())
         take_away(network)
         print(row(f"without {name}", pairs, network), flush=True)
     with patch("hyperfuse.methods.universal.mnf_axes", plain_axes):
-        print(row("plain principal axes instead of quiet ones", pairs, shipped_network()))
+        print(row("plain principal axes instead of noise-whitened ones", pairs, shipped_network()))
 
 
 def make_pair(name: str, srf: str, scale: int, noise: tuple[float, float] | None) -> Pair:

@@ -28,6 +28,7 @@ from rasterio.windows import Window
 from tests.viewer.browsers import launched_browser, opened_page
 from tests.viewer.served_page import served
 
+from hyperfuse.io.grid import Grid
 from hyperfuse.viewer.overviews import build_overviews
 from hyperfuse.viewer.tiles import highest_level
 
@@ -170,7 +171,7 @@ def test_large_scene(scene: tuple[str, Path], browser: Any, note_figure: Note) -
         f"slowest of {len(spectra)} {1000 * max(spectra):.0f} ms"
     )
     start = time.perf_counter()
-    built = build_overviews(path, highest_level(SIDE), threading.Event())
+    built = build_overviews(path, highest_level(Grid(SIDE, SIDE, None, None)), threading.Event())
     minutes = (time.perf_counter() - start) / 60
     note_figure(f"{interleave}: overviews built in {minutes:.1f} min, {built.stat().st_size / 1e9:.1f} GB")
     quick = pictures(browser, path, f"large_{interleave}_with")

@@ -593,6 +593,9 @@ def takes_options(model: type[Request]) -> Callable[[Callable[P, R]], Callable[.
 
         @functools.wraps(function)
         def call(*arguments: Any, config: Any = None, **keywords: Any) -> Any:
+            if "response" in keywords and "srf" in own:
+                warnings.warn("'response' is now called 'srf'", FutureWarning, stacklevel=2)
+                keywords["srf"] = keywords.pop("response")
             given = {key: value for key, value in keywords.items() if key not in own}
             if config is not None and given:
                 config = config.replace(**given)
@@ -608,12 +611,15 @@ def takes_options(model: type[Request]) -> Callable[[Callable[P, R]], Callable[.
 def options_table(model: type[Request]) -> str:
     """The options of a request as a Markdown table, for the documentation."""
     rows = ["| command line | Python, batch list | default | meaning |", "|---|---|---|---|"]
-    words = {False: "no", True: "yes"}
     for name, field in model.model_fields.items():
         option, default = option_of(model, name), default_of(field)
         if isinstance(default, tuple):
             default = ",".join(f"{each:g}" if isinstance(each, float) else str(each) for each in default) or None
-        shown = option.default_text or ("" if default in (None, {}) else words.get(default, f"`{default}`"))
+        if isinstance(default, bool):
+            default = "yes" if default else "no"
+        elif default not in (None, {}):
+            default = f"`{default}`"
+        shown = option.default_text or default or ""
         flag = f"{flag_of(model, name)} {option.metavar or ''}".strip()
         cells = (f"`{flag}`", f"`{name}`", shown, option.help)
         rows.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,6 +10,7 @@ import typer
 
 from hyperfuse.cli.options import HsiFile, Json, MsiFile, command
 from hyperfuse.config import SRF_HELP, ObservationConfig, PairConfig, SimulateConfig
+from hyperfuse.errors import OptionError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -22,8 +24,9 @@ def simulate(
     reference: Annotated[Path, typer.Argument(help="The fine hyperspectral image to degrade, in any known format.")],
     out_dir: Annotated[Path, typer.Argument(help="Folder for hsi.tif, msi.tif, reference.tif and observation.json.")],
     scale: Annotated[str, typer.Option(help="Fine pixels per coarse pixel: 4, 3.2, 10/3.", metavar="S")],
-    srf: Annotated[str, typer.Option("--srf", "--response", help=SRF_HELP, metavar="SRF")],
     config: SimulateConfig,
+    srf: Annotated[str | None, typer.Option(help=SRF_HELP + " Required.", metavar="SRF")] = None,
+    response: Annotated[str | None, typer.Option(hidden=True)] = None,
     variable: Annotated[str | None, typer.Option(help="Which array of a file that holds several.")] = None,
     band_axis: Annotated[
         int | None, typer.Option(metavar="0|1|2", help="Which axis of an unlabelled array holds the bands.")
@@ -31,6 +34,11 @@ def simulate(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the four files if they exist.")] = False,
 ) -> None:
     """Simulate a coarse HSI and a fine MSI from a fine hyperspectral image (Wald's protocol)."""
+    if response is not None:
+        warnings.warn("'--response' is now called '--srf'", FutureWarning, stacklevel=1)
+        srf = srf or response
+    if srf is None:
+        raise OptionError("no SRF", "--srf SRF", "for example --srf Sentinel-2A")
     from hyperfuse.physics.simulate import OUTPUTS, simulate_files
 
     record = simulate_files(
@@ -113,7 +121,6 @@ def register(
     """
     import json
 
-    from hyperfuse.errors import OptionError
     from hyperfuse.fusion.registration import register as register_files
     from hyperfuse.io.atomic import check_writable
     from hyperfuse.reporting.figures import offset_figure

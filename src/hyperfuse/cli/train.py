@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -86,14 +87,13 @@ def finetune(
     """
     import json
 
-    from hyperfuse.training.finetune import comparison_rows
     from hyperfuse.training.finetune import finetune as run_finetuning
 
     outcome = run_finetuning(weights, scenes, output, config=config)
     if not outcome.finished:
         typer.echo("stopped; continue with --resume", err=True)
         raise typer.Exit(INTERRUPTED)
-    rows = comparison_rows(outcome.comparisons)
+    rows = [asdict(each) for each in outcome.comparisons]
     if as_json:
         typer.echo(
             json.dumps({"weights": str(outcome.folder / "weights"), "split": outcome.split, "cases": rows}, indent=2)
@@ -185,13 +185,7 @@ def kernels(
 
 
 def describe_network(
-    name: str,
-    bands: int = 31,
-    msi_bands: int = 3,
-    size: int = 128,
-    scale: float = 4.0,
-    *,
-    fixed_bands: bool = False,
+    name: str, bands: int = 31, msi_bands: int = 3, size: int = 128, scale: float = 4.0, *, fixed_bands: bool = False
 ) -> dict[str, object]:
     """Parameters and multiply-adds of a preset for a pair of `size` fine and `size / scale` coarse pixels on a side."""
     import torch

@@ -22,7 +22,7 @@ from hyperfuse.io.files import write_cube
 from hyperfuse.methods.catalogue import METHODS
 from hyperfuse.metrics.evaluation import Evaluation, evaluate
 from hyperfuse.physics.simulate import Simulation, simulate
-from hyperfuse.progress import progress
+from hyperfuse.progress import listening, progress
 from hyperfuse.reporting.figures import fusion_figure
 from hyperfuse.reporting.tables import score_table
 
@@ -99,7 +99,8 @@ def _fuse_by_method(pair: Simulation) -> tuple[dict[str, xr.DataArray], dict[str
         observation = estimate(pair.hsi, pair.msi)
         advance(1)
         for name in METHODS:
-            run = run_fusion(pair.hsi, pair.msi, None, FuseConfig(method=name), observation=observation)
+            with listening(lambda report: None):  # one bar for all methods
+                run = run_fusion(pair.hsi, pair.msi, None, FuseConfig(method=name), observation=observation)
             assert run.cube is not None  # without an output file
             seconds[name], fused[name] = run.seconds.computing, run.cube
             advance(1)

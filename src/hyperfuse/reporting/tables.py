@@ -81,7 +81,7 @@ def evaluation_table(evaluation: Evaluation, title: str | None = None) -> Table:
     for column in METHOD_COLUMNS:
         if column.field != "q2n" or evaluation.q2n is not None:
             table.add_row(column.heading, _shown(getattr(evaluation, column.field), column.digits))
-    table.add_row("UQI", _shown(evaluation.uqi, 4))
+    table.add_row("UIQI", _shown(evaluation.uqi, 4))
     table.add_row("RMSE", f"{evaluation.rmse:.4g}")
     table.add_row("peak", f"{evaluation.peak:.6g}")
     table.add_row("scale", ABSENT if evaluation.scale is None else f"{evaluation.scale:g}")
@@ -92,7 +92,7 @@ def evaluation_table(evaluation: Evaluation, title: str | None = None) -> Table:
 def band_table(evaluation: Evaluation) -> Table:
     """One row per band; bands left out show no figures."""
     table = Table()
-    for heading in ("band", "nm", "PSNR dB", "RMSE", "SSIM", "UQI"):
+    for heading in ("band", "nm", "PSNR dB", "RMSE", "SSIM", "UIQI"):
         table.add_column(heading, justify="right")
     for band, nm in enumerate(evaluation.wavelength_nm):
         table.add_row(
