@@ -356,11 +356,11 @@ import time
 from hyperfuse.io import atomic, files
 from hyperfuse.io.cube import iterate_windows
 files.iterate_windows = lambda cube, max_bytes: iterate_windows(cube, 2**20)
-write = atomic._SignalSafeWriter.write
+write = atomic.CubeWriter.write
 def slow_write(self, rows, columns, block):
     write(self, rows, columns, block)
     time.sleep(0.2)
-atomic._SignalSafeWriter.write = slow_write
+atomic.CubeWriter.write = slow_write
 from hyperfuse.cli.app import main
 main()
 """

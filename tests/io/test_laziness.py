@@ -108,11 +108,7 @@ def test_opening_reads_no_pixels(through: Format, tmp_path: Path, monkeypatch: p
 
     monkeypatch.setattr(raster.RasterReader, "read", refuse)
     monkeypatch.setattr(numpy_files, "_load_mapped", refuse)
-    for module, name in (
-        (hdf5, "_load_from_hdf5"),
-        (hdf5, "_load_from_netcdf3"),
-        (zarr_store, "_load_from_zarr"),
-    ):
+    for module, name in ((hdf5, "_load_from_hdf5"), (hdf5, "_load_from_netcdf3"), (zarr_store, "_load_from_zarr")):
         monkeypatch.setattr(module, name, refusing_the_cube(getattr(module, name)))
     peaks = []
     for _ in range(3):  # what is imported on the way, or done by threads of other tests, is not memory of the cube

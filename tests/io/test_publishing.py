@@ -36,10 +36,7 @@ def test_what_fails_half_way_leaves_nothing(through: Format, tmp_path: Path) -> 
     cube = sample_cube(shape=(4, 300, 300))
     old = through.write(sample_cube(seed=1), tmp_path)
     before = listing(tmp_path)
-    with (
-        pytest.raises(ZeroDivisionError),
-        created_cube(old, cube, through.config.replace(overwrite=True)) as writer,
-    ):
+    with pytest.raises(ZeroDivisionError), created_cube(old, cube, through.config.replace(overwrite=True)) as writer:
         writer.write(slice(0, 256), slice(0, 300), cube.values[:, :256])
         raise ZeroDivisionError
     assert listing(tmp_path) == before

@@ -14,11 +14,12 @@ from hypothesis import HealthCheck, given, settings
 from tests.io.random_cubes import FORMATS, Format, assert_nothing_lost, cubes, sample_cube
 
 from hyperfuse.io.arrays import FoundArray
+from hyperfuse.io.atomic import WriteWindow
 from hyperfuse.io.files import FORMATS as FORMAT_TABLE
 from hyperfuse.io.files import Format as FormatEntry
 from hyperfuse.io.files import open_cube, write_cube
 from hyperfuse.io.numpy_files import ArrayWriter, flat_columns
-from hyperfuse.io.raster_writing import RawWriter
+from hyperfuse.io.raster_writing import raw_writer
 
 THOROUGH = settings(max_examples=20, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 PAIRED = settings(max_examples=2, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
@@ -54,18 +55,18 @@ def test_windows_fall_into_place(tmp_path: Path, interleave: str, window: tuple[
     path = tmp_path / "cube.img"
     path.write_bytes(bytes(cube.nbytes))
     with path.open("r+b", buffering=0) as file:
-        writer = RawWriter(file, cube.shape, cube.dtype, interleave)
+        write = raw_writer(file, cube.shape, interleave)
         for top in reversed(range(0, 7, window[0])):
             for left in range(0, 9, window[1]):
                 rows, columns = slice(top, min(7, top + window[0])), slice(left, min(9, left + window[1]))
-                writer.write(rows, columns, cube[:, rows, columns])
+                write(rows, columns, cube[:, rows, columns])
     np.testing.assert_array_equal(np.fromfile(path, np.int16), cube.transpose(AXES[interleave]).ravel())
 
 
 @contextmanager
-def created_arrays(path: Path, template: xr.DataArray, options: Mapping[str, str]) -> Iterator[ArrayWriter]:
+def created_arrays(path: Path, template: xr.DataArray, options: Mapping[str, str]) -> Iterator[WriteWindow]:
     writer = ArrayWriter(template)
-    yield writer
+    yield writer.write
     path.mkdir()
     for name, values in {"cube": writer.values, **flat_columns(template)}.items():
         np.save(path / f"{name}.npy", values)

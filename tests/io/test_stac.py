@@ -115,10 +115,7 @@ def test_pystac_reads_it(suffix: str, tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_only_the_bands_that_are_written(tmp_path: Path) -> None:
     write_cube(
-        cube(),
-        tmp_path / "s.tif",
-        config=OutputConfig(stac=True, bands="2", dtype="float32", scale_factor=1),
-        cog=True,
+        cube(), tmp_path / "s.tif", config=OutputConfig(stac=True, bands="2", dtype="float32", scale_factor=1), cog=True
     )
     asset = pystac.Item.from_file(str(tmp_path / "s.json")).assets["cube"]
     assert asset.media_type == pystac.MediaType.COG

@@ -21,11 +21,11 @@ import tempfile
 import threading
 import time
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO
 
 from filelock import SoftFileLock, Timeout
 from numpy.typing import NDArray
@@ -39,6 +39,8 @@ ASIDE = "aside"
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 REMOVAL_ATTEMPTS, SECONDS_BETWEEN = 40, 0.05
 SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+
+WriteWindow = Callable[[slice, slice, NDArray[Any]], None]
 
 _held: ContextVar[frozenset[Path]] = ContextVar("hyperfuse_held_targets", default=frozenset())
 
@@ -75,14 +77,12 @@ def target_lock(target: Path) -> Iterator[None]:
         lock.acquire()
     except Timeout as error:
         owner = [*(path.read_text(errors="replace").split() if path.is_file() else ()), "?", "?"]
-        raise CubeWriteError(
-            f"{target} is being written by process {owner[0]} on {owner[1]}",
-            remedy=f"wait for it, choose another name, or delete {path} if that run is over",
-        ) from error
+        got = f"{target} is being written by process {owner[0]} on {owner[1]}"
+        remedy = f"wait for it, choose another name, or delete {path} if that run is over"
+        raise CubeWriteError(got, remedy=remedy) from error
     except OSError as error:
-        raise CubeWriteError(
-            f"cannot write beside {target}: {error.strerror}", remedy="choose another folder"
-        ) from error
+        got = f"cannot write beside {target}: {error.strerror}"
+        raise CubeWriteError(got, remedy="choose another folder") from error
     before = _held.set(_held.get() | {path})
     try:
         yield
@@ -125,20 +125,9 @@ def published(
 ) -> Iterator[Path]:
     """Yield a path of the same name in a hidden folder; on success it and all files made beside it move to the target.
 
-    On failure nothing remains and the old target is untouched.
-
-    Parameters
-    ----------
-    target
-        The file, or Zarr store, to create.
-    overwrite
-        Replace an existing target.
-    beside
-        Files that will be created together with the target and are protected like it.
-    stale
-        Files that describe the old target and would describe the new one wrongly; removed.
-    work_folder
-        The hidden folder (must not exist yet), for callers that clean up after a killed run themselves.
+    On failure nothing remains and the old target is untouched. Files `beside` the target will be created with it and
+    are protected like it; `stale` ones would describe the new target wrongly and are removed. `work_folder` is the
+    hidden folder (must not exist yet), for callers that clean up after a killed run themselves.
     """
     for path in (*beside, target):
         check_writable(path, overwrite=overwrite)
@@ -153,29 +142,28 @@ def published(
             yield made / target.name
             _move_all(made, work_folder / ASIDE, target, stale)
         finally:
-            _remove(work_folder)
+            # Threads of Zarr may still write into it for a moment after an error.
+            for _ in range(REMOVAL_ATTEMPTS):
+                shutil.rmtree(work_folder, ignore_errors=True)
+                if not work_folder.exists():
+                    break
+                time.sleep(SECONDS_BETWEEN)
 
 
 def check_writable(target: Path, *, overwrite: bool) -> None:
     """Raise `CubeWriteError` where a target cannot be written; to be called before hours of work."""
     if target.exists() and not overwrite:
         raise CubeWriteError(f"{target} exists already", remedy="choose another name or add --overwrite")
-    if target.is_dir() and not _is_replaceable(target):
-        raise CubeWriteError(
-            f"{target} is a folder of other things", "a file name, or a Zarr store", "choose another name"
-        )
+    # Only an empty folder or a Zarr store is replaced; any other may hold somebody's work.
+    names = {path.name for path in target.iterdir()} if target.is_dir() else set()
+    if names and not names & {".zgroup", ".zarray", ".zmetadata", "zarr.json"}:
+        got = f"{target} is a folder of other things"
+        raise CubeWriteError(got, "a file name, or a Zarr store", "choose another name")
     if not target.parent.is_dir():
-        raise CubeWriteError(
-            f"{target.parent} is not a folder", "an existing folder for the output", f"mkdir -p {target.parent}"
-        )
+        got = f"{target.parent} is not a folder"
+        raise CubeWriteError(got, "an existing folder for the output", f"mkdir -p {target.parent}")
     if not os.access(target.parent, os.W_OK):
         raise CubeWriteError(f"no permission to write into {target.parent}", remedy="choose another folder")
-
-
-def _is_replaceable(folder: Path) -> bool:
-    """Only an empty folder or a Zarr store; any other may hold somebody's work."""
-    names = {path.name for path in folder.iterdir()}
-    return not names or bool(names & {".zgroup", ".zarray", ".zmetadata", "zarr.json"})
 
 
 def _move_all(made: Path, aside: Path, target: Path, stale: Sequence[Path]) -> None:
@@ -203,23 +191,13 @@ def _move_all(made: Path, aside: Path, target: Path, stale: Sequence[Path]) -> N
         raise
 
 
-def _remove(folder: Path) -> None:
-    """Remove a folder into which threads of Zarr may still write for a moment after an error."""
-    for _ in range(REMOVAL_ATTEMPTS):
-        shutil.rmtree(folder, ignore_errors=True)
-        if not folder.exists():
-            return
-        time.sleep(SECONDS_BETWEEN)
-
-
 @contextmanager
 def _write_errors(target: Path) -> Iterator[None]:
     try:
         yield
     except MemoryError as error:
-        raise CubeWriteError(
-            f"not enough memory to write {target}", remedy="choose .tif, .nc, .zarr or .npy"
-        ) from error
+        got = f"not enough memory to write {target}"
+        raise CubeWriteError(got, remedy="choose .tif, .nc, .zarr or .npy") from error
     except OSError as error:
         full = error.errno in DISK_FULL
         got = f"no space left while writing {target}" if full else f"cannot write {target}: {error.strerror or error}"
@@ -227,29 +205,25 @@ def _write_errors(target: Path) -> Iterator[None]:
         raise CubeWriteError(got, remedy=f"nothing was left behind; {remedy}") from error
 
 
-class CubeWriter(Protocol):
-    """What `files.created_cube` yields."""
+class CubeWriter:
+    """What `files.created_cube` yields: writes windows without being interrupted by signals."""
+
+    def __init__(self, write_window: WriteWindow) -> None:
+        self._write_window = write_window
 
     def write(self, rows: slice, columns: slice, block: NDArray[Any]) -> None:
         """Write one window of all bands, (band, rows, columns)."""
-
-
-class _SignalSafeWriter:
-    def __init__(self, writer: CubeWriter) -> None:
-        self._writer = writer
-
-    def write(self, rows: slice, columns: slice, block: NDArray[Any]) -> None:
         with deferred_signals():
-            self._writer.write(rows, columns, block)
+            self._write_window(rows, columns, block)
 
 
 @contextmanager
-def signal_safe(creation: AbstractContextManager[CubeWriter]) -> Iterator[CubeWriter]:
-    """Open, write and close a writer without being interrupted; signals are handled in between."""
+def signal_safe(creation: AbstractContextManager[WriteWindow]) -> Iterator[CubeWriter]:
+    """Create, write and close a file without being interrupted; signals are handled in between."""
     with deferred_signals():
-        writer = creation.__enter__()
+        write_window = creation.__enter__()
     try:
-        yield _SignalSafeWriter(writer)
+        yield CubeWriter(write_window)
     except BaseException:
         with deferred_signals():
             if not creation.__exit__(*sys.exc_info()):

@@ -5,7 +5,7 @@ To add a format, write a module with a reader and, if it is to be written, a wri
 - A container of arrays (HDF5, .npz, ...) lists what it holds: `arrays(path) -> list[FoundArray]`; `cube_from_arrays`
   finds the cube, its bands and its place among them. Each `FoundArray` loads a part of its array on demand.
 - A writer is a context manager `create(path, template, options)` that creates the file for a cube like `template`
-  (whose values are zeros) and yields an object with `write(rows, columns, block)`.
+  (whose values are zeros) and yields a function `write(rows, columns, block)`.
 
 Everything that GDAL opens is read without an entry.
 """
@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from hyperfuse.config import COMPRESSIONS, OutputConfig, takes_options
 from hyperfuse.errors import CubeFileError, CubeWriteError, OptionError
 from hyperfuse.io.arrays import FoundArray, cube_from_arrays
-from hyperfuse.io.atomic import CubeWriter, check_writable, published, signal_safe
+from hyperfuse.io.atomic import CubeWriter, WriteWindow, check_writable, published, signal_safe
 from hyperfuse.io.bands import check_selection
 from hyperfuse.io.cube import as_cube, iterate_windows
 from hyperfuse.io.hdf5 import arrays_in_hdf5, arrays_in_netcdf, created_netcdf
@@ -41,7 +41,7 @@ from hyperfuse.io.zarr import arrays_in_zarr, created_zarr
 from hyperfuse.progress import progress
 
 PathLike = str | os.PathLike[str]
-Creator = Callable[[Path, xr.DataArray, Mapping[str, str]], AbstractContextManager[CubeWriter]]
+Creator = Callable[[Path, xr.DataArray, Mapping[str, str]], AbstractContextManager[WriteWindow]]
 
 
 @dataclass(frozen=True)
@@ -167,10 +167,7 @@ def _check_readable(path: Path) -> None:
 
 @takes_options(OutputConfig)
 def write_cube(
-    cube: xr.DataArray | NDArray[Any],
-    path: PathLike,
-    config: OutputConfig = UNCHANGED,
-    inputs: Sequence[PathLike] = (),
+    cube: xr.DataArray | NDArray[Any], path: PathLike, config: OutputConfig = UNCHANGED, inputs: Sequence[PathLike] = ()
 ) -> Path:
     """Write a cube, window by window, in the format of the suffix; the file appears whole or not at all.
 
@@ -213,10 +210,7 @@ def write_cube(
     block_bytes = 4 * cube.sizes["band"] * BLOCK * BLOCK
     window_bytes = min(max(SMALLEST_WINDOW_BYTES, block_bytes), LARGEST_WINDOW_BYTES)
     windows = list(iterate_windows(cube, window_bytes * 4 // max(4, source.dtype.itemsize, cube.dtype.itemsize)))
-    with (
-        created_cube(path, cube, config, inputs) as writer,
-        progress("Writing", len(windows)) as advance,
-    ):
+    with created_cube(path, cube, config, inputs) as writer, progress("Writing", len(windows)) as advance:
         for rows, columns in windows:
             writer.write(rows, columns, cube.isel(y=rows, x=columns).values)
             advance(1)

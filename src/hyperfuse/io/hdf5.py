@@ -28,7 +28,7 @@ from rasterio.crs import CRS
 
 from hyperfuse.errors import CubeFileError, OptionError
 from hyperfuse.io.arrays import OTHER_ATTRIBUTES, STORAGE_ATTRIBUTES, FoundArray, text
-from hyperfuse.io.atomic import GuardedFile
+from hyperfuse.io.atomic import GuardedFile, WriteWindow
 from hyperfuse.io.cube import nodata_of, promises_too_much, reading, text_attributes
 from hyperfuse.io.grid import Grid, grid_of
 from hyperfuse.io.output import OWN_NAME
@@ -165,18 +165,6 @@ def _opened_netcdf3(path: Path) -> Iterator[Any]:
             source.close()
 
 
-class Hdf5Writer:
-    """Writes windows into a data set."""
-
-    def __init__(self, target: Any, file: GuardedFile) -> None:
-        self._target = target
-        self._file = file
-
-    def write(self, rows: slice, columns: slice, block: NDArray[Any]) -> None:
-        self._target[:, rows, columns] = block
-        self._file.raise_error()
-
-
 @contextmanager
 def guarded_for_hdf5(path: Path) -> Iterator[GuardedFile]:
     """Open a file for HDF5 to write into; its errors are raised when the block ends."""
@@ -190,13 +178,19 @@ def guarded_for_hdf5(path: Path) -> Iterator[GuardedFile]:
 
 
 @contextmanager
-def created_netcdf(path: Path, template: xr.DataArray, options: Mapping[str, str]) -> Iterator[Hdf5Writer]:
+def created_netcdf(path: Path, template: xr.DataArray, options: Mapping[str, str]) -> Iterator[WriteWindow]:
     """Create a NetCDF-4 file after the CF conventions."""
     compression = options.get("COMPRESS", "gzip").lower()
     if compression not in COMPRESSIONS:
         raise OptionError(f"COMPRESS={options['COMPRESS']} for {path.name}", f"one of {', '.join(COMPRESSIONS)}")
     with guarded_for_hdf5(path) as guarded, h5netcdf.File(guarded, "w") as file:
-        yield Hdf5Writer(_define(file, template, None if compression == "none" else compression), guarded)
+        cube = _define(file, template, None if compression == "none" else compression)
+
+        def write(rows: slice, columns: slice, block: NDArray[Any]) -> None:
+            cube[:, rows, columns] = block
+            guarded.raise_error()
+
+        yield write
 
 
 def _define(file: Any, template: xr.DataArray, compression: str | None) -> Any:

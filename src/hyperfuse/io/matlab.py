@@ -27,8 +27,9 @@ from numpy.typing import NDArray
 
 from hyperfuse.errors import CubeFileError, CubeWriteError, OptionError
 from hyperfuse.io.arrays import LARGEST_SIDE_BYTES, FoundArray
+from hyperfuse.io.atomic import WriteWindow
 from hyperfuse.io.cube import reading
-from hyperfuse.io.hdf5 import Hdf5Writer, arrays_in_hdf5, guarded_for_hdf5
+from hyperfuse.io.hdf5 import arrays_in_hdf5, guarded_for_hdf5
 from hyperfuse.io.numpy_files import ArrayWriter, KeptArray, flat_columns
 
 WHOLE = "a whole .mat file"
@@ -72,9 +73,8 @@ class _LoadFromMat(KeptArray):
         with reading(Path(self.path), WHOLE, REMEDY):
             values = np.asarray(scipy.io.loadmat(self.path, variable_names=[self.name])[self.name])
         if values.dtype.kind == "c":
-            raise CubeFileError(
-                f"{self.name} in {self.path} holds complex values", "real numbers", "export its magnitude"
-            )
+            got = f"{self.name} in {self.path} holds complex values"
+            raise CubeFileError(got, "real numbers", "export its magnitude")
         # MATLAB packs a double array of whole numbers into bytes, but it is one of doubles.
         return values.astype(self.dtype, copy=False)
 
@@ -91,7 +91,8 @@ def arrays_in_mat(path: Path) -> list[FoundArray]:
         large = [
             FoundArray(name, tuple(shape), dtype, _LoadFromMat(str(path), name, dtype))
             for name, shape, kind in listed
-            if (dtype := DTYPE_OF_CLASS.get(kind)) and (len(shape) == 3 or _is_large(shape, dtype))
+            if (dtype := DTYPE_OF_CLASS.get(kind))
+            and (len(shape) == 3 or math.prod(shape) * dtype.itemsize > LARGEST_SIDE_BYTES)
         ]
         small = list({name for name, _, _ in listed} - {array.name for array in large})
         contents = scipy.io.loadmat(str(path), variable_names=small) if small else {}
@@ -100,10 +101,6 @@ def arrays_in_mat(path: Path) -> list[FoundArray]:
         for name, values in _flattened("", contents)
         if values.dtype.kind in "iufbSUO"
     ]
-
-
-def _is_large(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:
-    return math.prod(shape) * dtype.itemsize > LARGEST_SIDE_BYTES
 
 
 def _with_text(array: FoundArray) -> FoundArray:
@@ -128,7 +125,7 @@ def _flattened(prefix: str, contents: Mapping[str, Any], depth: int = 0) -> Iter
 
 
 @contextmanager
-def created_mat(path: Path, template: xr.DataArray, options: Mapping[str, str]) -> Iterator[Hdf5Writer | ArrayWriter]:
+def created_mat(path: Path, template: xr.DataArray, options: Mapping[str, str]) -> Iterator[WriteWindow]:
     """Create a file of version 5, which everything reads, or of 7.3 with VERSION=7.3 and for cubes above 2 GB."""
     version = options.get("VERSION", "7.3" if template.nbytes > LARGEST_VERSION_5 else "5")
     if version not in ("5", "7.3"):
@@ -136,24 +133,19 @@ def created_mat(path: Path, template: xr.DataArray, options: Mapping[str, str]) 
     if template.dtype.str[1:] not in MATLAB_CLASS:
         raise CubeWriteError(f"MATLAB cannot hold {template.dtype.name}", f"one of {', '.join(DTYPE_OF_CLASS)}")
     if version == "7.3":
-        with _created_version_73(path, template) as writer:
-            yield writer
+        with _created_version_73(path, template) as write:
+            yield write
         return
     if template.nbytes > LARGEST_VERSION_5:
         raise OptionError(f"VERSION=5 for a cube of {template.nbytes >> 20} MB", "at most 2047 MB", "use VERSION=7.3")
-    array_writer = ArrayWriter(template)
-    yield array_writer
+    writer = ArrayWriter(template)
+    yield writer.write
     columns = {key: value for key, value in flat_columns(template).items() if np.asarray(value).size}
-    scipy.io.savemat(path, {"cube": array_writer.values} | columns, do_compression=True, format="5", oned_as="row")
-
-
-class _ReversedWriter(Hdf5Writer):
-    def write(self, rows: slice, columns: slice, block: NDArray[Any]) -> None:
-        super().write(columns, rows, block.transpose(0, 2, 1))
+    scipy.io.savemat(path, {"cube": writer.values} | columns, do_compression=True, format="5", oned_as="row")
 
 
 @contextmanager
-def _created_version_73(path: Path, template: xr.DataArray) -> Iterator[Hdf5Writer]:
+def _created_version_73(path: Path, template: xr.DataArray) -> Iterator[WriteWindow]:
     bands, height, width = template.shape
     with guarded_for_hdf5(path) as guarded, h5py.File(guarded, "w", userblock_size=USERBLOCK) as file:
         chunks = (min(bands, 16), min(width, 128), min(height, 128))
@@ -163,7 +155,12 @@ def _created_version_73(path: Path, template: xr.DataArray) -> Iterator[Hdf5Writ
         cube.attrs["MATLAB_class"] = np.bytes_(MATLAB_CLASS[template.dtype.str[1:]])
         for key, value in flat_columns(template).items():
             _write_column(file, key, np.atleast_2d(np.asarray(value)))
-        yield _ReversedWriter(cube, guarded)
+
+        def write(rows: slice, columns: slice, block: NDArray[Any]) -> None:
+            cube[:, columns, rows] = block.transpose(0, 2, 1)
+            guarded.raise_error()
+
+        yield write
     created = time.strftime("%a %b %d %H:%M:%S %Y")
     header = f"MATLAB 7.3 MAT-file, Platform: GLNXA64, Created on: {created} HDF5 schema 1.00 ."
     with path.open("r+b") as raw:

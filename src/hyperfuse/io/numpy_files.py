@@ -18,9 +18,10 @@ from numpy.lib import format as npy_format
 from numpy.typing import NDArray
 
 from hyperfuse.io.arrays import FoundArray
+from hyperfuse.io.atomic import WriteWindow
 from hyperfuse.io.cube import LARGEST_COMPRESSION, nodata_of, reading, text_attributes
 from hyperfuse.io.grid import grid_of
-from hyperfuse.io.raster_writing import RawWriter
+from hyperfuse.io.raster_writing import raw_writer
 
 WHOLE = "a whole numpy file"
 LARGEST_HEADER = 2**16
@@ -93,26 +94,23 @@ def arrays_in_npy(path: Path) -> list[FoundArray]:
 
 
 @contextmanager
-def created_npz(path: Path, template: xr.DataArray, options: Mapping[str, str]) -> Iterator[ArrayWriter]:
+def created_npz(path: Path, template: xr.DataArray, options: Mapping[str, str]) -> Iterator[WriteWindow]:
     """Create a compressed .npz archive, collected in memory."""
     writer = ArrayWriter(template)
-    yield writer
+    yield writer.write
     with path.open("wb") as stream:
         np.savez_compressed(stream, cube=writer.values, **flat_columns(template))
 
 
 @contextmanager
-def created_npy(path: Path, template: xr.DataArray, options: Mapping[str, str]) -> Iterator[RawWriter]:
+def created_npy(path: Path, template: xr.DataArray, options: Mapping[str, str]) -> Iterator[WriteWindow]:
     """Create an .npy file. Not through a mapping: on a full disk that ends the process instead of raising."""
     bands, height, width = template.shape
-    header = {
-        "descr": npy_format.dtype_to_descr(template.dtype),
-        "fortran_order": False,
-        "shape": (height, width, bands),
-    }
+    descr = npy_format.dtype_to_descr(template.dtype)
+    header = {"descr": descr, "fortran_order": False, "shape": (height, width, bands)}
     with path.open("wb", buffering=0) as stream:
         npy_format.write_array_header_1_0(stream, header)
-        yield RawWriter(stream, (bands, height, width), template.dtype, "bip", offset=stream.tell())
+        yield raw_writer(stream, template.shape, "bip", offset=stream.tell())
     table = {key: _to_json(np.asarray(value).tolist()) for key, value in flat_columns(template).items()}
     _table_file(path).write_text(json.dumps(table, indent=1, allow_nan=False), encoding="utf-8")
 

@@ -29,7 +29,7 @@ from rasterio.io import MemoryFile
 from rasterio.windows import Window
 
 from hyperfuse.errors import CubeWriteError, OptionError
-from hyperfuse.io.atomic import GuardedOpener
+from hyperfuse.io.atomic import GuardedOpener, WriteWindow
 from hyperfuse.io.cube import nodata_of, text_attributes
 from hyperfuse.io.grid import grid_of
 from hyperfuse.io.output import OWN_NAME
@@ -64,52 +64,30 @@ FILE_AXES = {"bsq": (0, 1, 2), "bil": (1, 0, 2), "bip": (1, 2, 0)}
 NOT_AN_OPTION = {"driver", "count", "height", "width", "dtype", "crs", "transform", "nodata"}
 
 
-class RawWriter:
-    """Writes windows into a file of plain numbers, in the order bsq, bil or bip, behind `offset` bytes of header."""
+def raw_writer(file: FileIO, shape: tuple[int, ...], interleave: str, offset: int = 0) -> WriteWindow:
+    """Write windows into a file of plain numbers, in the order bsq, bil or bip, behind `offset` bytes of header."""
+    axes = FILE_AXES[interleave]
+    _, middle_size, inner_size = (shape[axis] for axis in axes)
 
-    def __init__(
-        self, file: FileIO, shape: tuple[int, int, int], dtype: np.dtype[Any], interleave: str, offset: int = 0
-    ) -> None:
-        self._file = file
-        self._axes = FILE_AXES[interleave]
-        self._bands = slice(0, shape[0])
-        self._shape = [shape[axis] for axis in self._axes]
-        self._dtype = dtype
-        self._offset = offset
-
-    def write(self, rows: slice, columns: slice, block: NDArray[Any]) -> None:
-        window = (self._bands, rows, columns)
-        outer, middle, inner = (window[axis] for axis in self._axes)
-        _, middle_size, inner_size = self._shape
+    def write(rows: slice, columns: slice, block: NDArray[Any]) -> None:
+        window = (slice(0, shape[0]), rows, columns)
+        outer, middle, inner = (window[axis] for axis in axes)
         is_joined = inner.stop - inner.start == inner_size
-        for place, plane in enumerate(np.ascontiguousarray(block.transpose(self._axes)), start=outer.start):
+        for place, plane in enumerate(np.ascontiguousarray(block.transpose(axes)), start=outer.start):
             start = (place * middle_size + middle.start) * inner_size + inner.start
             for line, piece in enumerate([plane] if is_joined else plane):
-                self._write_at(start + line * inner_size, piece)
+                left = piece.data.cast("B")
+                file.seek(offset + (start + line * inner_size) * piece.itemsize)
+                while left:
+                    left = left[file.write(left) :]
 
-    def _write_at(self, position: int, values: NDArray[Any]) -> None:
-        left = values.data.cast("B")
-        self._file.seek(self._offset + position * self._dtype.itemsize)
-        while left:
-            left = left[self._file.write(left) :]
-
-
-class RasterWriter:
-    """Writes windows into a rasterio dataset."""
-
-    def __init__(self, target: Any, opener: GuardedOpener) -> None:
-        self._target = target
-        self._opener = opener
-
-    def write(self, rows: slice, columns: slice, block: NDArray[Any]) -> None:
-        self._target.write(block, window=Window.from_slices(rows, columns))
-        self._opener.raise_error()
+    return write
 
 
 @contextmanager
 def created_geotiff(
     path: Path, template: xr.DataArray, options: Mapping[str, str], *, cog: bool = False, overviews: bool = False
-) -> Iterator[RasterWriter]:
+) -> Iterator[WriteWindow]:
     """Create a tiled, compressed GeoTIFF; a COG, which always has overviews, is a copy made at the end."""
     require_type(template.dtype.name, "GeoTIFF", TIFF_TYPES)
     chosen = _format_options(options)
@@ -130,7 +108,12 @@ def created_geotiff(
     opener = GuardedOpener()
     with _created(first, template, profile | ({} if cog else chosen), opener) as target:
         _tag_tiff(target, template, record)
-        yield RasterWriter(target, opener)
+
+        def write(rows: slice, columns: slice, block: NDArray[Any]) -> None:
+            target.write(block, window=Window.from_slices(rows, columns))
+            opener.raise_error()
+
+        yield write
     opener.raise_error()
     if overviews or cog:
         _add_overviews(first, opener)
@@ -140,7 +123,7 @@ def created_geotiff(
 
 
 @contextmanager
-def created_envi(header: Path, template: xr.DataArray, options: Mapping[str, str]) -> Iterator[RawWriter]:
+def created_envi(header: Path, template: xr.DataArray, options: Mapping[str, str]) -> Iterator[WriteWindow]:
     """Create `scene.hdr` with its pixels in `scene.img`."""
     require_type(template.dtype.name, "ENVI", ENVI_TYPES)
     data = header.with_suffix(".img")
@@ -148,12 +131,11 @@ def created_envi(header: Path, template: xr.DataArray, options: Mapping[str, str
     interleave = profile["interleave"].lower()
     if interleave not in FILE_AXES:
         raise OptionError(f"INTERLEAVE={profile['interleave']}", f"one of {', '.join(FILE_AXES)}")
-    bands, height, width = template.shape
     with _created(data, template, profile) as target:
         _reserve(data, template.nbytes)
         _tag_envi(target, template)
         with data.open("r+b", buffering=0) as file:
-            yield RawWriter(file, (bands, height, width), template.dtype, interleave)
+            yield raw_writer(file, template.shape, interleave)
     if data.stat().st_size < template.nbytes:
         raise _no_space(data)
     _complete_header(header, data, template)
@@ -162,9 +144,8 @@ def created_envi(header: Path, template: xr.DataArray, options: Mapping[str, str
 def require_type(dtype: str, format_name: str, types: set[str]) -> None:
     """Raise `CubeWriteError` for a data type that the format does not know."""
     if dtype not in types:
-        raise CubeWriteError(
-            f"{format_name} cannot hold {dtype}", f"one of {', '.join(sorted(types))}", "choose another --dtype"
-        )
+        expected = f"one of {', '.join(sorted(types))}"
+        raise CubeWriteError(f"{format_name} cannot hold {dtype}", expected, "choose another --dtype")
 
 
 @contextmanager
@@ -203,9 +184,8 @@ def _format_options(options: Mapping[str, str]) -> dict[str, str]:
     chosen = {key.lower(): value for key, value in options.items()}
     refused = sorted(NOT_AN_OPTION & set(chosen))
     if refused:
-        raise OptionError(
-            f"--co {refused[0].upper()}=...", "an option of the format", "the cube itself decides this one"
-        )
+        got = f"--co {refused[0].upper()}=..."
+        raise OptionError(got, "an option of the format", "the cube itself decides this one")
     return chosen
 
 
@@ -234,10 +214,8 @@ def _gdal_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except GDAL_ERRORS as error:
-        raise CubeWriteError(
-            f"cannot write {path.name}: {gdal_message(error, path)}",
-            remedy="nothing was left behind; check space and options",
-        ) from error
+        got = f"cannot write {path.name}: {gdal_message(error, path)}"
+        raise CubeWriteError(got, remedy="nothing was left behind; check space and options") from error
 
 
 @contextmanager
@@ -265,10 +243,7 @@ def _reserve(path: Path, size: int) -> None:
 
 def overview_factors(height: int, width: int) -> list[int]:
     """Return 2, 4, 8, ... until the longer side fits into one block, as GDAL itself does."""
-    factors: list[int] = []
-    while max(height, width) > BLOCK * 2 ** len(factors):
-        factors.append(2 ** (len(factors) + 1))
-    return factors
+    return [2**level for level in range(1, 32) if max(height, width) > BLOCK * 2 ** (level - 1)]
 
 
 def _add_overviews(path: Path, opener: GuardedOpener) -> None:
@@ -324,13 +299,10 @@ def _tag_tiff(target: Any, template: xr.DataArray, record: str | None) -> None:
     columns = (template[name].values for name in ("wavelength", "fwhm", "good", "band_name"))
     for index, (wavelength, fwhm, good, name) in enumerate(zip(*columns, strict=True), start=1):
         tags, imagery = {} if good else {"bbl": "0"}, {}
-        for key, imagery_key, length in (
-            ("wavelength", "CENTRAL_WAVELENGTH_UM", wavelength),
-            ("fwhm", "FWHM_UM", fwhm),
-        ):
+        for key, prefix, length in (("wavelength", "CENTRAL_WAVELENGTH", wavelength), ("fwhm", "FWHM", fwhm)):
             if not np.isnan(length):
                 tags |= {key: repr(float(length)), "wavelength_units": "Nanometers"}
-                imagery[imagery_key] = f"{length / 1e3:.6f}"
+                imagery[f"{prefix}_UM"] = f"{length / 1e3:.6f}"
         description = name or automatic_description(index, wavelength)
         if description:
             target.set_band_description(index, description)

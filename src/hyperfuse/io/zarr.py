@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from hyperfuse.errors import CubeFileError, OptionError
 from hyperfuse.io.arrays import FoundArray
+from hyperfuse.io.atomic import WriteWindow
 from hyperfuse.io.cube import nodata_of, reading
 from hyperfuse.io.grid import grid_of
 from hyperfuse.io.hdf5 import CHUNK, cube_attributes, file_attributes, grid_mapping, labelled_columns
@@ -119,18 +120,8 @@ def _check_blosc_header(file: Path, chunk_bytes: int | None) -> None:
         raise ValueError(f"chunk {file.name} is damaged")
 
 
-class ZarrWriter:
-    """Writes windows into an array of a store."""
-
-    def __init__(self, target: Any) -> None:
-        self._target = target
-
-    def write(self, rows: slice, columns: slice, block: NDArray[Any]) -> None:
-        self._target[:, rows, columns] = block
-
-
 @contextmanager
-def created_zarr(path: Path, template: xr.DataArray, options: Mapping[str, str]) -> Iterator[ZarrWriter]:
+def created_zarr(path: Path, template: xr.DataArray, options: Mapping[str, str]) -> Iterator[WriteWindow]:
     """Create a store with the attributes of CF and consolidated metadata."""
     bands, height, width = template.shape
     chosen = options.get("COMPRESS", "zstd").lower()
@@ -161,5 +152,9 @@ def created_zarr(path: Path, template: xr.DataArray, options: Mapping[str, str])
         column[...] = values
     attributes = grid_mapping(grid_of(template)) | {"_ARRAY_DIMENSIONS": []}
     root.create_array("spatial_ref", shape=(), dtype="int64", attributes=attributes)
-    yield ZarrWriter(cube)
+
+    def write(rows: slice, columns: slice, block: NDArray[Any]) -> None:
+        cube[:, rows, columns] = block
+
+    yield write
     zarr.consolidate_metadata(str(path), zarr_format=2)

@@ -26,10 +26,7 @@ OLI_NM = (442.96, 482.04, 561.41, 654.59, 864.67, 1608.86, 2200.73, 589.5, 1373.
 OLI_FWHM_NM = (15.98, 60.04, 57.33, 37.47, 28.25, 84.72, 186.66, 172.4, 20.39, 580.8, 997.9)
 OLI2_NM = (442.7, 481.8, 561.0, 654.3, 864.6, 1608.1, 2200.1, 589.2, 1374.1, 10825.9, 12036.8)
 OLI2_FWHM_NM = (15.5, 59.9, 56.3, 36.7, 28.7, 86.1, 189.5, 172.6, 20.8, 746.3, 918.2)
-SENSORS = {
-    "LANDSAT_8": ("Landsat-8", OLI_NM, OLI_FWHM_NM),
-    "LANDSAT_9": ("Landsat-9", OLI2_NM, OLI2_FWHM_NM),
-}
+SENSORS = {"LANDSAT_8": ("Landsat-8", OLI_NM, OLI_FWHM_NM), "LANDSAT_9": ("Landsat-9", OLI2_NM, OLI2_FWHM_NM)}
 THERMAL = ("B10", "B11")
 SETS = {"reflective": ("B1", "B2", "B3", "B4", "B5", "B6", "B7"), "pan": ("B8",), "thermal": THERMAL}
 CIRRUS = "B9"

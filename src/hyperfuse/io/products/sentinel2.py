@@ -13,11 +13,7 @@ from hyperfuse.io.products.product import Band, Product, ProductFile, ProductFil
 from hyperfuse.io.products.rasters import normalise_band_name, open_layer, read_info, select_bands, stack
 
 KEY = re.compile(r"MTD_MSIL(1C|2A)\.xml", re.IGNORECASE)
-RESOLUTIONS = {
-    10: ("B2", "B3", "B4", "B8"),
-    20: ("B5", "B6", "B7", "B8A", "B11", "B12"),
-    60: ("B1", "B9", "B10"),
-}
+RESOLUTIONS = {10: ("B2", "B3", "B4", "B8"), 20: ("B5", "B6", "B7", "B8A", "B11", "B12"), 60: ("B1", "B9", "B10")}
 METRES = {band: metres for metres, bands in RESOLUTIONS.items() for band in bands}
 # In the order of the band_id attribute.
 BANDS = ("B1", "B2", "B3", "B4", "B5", "B6", "B7", "B8", "B8A", "B9", "B10", "B11", "B12")
