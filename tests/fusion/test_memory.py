@@ -75,7 +75,7 @@ def test_the_plan_of_a_dry_run(pair: tuple[Path, Path], tmp_path: Path, capsys: 
     assert lines["MSI"].startswith("384 x 384 pixels")
     assert lines["scale"] == "4"
     assert lines["method"] == "glp"
-    assert " pixels, which look 5 HSI pixels around them; " in lines["tiles"]
+    assert " pixels with a halo of 5 HSI pixels; " in lines["tiles"]
     assert f" of {RAM} GB at the peak" in lines["memory"]
     assert "MPix/s" in lines["time"]
     assert lines["output"].startswith(

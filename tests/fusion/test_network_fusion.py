@@ -8,7 +8,7 @@ from tests.models.network_fixtures import TINY, random_pair, tiny_network
 
 from hyperfuse.errors import BandError
 from hyperfuse.fusion.fusers import RANGE_QUANTILE, fuse_with_network
-from hyperfuse.models.channels import Channels, Components, MatryoshkaBands, WavelengthBands
+from hyperfuse.models.matryoshka import Channels, Components, MatryoshkaBands, WavelengthBands
 from hyperfuse.models.ssa import SSAConfig
 from hyperfuse.physics.observation import known_observation
 

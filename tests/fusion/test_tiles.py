@@ -21,8 +21,8 @@ from hyperfuse import fuse, make_cube, open_cube, write_cube
 from hyperfuse.cli.app import run
 from hyperfuse.fusion.fusers import MethodFuser
 from hyperfuse.fusion.pair import AlignedPair, align_pair
-from hyperfuse.fusion.sample import read_window, sample_places
-from hyperfuse.fusion.tiles import covered_part, place_for, plan_tiles
+from hyperfuse.fusion.sample import sample_places
+from hyperfuse.fusion.tiles import covered_part, place_for, plan_tiles, read_window
 from hyperfuse.io.cube import physical_values
 from hyperfuse.methods.catalogue import METHODS
 from hyperfuse.methods.run import fuse_arrays

@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from copy import copy
 from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any
@@ -24,7 +25,6 @@ import numpy as np
 import torch
 import xarray as xr
 from numpy.typing import NDArray
-from torch import Tensor
 
 from hyperfuse.errors import OptionError
 from hyperfuse.fusion.fusers import Fuser
@@ -32,15 +32,15 @@ from hyperfuse.fusion.pair import AlignedPair
 from hyperfuse.fusion.tiles import (
     FINE_ALIGNMENT,
     Tile,
-    WindowPlace,
     bounded_pools,
     covered_part,
     place_for,
+    read_window,
     release_memory,
 )
 from hyperfuse.fusion.warp import SMALLEST_MOVE, moved
 from hyperfuse.io.output import Clipping, to_stored
-from hyperfuse.methods.window import Window, fill_missing, mask_missing
+from hyperfuse.methods.window import Place, Window, fill_missing, mask_missing
 from hyperfuse.physics.observation import Observation
 
 # The support of an interpolating cubic spline is unbounded, but its weights fall by 0.27 from pixel to pixel.
@@ -56,11 +56,11 @@ FusedTiles = Generator[tuple[Tile, "FusedTile"], None, None]
 
 @dataclass(frozen=True)
 class TileInputs:
-    part: tuple[slice, slice]
+    part: Place
     """The fine pixels of the pair that lie in the tile."""
-    place: WindowPlace
-    hsi: NDArray[np.float32]
-    msi: NDArray[np.float32]
+    core: Place
+    """The fine pixels that are fused; more than `part` where the result is moved."""
+    window: Window  # with all bands of the HSI
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class TileJob:
             return None
         rows, columns = (self._widened(axis, size) for axis, size in zip(part, self.pair.fine_shape[1:], strict=True))
         place = place_for(self.pair, self.observation, rows, columns, self.fuser.halo(self.observation))
-        return TileInputs(part, place, self.pair.hsi_values(*place.coarse), self.pair.msi_values(*place.fine))
+        return TileInputs(part, (rows, columns), read_window(self.pair, self.observation, place, all_bands=True))
 
     def fuse(self, tile: Tile, inputs: TileInputs | None, reading: float = 0.0) -> FusedTile:
         start = time.perf_counter()
@@ -116,50 +116,36 @@ class TileJob:
             return fused
         values = np.full((len(self.bands), *tile.shape), np.nan, dtype=np.float32)
         if inputs is not None:
-            rows, columns = (
-                slice(part.start + covered.start - wanted.start, part.stop + covered.start - wanted.start)
-                for part, covered, wanted in zip(
-                    inputs.part, (self.pair.fine_rows, self.pair.fine_columns), (tile.rows, tile.columns), strict=True
-                )
-            )
-            values[:, rows, columns] = fused
+            top, left = tile.rows.start - self.pair.fine_rows.start, tile.columns.start - self.pair.fine_columns.start
+            values[:, *_relative(inputs.part, (top, left))] = fused
         return values
 
     def _fused(self, inputs: TileInputs) -> NDArray[np.float32]:
-        usable, place = self.pair.usable_bands, inputs.place
-        window = Window(
-            _tensor(inputs.hsi[usable]),
-            _tensor(inputs.msi),
-            place.observation(self.observation),
-            place.coarse_core,
-            place.fine_core,
-        )
-        fused = self.fuser.fuse_window(window).numpy()
+        usable, window = torch.from_numpy(self.pair.usable_bands), inputs.window
+        fused = self.fuser.fuse_window(replace(window, hsi=window.hsi[usable])).numpy()
         if not usable.all():
             good, fused = fused, np.full((len(usable), *fused.shape[1:]), np.nan, dtype=np.float32)
             fused[usable] = good
             if self.fuser.interpolates_bad_bands:
-                fused[~usable] = _interpolated(replace(window, hsi=_tensor(inputs.hsi[~usable]))).numpy()
+                bad = replace(window, hsi=window.hsi[~usable])
+                fused[~usable] = mask_missing(bad.upsample_to_core(fill_missing(bad.hsi)), bad).numpy()
         if len(self.bands) < len(fused) or (self.bands != np.arange(len(fused))).any():
             fused = fused[self.bands]
-        if not self._is_moved:
-            return fused
-        rows, columns = (
-            slice(part.start - wide.start - core.start, part.stop - wide.start - core.start)
-            for part, wide, core in zip(inputs.part, place.fine, place.fine_core, strict=True)
-        )
-        return moved(fused, self.move)[:, rows, columns]
-
-    @property
-    def _is_moved(self) -> bool:
-        return max(abs(distance) for distance in self.move) >= SMALLEST_MOVE
+        rows, columns = inputs.core
+        return moved(fused, self.move)[:, *_relative(inputs.part, (rows.start, columns.start))]
 
     def _widened(self, part: slice, size: int) -> slice:
-        if not self._is_moved:
+        farthest = max(abs(distance) for distance in self.move)
+        if farthest < SMALLEST_MOVE:
             return part
-        halo = math.ceil(max(abs(distance) for distance in self.move)) + SPLINE_HALO
+        halo = math.ceil(farthest) + SPLINE_HALO
         # Aligned, so that holes are filled as in any other tile.
         return slice(max(0, part.start - halo) // FINE_ALIGNMENT * FINE_ALIGNMENT, min(size, part.stop + halo))
+
+
+def _relative(part: Place, origin: tuple[int, int]) -> Place:
+    rows, columns = (slice(axis.start - first, axis.stop - first) for axis, first in zip(part, origin, strict=True))
+    return rows, columns
 
 
 def fuse_tiles(
@@ -196,7 +182,7 @@ def _in_threads(job: TileJob, tiles: Sequence[Tile], at_once: int) -> FusedTiles
 def _in_processes(job: TileJob, tiles: Sequence[Tile], workers: int | None, address: str | None) -> FusedTiles:
     with _client(workers, address) as client:
         # A task and not scattered data: the scheduler can then repeat it when the worker that holds it dies.
-        shared = client.submit(_identity, job, pure=False)
+        shared = client.submit(copy, job, pure=False)
         futures: list[Any] = []
 
         def submit(tile: Tile) -> Any:
@@ -236,10 +222,6 @@ def one_thread_per_tile() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _identity(job: TileJob) -> TileJob:
-    return job
-
-
 def _run_in_worker(job: TileJob, tile: Tile) -> FusedTile:
     with bounded_pools(), one_thread_per_tile():
         fused = job.run(tile)
@@ -254,7 +236,10 @@ def _client(workers: int | None, address: str | None) -> Iterator[Any]:
     except ImportError as error:
         remedy = 'pip install "hyperfuse[cluster]"'
         raise OptionError("a run on several processes without Dask", "the extra `cluster`", remedy) from error
-    with ExitStack() as opened, _without_dask_warnings():
+    with ExitStack() as opened, warnings.catch_warnings():
+        # Slightly different versions, ports in use, tasks of some megabytes: nothing that a user can fix.
+        for module in ("distributed", "dask", "tornado"):
+            warnings.filterwarnings("ignore", module=module)
         if address is None:
             cluster = opened.enter_context(_local_cluster(distributed, workers))
             yield opened.enter_context(distributed.Client(cluster))
@@ -284,22 +269,3 @@ def _local_cluster(distributed: Any, workers: int | None) -> Any:
     except (OSError, RuntimeError) as error:
         remedy = 'in a script of your own, call it under `if __name__ == "__main__":`'
         raise OptionError(f"{workers} workers that do not start ({error})", remedy=remedy) from error
-
-
-@contextmanager
-def _without_dask_warnings() -> Iterator[None]:
-    """Slightly different versions, ports in use, tasks of some megabytes: nothing that a user can fix."""
-    with warnings.catch_warnings():
-        for part in ("distributed", "dask", "tornado"):
-            warnings.filterwarnings("ignore", module=part)
-        yield
-
-
-def _interpolated(window: Window) -> Tensor:
-    """Bands flagged bad are interpolated, nothing else."""
-    filled = replace(window, hsi=fill_missing(window.hsi))
-    return mask_missing(filled.upsample_to_core(filled.hsi), window)
-
-
-def _tensor(values: NDArray[np.float32]) -> Tensor:
-    return torch.from_numpy(np.ascontiguousarray(values))

@@ -22,7 +22,7 @@ from hyperfuse.methods.universal import fuse_guided
 from hyperfuse.methods.window import Window, fill_missing, mask_missing
 from hyperfuse.models.baselines.base import BaselineNetwork
 from hyperfuse.models.catalogue import AnyNetwork, load_model
-from hyperfuse.models.channels import PairChannels
+from hyperfuse.models.matryoshka import PairChannels
 from hyperfuse.models.prior import PriorNetwork
 from hyperfuse.models.ssa import SSA
 from hyperfuse.models.weights import BICUBIC

@@ -32,7 +32,7 @@ from hyperfuse.fusion.warp import Warp
 from hyperfuse.io.atomic import DISK_FULL, atomic_write
 from hyperfuse.io.output import provenance_of
 from hyperfuse.models.catalogue import AnyNetwork
-from hyperfuse.models.channels import PairChannels, Subspace
+from hyperfuse.models.matryoshka import PairChannels, Subspace
 from hyperfuse.physics.observation import Observation
 
 JOURNAL, SCENE, TARGET = "journal.json", "scene.pt", "target"

@@ -43,7 +43,7 @@ def observe(
 ) -> Observation:
     """Estimate the observation over the usable bands; with a memory limit, large pairs are read in parts."""
     if config.shift is not None and config.shift != pair.known_offset:
-        require_possible_shift(config.shift, (pair.fine_shape[1], pair.fine_shape[2]))
+        require_possible_shift(config.shift, pair.fine_shape[1:])
     sigma = None if config.psf_fwhm is None else (sigma_from_fwhm(config.psf_fwhm),) * 2
     known = KnownParts(
         sigma=sigma or (None if config.estimate else default_sigma(pair.scale)),
@@ -55,8 +55,8 @@ def observe(
     if most_bytes is not None and _estimation_bytes(pair) > most_bytes:
         return estimate_from_samples(StreamedSamples.of(pair, most_bytes), wavelength_nm, known)
     return estimate_observation(
-        _tensor(pair.hsi[pair.usable_bands]),
-        _tensor(pair.msi),
+        torch.from_numpy(pair.hsi[pair.usable_bands]),
+        torch.from_numpy(pair.msi),
         scale=pair.scale,
         grid_shift=pair.grid_shift,
         wavelength_nm=wavelength_nm,
@@ -73,20 +73,19 @@ def _estimation_bytes(pair: AlignedPair) -> int:
 
 
 def resolve_method(pair: AlignedPair, observation: Observation, method: str, most_bytes: int | None = None) -> str:
-    """The method itself, or the one that `auto` chooses for this pair."""
-    return suitable_method(_judged_window(pair, observation, most_bytes)) if method == AUTO else method
-
-
-def _judged_window(pair: AlignedPair, observation: Observation, most_bytes: int | None = None) -> Window:
-    """The window on which `auto` compares methods: the whole pair, or as much as memory allows."""
+    """The method itself, or the one that `auto` chooses on the whole pair, or on as much of it as memory allows."""
+    if method != AUTO:
+        return method
     (bands, *coarse), (msi_bands, *fine) = pair.coarse_shape, pair.fine_shape
     # Values as they were read, in double precision, and in the unit of the methods.
     if most_bytes is None or 24 * (bands * math.prod(coarse) + msi_bands * math.prod(fine)) <= most_bytes:
-        return Window(_tensor(pair.hsi[pair.usable_bands]), _tensor(pair.msi), observation)
+        images = torch.from_numpy(pair.hsi[pair.usable_bands]), torch.from_numpy(pair.msi)
+        return suitable_method(Window(*images, observation))
     bytes_of_pixel = 24 * (bands + msi_bands * math.prod(pair.scale))
     halo = detail_halo(observation)
     side = int(math.sqrt(most_bytes / bytes_of_pixel)) - 2 * halo
-    return representative_window(pair, observation, max(FEWEST_COARSER_PIXELS, min(side, MOST_PIXELS)), halo)
+    side = max(FEWEST_COARSER_PIXELS, min(side, MOST_PIXELS))
+    return suitable_method(representative_window(pair, observation, side, halo))
 
 
 def _usable_srf(pair: AlignedPair, hsi: xr.DataArray, spec: SRFSpec) -> Tensor:
@@ -99,10 +98,6 @@ def _usable_srf(pair: AlignedPair, hsi: xr.DataArray, spec: SRFSpec) -> Tensor:
         )
     weights = found.weights[:, pair.usable_bands]
     return torch.from_numpy(weights / weights.sum(axis=1, keepdims=True))
-
-
-def _tensor(values: NDArray[np.float32]) -> Tensor:
-    return torch.from_numpy(np.ascontiguousarray(values))
 
 
 # In coarse pixels: the largest shift that the estimation absorbs, and the smallest that is worth a warning.
@@ -189,15 +184,11 @@ def moved_start(pair: AlignedPair, offset: tuple[float, float]) -> AlignedPair:
 
 def search_offsets(pair: AlignedPair) -> list[CoarseOffset]:
     """The offsets at which the images correlate best in the middle of the scene."""
-    rows, columns = (_middle(size) for size in pair.coarse_shape[1:])
+    middles = [(max(0, (size - SEARCHED) // 2), size) for size in pair.coarse_shape[1:]]
+    rows, columns = (slice(start, min(size, start + SEARCHED)) for start, size in middles)
     usable = np.flatnonzero(pair.usable_bands)
     bands = usable[np.unique(np.linspace(0, usable.size - 1, min(BANDS, usable.size)).round().astype(int))]
     return search_coarse_offsets(pair.hsi_source.values(rows, columns, bands), _msi_on_coarse_grid(pair, rows, columns))
-
-
-def _middle(size: int) -> slice:
-    start = max(0, (size - SEARCHED) // 2)
-    return slice(start, min(size, start + SEARCHED))
 
 
 def _msi_on_coarse_grid(pair: AlignedPair, rows: slice, columns: slice) -> NDArray[np.float32]:
@@ -234,19 +225,19 @@ SETTLED = 0.05  # root mean square, fine pixels
 def estimate_offset_field(pair: AlignedPair, observation: Observation) -> OffsetField:
     """Measure the offset of windows around the observation's shift, and fit a smooth field to them."""
     places = [(rows, columns) for rows in _spans(pair.coarse_shape[1]) for columns in _spans(pair.coarse_shape[2])]
-    fine_size, start = (pair.fine_shape[1], pair.fine_shape[2]), observation.misregistration
-    field, looked_at = constant_field(fine_size, start, (0.0, 0.0)), pair
+    fine_size, start = pair.fine_shape[1:], observation.misregistration
+    field, warped = constant_field(fine_size, start, (0.0, 0.0)), pair
     with progress("Local shifts", MOST_PASSES * len(places)) as advance:
         for _ in range(MOST_PASSES):
             windows = []
             for rows, columns in places:
-                windows.append(_window_offset(looked_at, observation, rows, columns, field))
+                windows.append(_window_offset(warped, observation, rows, columns, field))
                 advance(1)
             before = field
             field = fit_offset_field([window for window in windows if window is not None], fine_size, start)
             if field.difference(before) < SETTLED:
                 break
-            looked_at = find_warp(pair, observation, field).warped(pair)
+            warped = find_warp(pair, observation, field).warped(pair)
     return field
 
 
@@ -295,24 +286,15 @@ def _block(pair: AlignedPair, observation: Observation, rows: slice, columns: sl
         return None
     spectra = torch.from_numpy(pair.hsi_values(rows, columns)[pair.usable_bands])
     hsi = torch.einsum("mc,cyx->myx", observation.srf.to(spectra), torch.nan_to_num(spectra))
-    msi = torch.from_numpy(pair.msi_values(fine[0], fine[1]))
+    msi_values = torch.from_numpy(pair.msi_values(fine[0], fine[1]))
+    msi = torch.nan_to_num(msi_values)
     local = observation.in_window((rows.start, columns.start), (fine[0].start, fine[1].start))
-    samples = PairSamples(
-        hsi=hsi,
-        msi=torch.nan_to_num(msi),
-        hsi_known=torch.isfinite(spectra[torch.isfinite(spectra).flatten(1).any(1)]).all(0),
-        msi_known=torch.isfinite(msi).all(0),
-        scale=observation.scale,
-        shift=local.shift,
-    )
-    usable = samples.usable(observation.sigma)
-    if (
-        int(usable.sum()) < FEWEST_PIXELS
-        or not _is_textured(hsi[:, usable])
-        or not _is_textured(samples.msi.flatten(1))
-    ):
+    hsi_known = torch.isfinite(spectra[torch.isfinite(spectra).flatten(1).any(1)]).all(0)
+    msi_known = torch.isfinite(msi_values).all(0)
+    usable = PairSamples(hsi, msi, hsi_known, msi_known, observation.scale, local.shift).usable(observation.sigma)
+    if int(usable.sum()) < FEWEST_PIXELS or not (_is_textured(hsi[:, usable]) and _is_textured(msi.flatten(1))):
         return None
-    return Block(samples.hsi, samples.msi, local.shift, usable)
+    return Block(hsi, msi, local.shift, usable)
 
 
 def _is_textured(values: torch.Tensor) -> bool:

@@ -25,7 +25,6 @@ from hyperfuse.fusion.regrid import parallel_to, without_masked
 from hyperfuse.io.cube import iterate_windows, physical_values
 from hyperfuse.io.grid import (
     Grid,
-    Placement,
     crs_name,
     fine_grid,
     grid_nodes,
@@ -41,7 +40,6 @@ SMALLEST_HSI = 2
 # An HSI pixel at the edge of the MSI that is covered by less than this shows too much that the MSI does not.
 SMALLEST_COVERAGE = 0.7
 INTERSECTION, WHOLE_MSI, WHOLE_HSI = "intersection", "msi", "hsi"
-EXTENTS = (INTERSECTION, WHOLE_MSI, WHOLE_HSI)
 # Rounding errors of transforms, in pixels.
 ROUNDING = 1e-6
 # Bounds are often rounded: exceeding a pixel's edge by this much does not include the next pixel.
@@ -59,14 +57,9 @@ class AxisOverlap:
     shift: float
     """Of the coarse grid against one that shares its first corner with the fine grid, in fine pixels."""
 
-
-def overlaps(hsi: Grid, msi: Grid, placement: Placement, config: FuseConfig) -> tuple[AxisOverlap, AxisOverlap]:
-    """Along y and x."""
-    bounds = _fine_bounds(msi, config)
-    return (
-        _overlap(placement.start_y, placement.step_y, hsi.height, msi.height, config.extent, bounds[0]),
-        _overlap(placement.start_x, placement.step_x, hsi.width, msi.width, config.extent, bounds[1]),
-    )
+    @property
+    def fine_in_output(self) -> slice:
+        return slice(self.fine.start - self.output.start, self.fine.stop - self.output.start)
 
 
 def _overlap(
@@ -84,7 +77,9 @@ def _overlap(
     wanted = {INTERSECTION: in_both, WHOLE_MSI: (0, fine_size), WHOLE_HSI: in_hsi}[extent]
     in_msi = 0, fine_size
     if bounds is not None:
-        wanted, in_both, in_msi = (_shared(part, bounds) for part in (wanted, in_both, in_msi))
+        wanted, in_both, in_msi = (
+            (max(start, bounds[0]), min(stop, bounds[1])) for start, stop in (wanted, in_both, in_msi)
+        )
     first_coarse, stop_coarse = _coarse_pixels(start, step, coarse_size, in_both, in_msi, bounded=bounds is not None)
     scale = 1 / abs(step)
     # Position of the first fine pixel of the overlap in the cut (and flipped) coarse image.
@@ -98,10 +93,6 @@ def _overlap(
         direction=direction,
         shift=0.0 if abs(shift) < ROUNDING else shift,
     )
-
-
-def _shared(one: tuple[int, int], other: tuple[int, int]) -> tuple[int, int]:
-    return max(one[0], other[0]), min(one[1], other[1])
 
 
 def _coarse_pixels(
@@ -142,11 +133,8 @@ def _fine_bounds(msi: Grid, config: FuseConfig) -> tuple[tuple[int, int] | None,
         raise OptionError(
             f"bounds outside of {crs_name(msi.crs)}", "bounds around the images", "check --bounds and --bounds-crs"
         )
-    return _snapped(rows), _snapped(columns)
-
-
-def _snapped(positions: NDArray[np.float64]) -> tuple[int, int]:
-    return math.floor(positions.min() + 0.5 + SNAPPED), math.ceil(positions.max() + 0.5 - SNAPPED)
+    y, x = ((math.floor(axis.min() + 0.5 + SNAPPED), math.ceil(axis.max() + 0.5 - SNAPPED)) for axis in (rows, columns))
+    return y, x
 
 
 def _bounds_crs(msi: Grid, config: FuseConfig) -> CRS | None:
@@ -184,24 +172,25 @@ class CutImage:
             _source_slice(rows, self.rows, self.row_direction),
             _source_slice(columns, self.columns, self.column_direction),
         )
-        values: NDArray[np.float32] = physical_values(self.cube, *source, bands)
-        return values[:, :: self.row_direction, :: self.column_direction]
+        return self._flipped(physical_values(self.cube, *source, bands))
 
     def thinned(self, every: int) -> NDArray[np.float32]:
         """All bands of every n-th row and column."""
         rows, columns = (slice(part.start, part.stop, every) for part in (self.rows, self.columns))
-        values: NDArray[np.float32] = physical_values(self.cube, rows, columns)
-        return values[:, :: self.row_direction, :: self.column_direction]
+        return self._flipped(physical_values(self.cube, rows, columns))
+
+    def _flipped(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
+        return np.ascontiguousarray(values[:, :: self.row_direction, :: self.column_direction])
 
     def is_missing(
         self, rows: NDArray[np.int64], columns: NDArray[np.int64], bands: NDArray[np.int64]
     ) -> NDArray[np.bool_]:
         """(rows, columns) Where none of these bands has a value; pixels count from the cut but may lie outside it."""
-        source_rows = _source_pixels(rows, self.rows, self.row_direction, self.cube.sizes["y"])
-        source_columns = _source_pixels(columns, self.columns, self.column_direction, self.cube.sizes["x"])
+        axes = (rows, self.rows, self.row_direction, "y"), (columns, self.columns, self.column_direction, "x")
         # Each pixel is read once, however many fine ones lie on it.
         (needed_rows, row_of), (needed_columns, column_of) = (
-            np.unique(axis, return_inverse=True) for axis in (source_rows, source_columns)
+            np.unique(_source_pixels(pixels, cut, direction, self.cube.sizes[axis]), return_inverse=True)
+            for pixels, cut, direction, axis in axes
         )
         values = physical_values(self.cube.isel(y=needed_rows, x=needed_columns), bands=bands)
         missing: NDArray[np.bool_] = ~np.isfinite(values).any(axis=0)
@@ -210,8 +199,7 @@ class CutImage:
 
 def _source_slice(part: slice, cut: slice, direction: int) -> slice:
     """A part of a cut and possibly flipped axis, as a slice of the uncut one."""
-    start, stop, step = part.indices(cut.stop - cut.start)
-    assert step == 1
+    start, stop, _ = part.indices(cut.stop - cut.start)
     stop = max(start, stop)
     return slice(cut.start + start, cut.start + stop) if direction > 0 else slice(cut.stop - stop, cut.stop - start)
 
@@ -339,7 +327,9 @@ def align_pair(
     require_finer(hsi_grid, msi_grid, placement)
     offset = config.known_offset or (0.0, 0.0)
     require_possible_shift(offset, (msi_grid.height, msi_grid.width))
-    rows, columns = overlaps(hsi_grid, msi_grid, placement.moved(offset), config)
+    moved, bounds = placement.moved(offset), _fine_bounds(msi_grid, config)
+    rows = _overlap(moved.start_y, moved.step_y, hsi_grid.height, msi_grid.height, config.extent, bounds[0])
+    columns = _overlap(moved.start_x, moved.step_x, hsi_grid.width, msi_grid.width, config.extent, bounds[1])
     hsi_source = CutImage(hsi, rows.coarse, columns.coarse, rows.direction, columns.direction)
     msi_source = CutImage(msi, rows.fine, columns.fine)
     require_values(msi_source, "MSI")
@@ -355,8 +345,8 @@ def align_pair(
         scale=placement.scale,
         grid_shift=(rows.shift - offset[0], columns.shift - offset[1]),
         output_grid=window_of_grid(fine_grid(hsi_grid, msi_grid), rows.output, columns.output),
-        fine_rows=_within(rows),
-        fine_columns=_within(columns),
+        fine_rows=rows.fine_in_output,
+        fine_columns=columns.fine_in_output,
         known_offset=offset,
         rotated_hsi=rotated_hsi,
     )
@@ -366,7 +356,3 @@ def require_possible_shift(shift: tuple[float, float], fine_size: tuple[int, int
     # Written so that NaN fails too.
     if not all(abs(distance) < size / 2 for distance, size in zip(shift, fine_size, strict=True)):
         raise OptionError(f"shift of {shift[0]:g} {shift[1]:g} fine pixels", "less than half of the MSI", "fix --shift")
-
-
-def _within(axis: AxisOverlap) -> slice:
-    return slice(axis.fine.start - axis.output.start, axis.fine.stop - axis.output.start)

@@ -30,7 +30,7 @@ from hyperfuse.fusion.engine import TileJob, one_thread_per_tile
 from hyperfuse.fusion.fusers import Fuser, MethodFuser, NetworkFuser, load_network, network_fuser, network_halo
 from hyperfuse.fusion.observe import observe, register_pair, resolve_method
 from hyperfuse.fusion.pair import AlignedPair, align_pair
-from hyperfuse.fusion.sample import SAMPLED_FINE_PIXELS, read_window, representative_window, sample_places
+from hyperfuse.fusion.sample import SAMPLED_FINE_PIXELS, representative_window, sample_places
 from hyperfuse.fusion.tiles import (
     CACHE_BYTES,
     GIGABYTE,
@@ -49,6 +49,7 @@ from hyperfuse.fusion.tiles import (
     place_for,
     plan_memory,
     plan_tiles,
+    read_window,
 )
 from hyperfuse.fusion.warp import Warp
 from hyperfuse.io.bands import select_bands
@@ -198,10 +199,8 @@ class Plan:
         halo = math.ceil(self.halo / 2) if is_large else self.halo
 
         def fits(place: WindowPlace) -> bool:
-            return (
-                self.workload.working_bytes(place, math.prod(place.fine_size))
-                < (1 - SHARE_OF_KEPT_WINDOWS) * self.memory.budget
-            )
+            room = (1 - SHARE_OF_KEPT_WINDOWS) * self.memory.budget
+            return self.workload.working_bytes(place, place.fine_pixels) < room
 
         places = sample_places(self.pair, self.observation, halo, fits)
         kept: dict[int, Window] = {}

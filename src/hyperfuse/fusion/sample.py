@@ -1,16 +1,16 @@
-"""Parts of a pair that stand for all of it, read window by window: for the estimation, for the choice of a method, for
-statistics.
+"""Representative windows of a pair that is too large to be read at once.
 
+The estimation, the choice of a method and the statistics of the scene are computed from them.
 Shapes: C bands, M msi bands, h w coarse, H W fine.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import pairwise
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hyperfuse.fusion.pair import AlignedPair
-from hyperfuse.fusion.tiles import WindowPlace, place_for
+from hyperfuse.fusion.tiles import WindowPlace, place_for, read_window
 from hyperfuse.methods.window import EVERYWHERE, Place, Window
 from hyperfuse.physics.observation import Observation, default_sigma
 from hyperfuse.physics.register import Block
@@ -32,39 +32,20 @@ from hyperfuse.physics.sampling import (
     inside_fine_image,
 )
 
-# Where a window is judged by whether it holds data and texture, a few bands say enough.
-BANDS_LOOKED_AT = 12
+Candidate = TypeVar("Candidate")
+
+# Bands that are read to find out whether a window holds data and texture.
+INSPECTED_BANDS = 12
 ENOUGH_KNOWN = 0.3
 # Windows for the statistics: sides of their cores in coarse pixels, and how many fine pixels all cores have together.
 CORE_SIDES = (32, 24, 16, 12, 8)
 SAMPLED_FINE_PIXELS = 1_200_000
 FEWEST_WINDOWS = 9
-# Shares of height and width around which to look for data.
-MIDDLE_FIRST = (
-    (0.5, 0.5),
-    (0.25, 0.25),
-    (0.75, 0.75),
-    (0.25, 0.75),
-    (0.75, 0.25),
-    (0.5, 0.1),
-    (0.5, 0.9),
-    (0.1, 0.5),
-    (0.9, 0.5),
-)
+# Where to search for data: centres of windows as shares of height and width.
+CORNERS = ((0.25, 0.25), (0.75, 0.75), (0.25, 0.75), (0.75, 0.25))
+MIDDLE_FIRST = ((0.5, 0.5), *CORNERS, (0.5, 0.1), (0.5, 0.9), (0.1, 0.5), (0.9, 0.5))
 SMALLEST_NOISE_SIDE, LARGEST_NOISE_SIDE = 64, 512
 NOISE_COPIES = 7  # second differences in double precision and what is left of them
-
-
-def read_window(pair: AlignedPair, observation: Observation, place: WindowPlace) -> Window:
-    """A window of the pair with the usable bands of the HSI, NaN where there is no data."""
-    hsi = pair.hsi_values(*place.coarse)[pair.usable_bands]
-    return Window(
-        _tensor(hsi),
-        _tensor(pair.msi_values(*place.fine)),
-        place.observation(observation),
-        place.coarse_core,
-        place.fine_core,
-    )
 
 
 def sample_places(
@@ -85,26 +66,16 @@ def sample_places(
 
 
 def representative_window(pair: AlignedPair, observation: Observation, side: int, halo: int) -> Window:
-    """The middle of the scene, so many coarse pixels wide, as a scene of its own; another part where that holds too
-    little data.
-    """
-    best, most_known = None, -1.0
-    for core in _spread_windows((pair.coarse_shape[1], pair.coarse_shape[2]), side):
-        share = _known_share(pair, core)
-        if share > most_known:
-            best, most_known = core, share
-        if share > 1 - ENOUGH_KNOWN:
-            break
-    assert best is not None
-    place = place_for(pair, observation, *_fine_part(best, pair, observation), halo)
+    """The middle of the scene, `side` coarse pixels wide, or a part with more data, as a scene of its own."""
+    cores = _spread_windows(pair.coarse_shape[1:], side)
+    core = _best_known((_known_share(pair, core), core) for core in cores)
+    place = place_for(pair, observation, *_fine_part(core, pair, observation), halo)
     return replace(read_window(pair, observation, place), coarse_core=EVERYWHERE, fine_core=EVERYWHERE)
 
 
 @dataclass(frozen=True)
 class StreamedSamples:
-    """The blocks that the estimation would choose of the whole pair, read one by one; noise from a window of limited
-    size.
-    """
+    """The blocks that the estimation would choose of the whole pair, read one by one; noise from a smaller window."""
 
     pair: AlignedPair
     shift: tuple[float, float]
@@ -135,24 +106,16 @@ class StreamedSamples:
         return self._noise(self.pair.fine_shape, self.pair.msi_values)
 
     def _noise(self, shape: tuple[int, int, int], read: Callable[[slice, slice], NDArray[np.float32]]) -> Tensor:
-        """From the middle of the image, or, where that holds too little data, from the best of some other places."""
         side = int(math.sqrt(self.most_bytes / (NOISE_COPIES * 8 * shape[0])))
         side = min(max(SMALLEST_NOISE_SIDE, side), LARGEST_NOISE_SIDE)
-        best, most_known = None, -1.0
-        for rows, columns in _spread_windows((shape[1], shape[2]), side):
-            values = _tensor(read(rows, columns))
-            known = _known(values)
-            share = float(known.float().mean())
-            if share > most_known:
-                best, most_known = (torch.nan_to_num(values), known), share
-            if share > 1 - ENOUGH_KNOWN:
-                break
-        assert best is not None
-        return estimate_noise(best[0], None if bool(best[1].all()) else best[1])
+        images = (torch.from_numpy(read(*place)) for place in _spread_windows(shape[1:], side))
+        candidates = ((image, _known(image)) for image in images)
+        image, known = _best_known((float(known.float().mean()), (image, known)) for image, known in candidates)
+        return estimate_noise(torch.nan_to_num(image), None if bool(known.all()) else known)
 
     def _textured_places(self) -> tuple[Place, ...]:
         """The most textured blocks of a grid that hold enough data in both images."""
-        places = block_places(self._coarse_size, self.scale)
+        places = block_places(self.pair.coarse_shape[1:], self.scale)
         texture = [self._texture(place) for place in places]
         order = sorted(range(len(places)), key=lambda index: -texture[index])
         chosen: list[Place] = []
@@ -173,29 +136,20 @@ class StreamedSamples:
         return float(values.mean(axis=0)[known].var(ddof=1))
 
     def _block(self, place: Place, sigma: tuple[float, float]) -> Block:
-        fine, origin_shift = block_surroundings(place, self._fine_size, self.scale, self.shift)
-        hsi = _tensor(self.pair.hsi_values(*place)[self.pair.usable_bands])
-        msi = _tensor(self.pair.msi_values(*fine))
-        hsi_known, msi_known = _known(hsi), _known(msi)
-        samples = PairSamples(
-            torch.nan_to_num(hsi), torch.nan_to_num(msi), hsi_known, msi_known, self.scale, origin_shift
-        )
+        coarse_size, fine_size = self.pair.coarse_shape[1:], self.pair.fine_shape[1:]
+        fine, origin_shift = block_surroundings(place, fine_size, self.scale, self.shift)
+        values = self.pair.hsi_values(*place)[self.pair.usable_bands], self.pair.msi_values(*fine)
+        hsi, msi = map(torch.from_numpy, values)
+        filled = torch.nan_to_num(hsi), torch.nan_to_num(msi)
+        samples = PairSamples(*filled, _known(hsi), _known(msi), self.scale, origin_shift)
         rows, columns = (
             inside_fine_image(coarse, size, scale, shift, MARGINS[0])[span]
             for coarse, size, scale, shift, span in zip(
-                self._coarse_size, self._fine_size, self.scale, self.shift, place, strict=True
+                coarse_size, fine_size, self.scale, self.shift, place, strict=True
             )
         )
         usable = samples.far_from_holes(sigma) & rows[:, None] & columns[None, :]
         return Block(samples.hsi, samples.msi, origin_shift, usable)
-
-    @cached_property
-    def _coarse_size(self) -> tuple[int, int]:
-        return self.pair.coarse_shape[1], self.pair.coarse_shape[2]
-
-    @cached_property
-    def _fine_size(self) -> tuple[int, int]:
-        return self.pair.fine_shape[1], self.pair.fine_shape[2]
 
 
 def _cores(pair: AlignedPair, side: int) -> list[Place]:
@@ -226,7 +180,7 @@ def _known_share(pair: AlignedPair, core: Place) -> float:
 
 def _few_bands(pair: AlignedPair, place: Place) -> NDArray[np.float32]:
     usable = np.flatnonzero(pair.usable_bands)
-    chosen = usable[np.unique(np.linspace(0, usable.size - 1, BANDS_LOOKED_AT).round().astype(int))]
+    chosen = usable[np.unique(np.linspace(0, usable.size - 1, INSPECTED_BANDS).round().astype(int))]
     return pair.hsi_source.values(*place, chosen)
 
 
@@ -239,24 +193,27 @@ def _known(image: Tensor) -> Tensor:
 
 def _spread_windows(size: tuple[int, int], side: int) -> Iterator[Place]:
     """The middle of an image, then other parts of it."""
-    for y, x in MIDDLE_FIRST:
-        yield _part_around(y, size[0], side), _part_around(x, size[1], side)
+    for centre in MIDDLE_FIRST:
+        axes = zip(centre, size, strict=True)
+        starts = [(max(0, min(length - side, round(share * length - side / 2))), length) for share, length in axes]
+        rows, columns = (slice(start, min(length, start + side)) for start, length in starts)
+        yield rows, columns
 
 
-def _part_around(share: float, size: int, side: int) -> slice:
-    start = max(0, min(size - side, round(share * size - side / 2)))
-    return slice(start, min(size, start + side))
+def _best_known(candidates: Iterable[tuple[float, Candidate]]) -> Candidate:
+    """The first of some candidates, given with their known shares, that holds enough data; else the one with most."""
+    best: list[tuple[float, Candidate]] = []
+    for share, candidate in candidates:
+        if not best or share > best[0][0]:
+            best = [(share, candidate)]
+        if share > 1 - ENOUGH_KNOWN:
+            break
+    return best[0][1]
 
 
 def _scattered(cores: list[Place]) -> list[int]:
-    """Their indices in an order of which any beginning is spread evenly over the scene (additive recurrence, Roberts
-    2018).
-    """
+    """Indices in a low-discrepancy order: the first n are spread evenly over the scene, for any n (Roberts, 2018)."""
     rows, columns = (sorted({core[axis].start for core in cores}) for axis in (0, 1))
     step_y, step_x = 0.7548776662466927, 0.5698402909980532
     keys = [(rows.index(y.start) * step_y + columns.index(x.start) * step_x) % 1.0 for y, x in cores]
     return sorted(range(len(cores)), key=lambda index: keys[index])
-
-
-def _tensor(values: NDArray[np.float32]) -> Tensor:
-    return torch.from_numpy(np.ascontiguousarray(values))

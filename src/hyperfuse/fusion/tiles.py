@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import itertools
 import math
 import os
 from collections.abc import Iterator, Sequence
@@ -22,7 +23,7 @@ from hyperfuse.errors import OptionError
 from hyperfuse.fusion.pair import AlignedPair
 from hyperfuse.methods.catalogue import find_method
 from hyperfuse.methods.pair_model import MOST_COMPONENTS, conditioning_halo
-from hyperfuse.methods.window import Place
+from hyperfuse.methods.window import Place, Window
 from hyperfuse.models.catalogue import AnyNetwork
 from hyperfuse.physics.observation import Observation
 
@@ -63,36 +64,36 @@ class WindowPlace:
     fine_core: Place
 
     @property
-    def coarse_size(self) -> tuple[int, int]:
-        return _size(self.coarse)
+    def coarse_pixels(self) -> int:
+        return _pixels(self.coarse)
 
     @property
-    def fine_size(self) -> tuple[int, int]:
-        return _size(self.fine)
+    def fine_pixels(self) -> int:
+        return _pixels(self.fine)
 
     @property
-    def core_size(self) -> tuple[int, int]:
-        return _size(self.fine_core)
+    def core_pixels(self) -> int:
+        return _pixels(self.fine_core)
 
     def observation(self, scene: Observation) -> Observation:
         """The observation relative to the corner of the windows."""
-        starts = [(part[0].start, part[1].start) for part in (self.coarse, self.fine)]
-        return scene.in_window(starts[0], starts[1])
+        return scene.in_window(*((rows.start, columns.start) for rows, columns in (self.coarse, self.fine)))
 
 
 def plan_tiles(size: tuple[int, int], tile_size: tuple[int, int]) -> list[Tile]:
     """Tiles that cover an output of this size; those of one output block follow each other."""
-    order = sorted(
-        _corners(size, tile_size), key=lambda corner: (_block(corner[0], tile_size[0]), _block(corner[1], tile_size[1]))
-    )
+    height, width = tile_size
+    corners = itertools.product(range(0, size[0], height), range(0, size[1], width))
+    blocks = max(OUTPUT_BLOCK, height), max(OUTPUT_BLOCK, width)
+    order = sorted(corners, key=lambda corner: (corner[0] // blocks[0], corner[1] // blocks[1]))
     return [
-        Tile(index, slice(top, min(top + tile_size[0], size[0])), slice(left, min(left + tile_size[1], size[1])))
+        Tile(index, slice(top, min(top + height, size[0])), slice(left, min(left + width, size[1])))
         for index, (top, left) in enumerate(order)
     ]
 
 
 def place_for(pair: AlignedPair, observation: Observation, rows: slice, columns: slice, halo: int) -> WindowPlace:
-    """The windows that these fine pixels of the pair need, with `reach` coarse pixels around them."""
+    """The windows that these fine pixels of the pair need, with `halo` coarse pixels around them."""
     axes = zip((rows, columns), pair.coarse_shape[1:], pair.fine_shape[1:], pair.scale, observation.shift, strict=True)
     y, x = (_axis(*axis, halo) for axis in axes)
     return WindowPlace((y[0], x[0]), (y[1], x[1]), (y[2], x[2]), (y[3], x[3]))
@@ -100,20 +101,26 @@ def place_for(pair: AlignedPair, observation: Observation, rows: slice, columns:
 
 def covered_part(tile: Tile, pair: AlignedPair) -> tuple[slice, slice] | None:
     """The fine pixels of the pair, counted from its corner, in a tile; None where there are none."""
-    rows, columns = _shared(tile.rows, pair.fine_rows), _shared(tile.columns, pair.fine_columns)
-    return None if rows is None or columns is None else (rows, columns)
+    rows, columns = (
+        slice(max(part.start, covered.start) - covered.start, min(part.stop, covered.stop) - covered.start)
+        for part, covered in ((tile.rows, pair.fine_rows), (tile.columns, pair.fine_columns))
+    )
+    return (rows, columns) if rows.stop > rows.start and columns.stop > columns.start else None
 
 
 def _axis(
     core: slice, coarse_size: int, fine_size: int, scale: float, shift: float, halo: int
 ) -> tuple[slice, slice, slice, slice]:
-    first = _within(math.floor((core.start + 0.5 - shift) / scale), coarse_size - 1)
-    last = _within(math.floor((core.stop - 0.5 - shift) / scale), coarse_size - 1) + 1
+    first, last = (
+        min(max(math.floor((centre - shift) / scale), 0), coarse_size - 1)
+        for centre in (core.start + 0.5, core.stop - 0.5)
+    )
+    last += 1
     start = max(0, first - halo) // COARSE_ALIGNMENT * COARSE_ALIGNMENT
     stop = min(coarse_size, last + halo)
     fine_start = 0 if start == 0 else max(0, math.floor(start * scale + shift)) // FINE_ALIGNMENT * FINE_ALIGNMENT
     fine_stop = fine_size if stop == coarse_size else min(fine_size, math.ceil(stop * scale + shift))
-    # Pixels beyond the coarse image, and windows of no reach, still need themselves.
+    # Pixels outside the coarse image, and windows without a halo, still need themselves.
     fine_start, fine_stop = min(fine_start, core.start), max(fine_stop, core.stop)
     return (
         slice(start, stop),
@@ -123,27 +130,17 @@ def _axis(
     )
 
 
-def _corners(size: tuple[int, int], tile_size: tuple[int, int]) -> Iterator[tuple[int, int]]:
-    for top in range(0, size[0], tile_size[0]):
-        for left in range(0, size[1], tile_size[1]):
-            yield top, left
+def read_window(pair: AlignedPair, observation: Observation, place: WindowPlace, *, all_bands: bool = False) -> Window:
+    """A window of the pair with the usable bands of the HSI, or all of them; NaN where there is no data."""
+    hsi = pair.hsi_values(*place.coarse)
+    hsi, msi = hsi if all_bands else hsi[pair.usable_bands], pair.msi_values(*place.fine)
+    images = torch.from_numpy(hsi), torch.from_numpy(msi)
+    return Window(*images, place.observation(observation), place.coarse_core, place.fine_core)
 
 
-def _block(start: int, tile_length: int) -> int:
-    return start // max(OUTPUT_BLOCK, tile_length)
-
-
-def _shared(wanted: slice, covered: slice) -> slice | None:
-    start, stop = max(wanted.start, covered.start), min(wanted.stop, covered.stop)
-    return slice(start - covered.start, stop - covered.start) if stop > start else None
-
-
-def _size(place: Place) -> tuple[int, int]:
-    return place[0].stop - place[0].start, place[1].stop - place[1].start
-
-
-def _within(index: int, last: int) -> int:
-    return min(max(index, 0), last)
+def _pixels(place: Place) -> int:
+    rows, columns = (int(part.stop - part.start) for part in place)
+    return rows * columns
 
 
 GIGABYTE = 1_000_000_000
@@ -173,7 +170,6 @@ class Workload:
     """What determines the memory of a tile beside its size; copies are float32 images of all bands."""
 
     bands: int
-    usable_bands: int
     msi_bands: int
     itemsize: int  # of an output value
     core_copies: float
@@ -181,14 +177,14 @@ class Workload:
     components: int  # images of the size of the window without its outer halo
 
     def input_bytes(self, place: WindowPlace) -> int:
-        return 4 * (self.bands * _pixels(place.coarse_size) + self.msi_bands * _pixels(place.fine_size))
+        return 4 * (self.bands * place.coarse_pixels + self.msi_bands * place.fine_pixels)
 
     def block_bytes(self, place: WindowPlace) -> int:
-        return self.bands * self.itemsize * _pixels(place.core_size)
+        return self.bands * self.itemsize * place.core_pixels
 
     def working_bytes(self, place: WindowPlace, near_pixels: int) -> int:
-        """Peak memory of one tile; `near_pixels` are the fine pixels within reach of the last step."""
-        core, window, coarse = _pixels(place.core_size), _pixels(place.fine_size), _pixels(place.coarse_size)
+        """Peak memory of one tile; `near_pixels` are the fine pixels that the last step needs."""
+        core, window, coarse = place.core_pixels, place.fine_pixels, place.coarse_pixels
         denoising = 20 * coarse * (self.msi_bands + 1) * (self.msi_bands + MOST_COMPONENTS)
         on_inputs = 20 * self.msi_bands * window + 36 * self.bands * coarse
         on_bands = 4 * self.bands * (self.core_copies * core + self.window_copies * window)
@@ -198,30 +194,17 @@ class Workload:
 
 def method_workload(pair: AlignedPair, method: str, *, consistency: bool, itemsize: int) -> Workload:
     footprint = find_method(method)
-    return Workload(
-        bands=pair.coarse_shape[0],
-        usable_bands=int(pair.usable_bands.sum()),
-        msi_bands=pair.fine_shape[0],
-        itemsize=itemsize,
-        core_copies=footprint.core_copies,
-        window_copies=footprint.window_copies + (4 if consistency else 0),
-        components=footprint.component_images * min(MOST_COMPONENTS, pair.coarse_shape[0]),
-    )
+    bands, msi_bands = pair.coarse_shape[0], pair.fine_shape[0]
+    window_copies = footprint.window_copies + (4 if consistency else 0)
+    components = footprint.component_images * min(MOST_COMPONENTS, bands)
+    return Workload(bands, msi_bands, itemsize, footprint.core_copies, window_copies, components)
 
 
 def network_workload(pair: AlignedPair, network: AnyNetwork, *, itemsize: int) -> Workload:
     """A network computes features of the whole window, and so does the method that it refines."""
-    config = network.config
-    bands = pair.coarse_shape[0]
-    return Workload(
-        bands=bands,
-        usable_bands=int(pair.usable_bands.sum()),
-        msi_bands=pair.fine_shape[0],
-        itemsize=itemsize,
-        core_copies=2.0,
-        window_copies=5.0,
-        components=max(FEATURE_IMAGES * config.width, 10 * min(MOST_COMPONENTS, bands)),
-    )
+    bands, msi_bands = pair.coarse_shape[0], pair.fine_shape[0]
+    components = max(FEATURE_IMAGES * network.config.width, 10 * min(MOST_COMPONENTS, bands))
+    return Workload(bands, msi_bands, itemsize, core_copies=2.0, window_copies=5.0, components=components)
 
 
 @dataclass(frozen=True)
@@ -251,18 +234,19 @@ def plan_memory(
     output = (pair.output_grid.height, pair.output_grid.width)
     if max(output) <= LARGEST_WHOLE_SIDE and sizes is None:
         everything = place_for(pair, observation, slice(0, pair.fine_shape[1]), slice(0, pair.fine_shape[2]), 0)
-        needed = whole_bytes(workload, everything)
+        # The inputs, the fused image, and that image as it is stored.
+        stored = (4 + workload.itemsize) * workload.bands * everything.fine_pixels
+        needed = workload.working_bytes(everything, everything.fine_pixels) + stored
+        needed += 2 * workload.input_bytes(everything)
         if needed <= budget:
             return MemoryPlan(output, needed, budget, whole=True)
     best, most_done, needed = None, 0.0, 0
     for size in sizes or TILE_SIZES[::-1]:
-        place, near = (
-            place_for(pair, observation, *_middle(pair, size), halo),
-            near_pixels(pair, observation, size, halo),
-        )
+        place = place_for(pair, observation, *_middle(pair, size), halo)
+        near = near_pixels(pair, observation, size, halo)
         needed = workload.working_bytes(place, near) + 2 * workload.input_bytes(place) + 2 * workload.block_bytes(place)
         # Useful pixels at once, without halos.
-        done = min(TILES_AT_ONCE, budget // needed) * _pixels(place.core_size) / near
+        done = min(TILES_AT_ONCE, budget // needed) * place.core_pixels / near
         if done > most_done:
             best, most_done = MemoryPlan(size, needed, budget), done
         if done >= TILES_AT_ONCE / TOLERABLE_HALO or needed > budget:
@@ -274,13 +258,6 @@ def plan_memory(
             f"{ram_gb:g} GB of memory", f"at least {least:.2g} GB for a tile of {height}x{width} pixels", "raise --ram"
         )
     return best
-
-
-def whole_bytes(workload: Workload, everything: WindowPlace) -> int:
-    """Memory of a single tile: the inputs, the fused image, and that image as it is stored."""
-    pixels = _pixels(everything.fine_size)
-    stored = (4 + workload.itemsize) * workload.bands * pixels
-    return workload.working_bytes(everything, pixels) + 2 * workload.input_bytes(everything) + stored
 
 
 def available_bytes(ram_gb: float) -> int:
@@ -318,9 +295,7 @@ def release_memory() -> None:
 
 def near_pixels(pair: AlignedPair, observation: Observation, size: tuple[int, int], halo: int) -> int:
     """How many fine pixels the last step processes for a tile of this size."""
-    core = _middle(pair, size)
-    near = place_for(pair, observation, *core, min(halo, conditioning_halo(observation)))
-    return _pixels(near.fine_size)
+    return place_for(pair, observation, *_middle(pair, size), min(halo, conditioning_halo(observation))).fine_pixels
 
 
 def _processors() -> int:
@@ -330,13 +305,7 @@ def _processors() -> int:
 
 def _middle(pair: AlignedPair, size: tuple[int, int]) -> tuple[slice, slice]:
     """A tile of this size in the middle of the scene, with its full halo."""
-    starts = [max(0, (length - side) // 2) for length, side in zip(pair.fine_shape[1:], size, strict=True)]
-    rows, columns = (
-        slice(start, min(length, start + side))
-        for start, length, side in zip(starts, pair.fine_shape[1:], size, strict=True)
-    )
+    axes = zip(pair.fine_shape[1:], size, strict=True)
+    starts = [(max(0, (length - side) // 2), length, side) for length, side in axes]
+    rows, columns = (slice(start, min(length, start + side)) for start, length, side in starts)
     return rows, columns
-
-
-def _pixels(size: tuple[int, int]) -> int:
-    return size[0] * size[1]
