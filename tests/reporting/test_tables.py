@@ -74,7 +74,7 @@ def test_absent_and_infinite_figures(scores: dict[str, Evaluation]) -> None:
 
 def test_one_evaluation_in_full(scores: dict[str, Evaluation]) -> None:
     text = text_of(evaluation_table(scores["gsa"], "gsa"))
-    for word in ("PSNR dB", "SAM deg", "ERGAS", "SSIM", "UQI", "RMSE", "peak", "scale", "100.00 %"):
+    for word in ("PSNR dB", "SAM deg", "ERGAS", "SSIM", "UIQI", "RMSE", "peak", "scale", "100.00 %"):
         assert word in text
     assert "Q2n" not in text
     assert "-" in text_of(evaluation_table(dataclasses.replace(scores["gsa"], scale=None, ergas=None)))
