@@ -18,6 +18,7 @@ from hyperfuse.errors import BandError, GridError, OptionError, ValueRangeError
 from hyperfuse.io.cube import lazy_variable, make_cube
 from hyperfuse.metrics import metrics
 from hyperfuse.metrics.evaluation import Evaluation, evaluate
+from hyperfuse.metrics.pairing import default_peak
 
 TRANSFORM = Affine(10, 0, 500_000, 0, -10, 4_200_000)
 
@@ -44,7 +45,7 @@ def assert_same_as_whole_arrays(
     scores: Evaluation, fused: NDArray[np.float64], reference: NDArray[np.float64], good: NDArray[np.bool_]
 ) -> None:
     valid = good[:, None, None]
-    peak = metrics.default_peak(reference, valid)
+    peak = default_peak(reference, valid)
     close = {"rel": 1e-9, "nan_ok": True}
 
     def defined(value: float | None) -> float:

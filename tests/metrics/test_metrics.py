@@ -11,6 +11,7 @@ from tests.metrics import metric_oracles as oracle
 
 from hyperfuse.errors import BandError, GridError, OptionError, ValueRangeError
 from hyperfuse.metrics import metrics
+from hyperfuse.metrics.pairing import default_peak
 
 Pair = tuple[NDArray[np.float64], NDArray[np.float64]]
 
@@ -201,14 +202,14 @@ def test_integers_are_compared_as_numbers_not_modulo() -> None:
 )
 def test_the_default_peak(lowest: float, highest: float, peak: float) -> None:
     reference = np.linspace(lowest, highest, 8).reshape(2, 2, 2)
-    assert metrics.default_peak(reference) == peak
+    assert default_peak(reference) == peak
     fused = reference + 0.1
     assert metrics.psnr_db(fused, reference) == metrics.psnr_db(fused, reference, peak)
 
 
 def test_the_default_peak_ignores_what_is_excluded() -> None:
     reference = np.array([0.1, 0.2, 5000.0, np.nan]).reshape(1, 2, 2)
-    assert metrics.default_peak(reference, np.array([[True, True], [False, True]])) == 1.0
+    assert default_peak(reference, np.array([[True, True], [False, True]])) == 1.0
 
 
 def test_errors() -> None:

@@ -27,8 +27,6 @@ from hyperfuse.metrics.pairing import (
 from hyperfuse.metrics.sums import BLOCK, WINDOW, ErrorSums, SimilaritySums, WindowSums, q2n_sum
 from hyperfuse.progress import progress
 
-__all__ = ["Evaluation", "evaluate"]
-
 WINDOW_BYTES = 64 * 2**20
 # Fields of `Evaluation` by the name that is shown, and the unit.
 SCORES = {
@@ -41,6 +39,7 @@ SCORES = {
     "q2n": ("Q2n", ""),
     "rmse": ("RMSE", ""),
 }
+COLUMNS = ("wavelength_nm", "band_psnr_db", "band_rmse", "band_ssim", "band_uqi")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -82,18 +81,12 @@ class Evaluation:
             "compared_bands": int(np.count_nonzero(np.isfinite(self.band_rmse))),
             "compared_fraction": self.compared_fraction,
             "notes": list(self.notes),
-            "per_band": [self._band_as_dict(band) for band in range(self.band_rmse.size)],
+            "per_band": [
+                {"band": band + 1}
+                | {name.removeprefix("band_"): _json_number(getattr(self, name)[band]) for name in COLUMNS}
+                for band in range(self.band_rmse.size)
+            ],
         }
-
-    def _band_as_dict(self, band: int) -> dict[str, Any]:
-        columns = {
-            "wavelength_nm": self.wavelength_nm,
-            "psnr_db": self.band_psnr_db,
-            "rmse": self.band_rmse,
-            "ssim": self.band_ssim,
-            "uqi": self.band_uqi,
-        }
-        return {"band": band + 1} | {name: _json_number(column[band]) for name, column in columns.items()}
 
 
 @takes_options(EvaluateConfig)

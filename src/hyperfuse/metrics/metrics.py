@@ -18,30 +18,9 @@ from numpy.typing import ArrayLike
 from hyperfuse.metrics.pairing import Floats, comparable_pair, default_peak, mean_of_defined, require_positive
 from hyperfuse.metrics.sums import ErrorSums, SimilaritySums, angle_sum, q2n_sum
 
-__all__ = [
-    "band_psnr_db",
-    "band_rmse",
-    "band_ssim",
-    "band_uiqi",
-    "default_peak",
-    "ergas",
-    "mean_band_psnr_db",
-    "psnr_db",
-    "q2n",
-    "rmse",
-    "sam_degrees",
-    "ssim",
-    "uiqi",
-]
-
 
 def psnr_db(fused: ArrayLike, reference: ArrayLike, peak: float | None = None, valid: ArrayLike | None = None) -> float:
     """Compute the peak signal-to-noise ratio, 10 log10(peak^2 / MSE), pooled over bands and pixels.
-
-    Parameters
-    ----------
-    fused, reference, peak, valid
-        See `hyperfuse.metrics.metrics`.
 
     Returns
     -------
@@ -73,11 +52,6 @@ def band_psnr_db(
 def rmse(fused: ArrayLike, reference: ArrayLike, valid: ArrayLike | None = None) -> float:
     """Compute the root mean squared error, pooled over bands and pixels.
 
-    Parameters
-    ----------
-    fused, reference, valid
-        See `hyperfuse.metrics.metrics`.
-
     Returns
     -------
     RMSE in the unit of the images.
@@ -103,8 +77,6 @@ def ergas(fused: ArrayLike, reference: ArrayLike, scale: float, valid: ArrayLike
 
     Parameters
     ----------
-    fused, reference, valid
-        See `hyperfuse.metrics.metrics`.
     scale
         Ratio of the coarse to the fine pixel size.
 
@@ -128,11 +100,6 @@ def ergas(fused: ArrayLike, reference: ArrayLike, scale: float, valid: ArrayLike
 def sam_degrees(fused: ArrayLike, reference: ArrayLike, valid: ArrayLike | None = None) -> float:
     """Compute SAM, the angle between the spectra of the two images, averaged over pixels.
 
-    Parameters
-    ----------
-    fused, reference, valid
-        See `hyperfuse.metrics.metrics`.
-
     Returns
     -------
     Mean angle in degrees: 0 between two black pixels, 90 between a black one and any other.
@@ -154,11 +121,6 @@ def sam_degrees(fused: ArrayLike, reference: ArrayLike, valid: ArrayLike | None 
 
 def ssim(fused: ArrayLike, reference: ArrayLike, peak: float | None = None, valid: ArrayLike | None = None) -> float:
     """Compute the structural similarity in Gaussian windows of 11 x 11 pixels (sigma 1.5), averaged over bands.
-
-    Parameters
-    ----------
-    fused, reference, peak, valid
-        See `hyperfuse.metrics.metrics`.
 
     Returns
     -------
@@ -187,11 +149,6 @@ def band_ssim(
 def uiqi(fused: ArrayLike, reference: ArrayLike, valid: ArrayLike | None = None) -> float:
     """Compute the universal image quality index in the windows of SSIM, averaged over bands.
 
-    Parameters
-    ----------
-    fused, reference, valid
-        See `hyperfuse.metrics.metrics`.
-
     Returns
     -------
     UIQI (also Q or UQI), 1 at best; NaN if no window without missing pixels fits into any band.
@@ -219,11 +176,6 @@ def q2n(fused: ArrayLike, reference: ArrayLike, valid: ArrayLike | None = None) 
 
     A spectrum of C bands is a number with 2^n >= C components of the Cayley-Dickson algebra, so that one index sees
     spatial and spectral distortion at once.
-
-    Parameters
-    ----------
-    fused, reference, valid
-        See `hyperfuse.metrics.metrics`.
 
     Returns
     -------

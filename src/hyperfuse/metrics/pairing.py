@@ -64,11 +64,8 @@ def _choose_peak(lowest: float, highest: float) -> float:
     if lowest >= 0 and highest <= 1:
         return 1.0
     if highest <= 0:
-        raise ValueRangeError(
-            f"the maximum of the reference is {highest:g}",
-            "positive values, from which a peak can be taken",
-            "give the peak (--peak)",
-        )
+        expected = "positive values, from which a peak can be taken"
+        raise ValueRangeError(f"the maximum of the reference is {highest:g}", expected, "give the peak (--peak)")
     return highest
 
 
@@ -91,11 +88,8 @@ def mean_of_defined(values: Floats) -> float:
 
 
 def nothing_to_compare() -> ValueRangeError:
-    return ValueRangeError(
-        "no value is valid in both images",
-        "at least one pixel with data in both",
-        "check nodata, NaN and bad bands with `hyperfuse info`",
-    )
+    remedy = "check nodata, NaN and bad bands with `hyperfuse info`"
+    return ValueRangeError("no value is valid in both images", "at least one pixel with data in both", remedy)
 
 
 def _require_same_shape(fused: NDArray[Any], reference: NDArray[Any]) -> None:
@@ -108,10 +102,9 @@ def _require_same_shape(fused: NDArray[Any], reference: NDArray[Any]) -> None:
 
 def _require_same_bands(fused: int, reference: int) -> None:
     if fused != reference:
+        remedy = "select the bands of the fused cube in the reference"
         raise BandError(
-            f"the fused cube has {fused} bands, the reference {reference}",
-            "the same bands in both",
-            "select the bands of the fused cube in the reference",
+            f"the fused cube has {fused} bands, the reference {reference}", "the same bands in both", remedy
         )
 
 
@@ -167,25 +160,19 @@ def _scan_peak(reference: xr.DataArray, bands: NDArray[np.int64], max_bytes: int
         values = physical_values(reference, rows, columns, bands, np.float64)
         values = values[np.isfinite(values)]
         lowest, highest = values.min(initial=lowest), values.max(initial=highest)
-    return _choose_peak(float(lowest), float(highest))
+    return _choose_peak(lowest, highest)
 
 
 def _require_same_grid(fused: Grid, reference: Grid) -> None:
     if (fused.height, fused.width) != (reference.height, reference.width):
-        raise GridError(
-            f"the fused image is {fused.width}x{fused.height} pixels, "
-            f"the reference {reference.width}x{reference.height}",
-            "the same size",
-            "crop or resample one to the grid of the other",
-        )
+        sizes = (f"{grid.width}x{grid.height}" for grid in (fused, reference))
+        got = "the fused image is {} pixels, the reference {}".format(*sizes)
+        raise GridError(got, "the same size", "crop or resample one to the grid of the other")
     if fused.transform is None or reference.transform is None:
         return
     if fused.crs is not None and reference.crs is not None and fused.crs != reference.crs:
-        raise GridError(
-            "the two images are in different coordinate reference systems",
-            "one for both",
-            "reproject the fused image to the grid of the reference with gdalwarp or rioxarray",
-        )
+        remedy = "reproject the fused image to the grid of the reference with gdalwarp or rioxarray"
+        raise GridError("the two images are in different coordinate reference systems", "one for both", remedy)
     # The grids are farthest apart at a corner.
     corners = [(x, y) for x in (0, fused.width) for y in (0, fused.height)]
     to_reference = ~reference.transform @ fused.transform

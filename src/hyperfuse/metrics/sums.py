@@ -180,9 +180,8 @@ def _similarity_maps(fused: Floats, reference: Floats, peak: float) -> tuple[Flo
 
 def ratio_or_one(numerator: Floats, denominator: Floats, defined: NDArray[np.bool_]) -> Floats:
     """Divide; a factor whose denominator vanishes compares nothing with nothing and is 1."""
-    return np.divide(
-        numerator, denominator, out=np.ones(np.broadcast_shapes(numerator.shape, defined.shape)), where=defined
-    )
+    ones = np.ones(np.broadcast_shapes(numerator.shape, defined.shape))
+    return np.divide(numerator, denominator, out=ones, where=defined)
 
 
 def whole_blocks(image: Floats, side: int) -> Iterator[Floats]:
@@ -260,8 +259,7 @@ class WindowSums(Sums):
     similarity: SimilaritySums
     angle_degrees: float
     pixels: int
-    reference_values: int
-    """How many values the reference has, whether or not the fused image has them."""
+    reference_values: int  # of the reference, whether or not the fused image has them
 
     @classmethod
     def of(cls, comparison: Comparison, rows: slice, columns: slice) -> WindowSums:
