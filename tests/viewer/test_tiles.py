@@ -19,7 +19,8 @@ from tests.viewer.viewer_scenes import PIXEL, write_pair
 from hyperfuse.errors import BandError, HyperfuseError, OptionError
 from hyperfuse.io.cube import make_cube
 from hyperfuse.io.files import write_cube
-from hyperfuse.io.grid import grid_of
+from hyperfuse.io.grid import Grid, grid_of
+from hyperfuse.reporting.colour import percentile_limits
 from hyperfuse.viewer import tiles
 from hyperfuse.viewer.colours import Composite, Rendering
 from hyperfuse.viewer.folder import Folder
@@ -37,7 +38,6 @@ from hyperfuse.viewer.tiles import (
     paint,
     pooled,
     sampled,
-    stretch_limits,
     tile_planes,
 )
 
@@ -198,7 +198,7 @@ def test_paint_and_png() -> None:
 
 def test_constant_and_empty_layers_have_limits() -> None:
     samples = np.stack([np.full(9, np.nan), np.full(9, 3.0)]).astype(np.float32)
-    limits = stretch_limits(samples, 2, 98)
+    limits = percentile_limits(samples, 2, 98)
     assert limits.tolist() == [[0, 1], [3, 3]]
     assert paint(np.full((1, 2, 2), 3, dtype=np.float32), limits[1:], "grey")[..., 3].all()
 
@@ -209,7 +209,7 @@ def test_sample_is_spread_over_a_large_layer(tmp_path: Path) -> None:
     from dataclasses import replace
 
     for cost in (4, 10**6):
-        low, high = stretch_limits(sampled(replace(layer, bytes_per_pixel=cost)), 2, 98)[0]
+        low, high = percentile_limits(sampled(replace(layer, bytes_per_pixel=cost)), 2, 98)[0]
         assert low < 200
         assert high > 1800
 
@@ -317,7 +317,7 @@ def test_cache_computes_once_and_forgets_the_oldest() -> None:
 
 
 def test_highest_level_fits_into_one_tile() -> None:
-    assert [highest_level(side) for side in (1, 256, 257, 512, 10_000)] == [0, 0, 1, 1, 6]
+    assert [highest_level(Grid(side, 1, None, None)) for side in (1, 256, 257, 512, 10_000)] == [0, 0, 1, 1, 6]
 
 
 def test_image_without_georeference_covers_the_same_extent(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ Shapes: composite (y, x, 3) uint8; limits (3, 2), the values shown as black and 
 from __future__ import annotations
 
 import warnings
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -16,7 +17,7 @@ from scipy.spatial.distance import cdist
 from hyperfuse.errors import ValueRangeError
 from hyperfuse.io.cube import as_cube, iterate_windows, physical_values
 from hyperfuse.metrics.evaluation import WINDOW_BYTES
-from hyperfuse.metrics.pairing import Floats, mask_incomparable, plan_comparison
+from hyperfuse.metrics.pairing import Floats, per_band_mean, plan_comparison
 
 RED_GREEN_BLUE_NM = (650.0, 550.0, 470.0)
 # A band further than this from a colour does not show it; then bands are chosen by position.
@@ -47,11 +48,13 @@ def composite_bands(cube: xr.DataArray) -> tuple[int, int, int]:
 
 def stretch_limits(cube: xr.DataArray, every: int = 1) -> NDArray[np.float64]:
     """Return the 2nd and 98th percentile of each of the three bands; images drawn with the same limits compare."""
-    limits = np.empty((3, 2))
-    for colour, plane in enumerate(_planes(cube, every)):
-        known = plane[np.isfinite(plane)]
-        limits[colour] = np.percentile(known, PERCENTILES) if known.size else (0.0, 1.0)
-    return limits
+    return percentile_limits(_planes(cube, every), *PERCENTILES)
+
+
+def percentile_limits(planes: NDArray[Any], low: float, high: float) -> NDArray[np.float64]:
+    """Return the two percentiles of each plane (K, 2); 0 and 1 for an empty one."""
+    valid = [plane[np.isfinite(plane)].astype(np.float64) for plane in planes]
+    return np.array([np.percentile(values, (low, high)) if values.size else (0.0, 1.0) for values in valid])
 
 
 def colour_composite(
@@ -79,13 +82,19 @@ def error_map(fused: xr.DataArray, reference: xr.DataArray, max_bytes: int = WIN
     comparison = plan_comparison(fused, reference, scale=None, peak=1.0, max_bytes=max_bytes)
     errors = np.full(comparison.reference.shape[1:], np.nan)
     for rows, columns in iterate_windows(comparison.reference, max_bytes):
-        fused_values, reference_values = comparison.read_pair(rows, columns, comparison.bands)
-        comparable = mask_incomparable(fused_values, reference_values)
-        squared = np.nan_to_num(np.square(fused_values - reference_values)).sum(axis=0)
-        bands = np.count_nonzero(comparable, axis=0)
-        window = errors[rows, columns]
-        window[bands > 0] = np.sqrt(squared[bands > 0] / bands[bands > 0])
+        errors[rows, columns] = pixel_rmse(*comparison.read_pair(rows, columns, comparison.bands))
     return errors
+
+
+def pixel_rmse(first: NDArray[Any], second: NDArray[Any]) -> Floats:
+    """(band, y, x) -> (y, x), over the bands that are valid in both."""
+    return np.sqrt(nan_mean(np.square(first - second), axis=0))
+
+
+def nan_mean(values: NDArray[Any], axis: int | tuple[int, ...]) -> Floats:
+    """Mean of the finite values, NaN where there are none."""
+    known = np.isfinite(values)
+    return per_band_mean(values.sum(axis=axis, where=known), known.sum(axis=axis))
 
 
 # Pixels are chosen from the middle of large scenes, away from the edges, among at most this many per axis.

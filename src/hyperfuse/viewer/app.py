@@ -210,7 +210,7 @@ async def add_overviews(role: Annotated[str, Body(embed=True, max_length=40)], s
         raise OptionError(f"overviews of {role!r}", "a large GeoTIFF without them", "")
 
     def work(cancel: threading.Event) -> Json:
-        build_overviews(image.path, highest_level(max(image.height, image.width)), cancel)
+        build_overviews(image.path, highest_level(image), cancel)
         if session.view is view:
             session.open({other.role: other.path for other in view.opened.images.values()})
         return {"role": role}

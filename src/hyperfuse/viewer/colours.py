@@ -173,7 +173,8 @@ def principal_components(samples: Planes, bands: NDArray[np.int64], key: str) ->
     centre = mean.astype(np.float32)[:, None]
 
     def project(values: Planes) -> Planes:
-        return (axes @ (values.reshape(len(values), -1) - centre)).reshape(3, *values.shape[1:])
+        planes: Planes = axes @ (values.reshape(len(values), -1) - centre)
+        return planes.reshape(3, *values.shape[1:])
 
     return Composite(("pca", key), bands, 3, project, "principal components 1, 2, 3")
 

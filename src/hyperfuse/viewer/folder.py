@@ -21,17 +21,15 @@ CUBE_SUFFIXES = tuple(FORMATS)
 UPLOAD_SUFFIXES = tuple(sorted({*CUBE_SUFFIXES, *DATA_SUFFIXES} - {"", ".zarr"}))
 MOST_FILES = 1000
 DEEPEST = 4
+OTHER_FOLDER = "start hyperfuse view with another --folder"
 
 
-class OutsideFolderError(HyperfuseError):
-    """A path that leads out of the folder."""
+class RequestError(HyperfuseError):
+    """A request that is refused with an HTTP status of its own."""
 
-    status = 403
-
-    def __init__(self) -> None:
-        super().__init__(
-            "a path outside of the folder", "a file below it", "start hyperfuse view with another --folder"
-        )
+    def __init__(self, status: int, got: str, expected: str, remedy: str) -> None:
+        super().__init__(got, expected, remedy)
+        self.status = status
 
 
 @dataclass(frozen=True)
@@ -81,8 +79,8 @@ class Folder:
             return path
         if path.suffix.lower() not in CUBE_SUFFIXES:
             raise CubeFileError(f"{path.name}", f"a file of {', '.join(CUBE_SUFFIXES)}", "for ENVI name the .hdr")
-        if path.suffix.lower() == ".hdr" and not self._holds(find_data(path)):
-            raise OutsideFolderError
+        if path.suffix.lower() == ".hdr":
+            self._require_inside(find_data(path))
         refuse_foreign_storage(path)
         return path
 
@@ -97,17 +95,16 @@ class Folder:
         path = self._below(name)
         if not path.exists():
             raise CubeFileError(f"{path.name} is not in the folder", "one of its files", "reload the list")
-        if path.is_dir() and not all(self._holds(inner) for inner in path.rglob("*")):
-            raise OutsideFolderError
+        if path.is_dir():
+            self._require_inside(*path.rglob("*"))
         return path
 
     def download(self, name: str) -> Path:
         """A cube that is a single file: other files of the folder are not given away."""
         path = self.existing(name)
         if path.is_dir():
-            raise OptionError(
-                f"{path.name} is a folder", "a single file", "find it in the folder that the page was started in"
-            )
+            remedy = "find it in the folder that the page was started in"
+            raise OptionError(f"{path.name} is a folder", "a single file", remedy)
         is_hidden = any(part.startswith(".") for part in path.relative_to(self.root).parts)
         if not path.is_file() or path.suffix.lower() not in UPLOAD_SUFFIXES or is_hidden:
             raise OptionError(f"{path.name!r}", f"a file of {', '.join(UPLOAD_SUFFIXES)}", "choose one of the list")
@@ -117,9 +114,8 @@ class Folder:
         """Where a result may be written."""
         path = self._below(name)
         if path.suffix.lower() not in WRITABLE or path.name.startswith(".") or not path.name.isprintable():
-            raise CubeWriteError(
-                f"{path.name!r}", f"a plain name ending with {', '.join(WRITABLE)}", "for example fused.tif"
-            )
+            expected = f"a plain name ending with {', '.join(WRITABLE)}"
+            raise CubeWriteError(f"{path.name!r}", expected, "for example fused.tif")
         check_writable(path, overwrite=overwrite)
         return path
 
@@ -132,13 +128,10 @@ class Folder:
             raise OptionError(f"{name}", f"a file of {', '.join(UPLOAD_SUFFIXES)}", "convert it first")
         path = self._below(name)
         if path.exists():
-            raise CubeWriteError(
-                f"{name} is in the folder already", remedy="choose it from the list, or rename the file"
-            )
+            remedy = "choose it from the list, or rename the file"
+            raise CubeWriteError(f"{name} is in the folder already", remedy=remedy)
         if not os.access(self.root, os.W_OK):
-            raise CubeWriteError(
-                "no permission to write into the folder", remedy="start hyperfuse view with another --folder"
-            )
+            raise CubeWriteError("no permission to write into the folder", remedy=OTHER_FOLDER)
         return path
 
     def name_of(self, path: Path) -> str | None:
@@ -150,9 +143,12 @@ class Folder:
             path = (self.root / name).resolve()
         except (OSError, ValueError, RuntimeError) as error:
             raise OptionError("a name that no file can have", "the name of a file in the folder") from error
-        if not path.is_relative_to(self.root) or path == self.root:
-            raise OutsideFolderError
+        self._require_inside(path)
         return path
+
+    def _require_inside(self, *paths: Path) -> None:
+        if not all(self._holds(path) and path != self.root for path in paths):
+            raise RequestError(403, "a path outside of the folder", "a file below it", OTHER_FOLDER)
 
     def _holds(self, path: Path) -> bool:
         try:
@@ -200,6 +196,5 @@ def refuse_foreign_storage(path: Path) -> None:
     except (OSError, RuntimeError, KeyError) as error:
         raise CubeFileError(f"{path.name} cannot be read", "a whole HDF5 file", "fetch it again") from error
     if foreign:
-        raise CubeFileError(
-            f"{path.name} takes values from other files", "a file that holds its own", "repack it (h5repack)"
-        )
+        got = f"{path.name} takes values from other files"
+        raise CubeFileError(got, "a file that holds its own", "repack it (h5repack)")

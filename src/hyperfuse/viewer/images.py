@@ -97,10 +97,6 @@ class OpenImages:
     grid: Grid
     notes: tuple[str, ...]
 
-    @property
-    def longer_side(self) -> int:
-        return max(self.grid.height, self.grid.width)
-
 
 def open_images(paths: Mapping[str, Path]) -> OpenImages:
     """Open every file, by role, and place it; raises where a file cannot be read or the images do not overlap."""

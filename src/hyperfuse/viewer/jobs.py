@@ -11,7 +11,6 @@ import time
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 import numpy as np
@@ -37,7 +36,7 @@ from hyperfuse.metrics.pairing import mask_incomparable
 from hyperfuse.metrics.sums import angle_sum
 from hyperfuse.progress import Advance, ProgressReport, listening, progress
 from hyperfuse.viewer.colours import Planes
-from hyperfuse.viewer.folder import Folder
+from hyperfuse.viewer.folder import Folder, RequestError
 from hyperfuse.viewer.images import OpenImages
 from hyperfuse.viewer.maps import ObservedPair, degraded_and_hsi, degraded_and_msi, unavailable
 
@@ -82,15 +81,6 @@ def error_message(error: BaseException) -> dict[str, str]:
     return {"got": got, "expected": expected, "remedy": remedy}
 
 
-STARTING = ProgressReport("Starting", "", 0, 0, 0, 0.0)
-
-
-class TooManyJobsError(HyperfuseError):
-    """The machine is busy enough."""
-
-    status = 429
-
-
 @dataclass(eq=False)
 class Job:
     """One piece of work; `state` is running, done, failed or cancelled."""
@@ -98,7 +88,7 @@ class Job:
     kind: str
     name: str = field(default_factory=lambda: secrets.token_hex(8))
     state: str = "running"
-    report: ProgressReport = STARTING
+    report: ProgressReport = field(default_factory=lambda: ProgressReport("Starting", "", 0, 0, 0, 0.0))
     result: Any = None
     error: dict[str, str] | None = None
     notes: list[str] = field(default_factory=list)
@@ -155,7 +145,7 @@ class Jobs:
         job = Job(kind)
         with self._lock:
             if len(self.running()) >= MOST_AT_ONCE:
-                raise TooManyJobsError(f"{MOST_AT_ONCE} running jobs", "fewer", "wait for one to end, or cancel it")
+                raise RequestError(429, f"{MOST_AT_ONCE} running jobs", "fewer", "wait for one to end, or cancel it")
             finished = [name for name, other in self._jobs.items() if other.state != "running"]
             for name in finished[: max(0, len(self._jobs) + 1 - MOST_KEPT)]:
                 del self._jobs[name]
@@ -263,7 +253,9 @@ def fusion(folder: Folder, request: FuseRequest, *, uncertainty: bool = False) -
         from hyperfuse.fusion import run
 
         run.run_fusion(hsi, msi, output, config, uncertainty=uncertainty)
-        files = _files_of(output)
+        files = [] if output.is_dir() else [output]
+        if output.suffix.lower() == ".hdr":
+            files.append(find_data(output))
         return {
             "hsi": request.hsi,
             "msi": request.msi,
@@ -274,13 +266,6 @@ def fusion(folder: Folder, request: FuseRequest, *, uncertainty: bool = False) -
         }
 
     return work
-
-
-def _files_of(written: Path) -> list[Path]:
-    """What can be downloaded: for ENVI header and data, of a Zarr store (a folder) nothing."""
-    if written.is_dir():
-        return []
-    return [written, find_data(written)] if written.suffix.lower() == ".hdr" else [written]
 
 
 def estimation(folder: Folder, pair: Pair) -> Work:
@@ -303,11 +288,8 @@ def offered_methods(folder: Folder) -> dict[str, Any]:
     """The methods, the default first, the networks of the folder, and the other options."""
     from hyperfuse.methods.catalogue import AUTO, DEFAULT, METHODS
 
-    automatic = {
-        "name": AUTO,
-        "line": "the best in a reduced-resolution (Wald) assessment of the pair",
-        "reference": "",
-    }
+    line = "the best in a reduced-resolution (Wald) assessment of the pair"
+    automatic = {"name": AUTO, "line": line, "reference": ""}
     named = [{"name": name, "line": one.description, "reference": one.reference} for name, one in METHODS.items()]
     methods = sorted([automatic, *named], key=lambda method: method["name"] != DEFAULT)
     return {"methods": methods, "default": DEFAULT, "networks": folder.networks(), "fields": form_fields()}
@@ -340,16 +322,14 @@ def consistency_scores(opened: OpenImages, observed_pair: Callable[[], ObservedP
 
 def _agreement(name: str, windows: Iterable[tuple[Planes, Planes]], advance: Advance) -> dict[str, float | None]:
     """RMSE, error relative to the signal, and spectral angle between simulated and observed windows."""
-    errors = signal = angles = 0.0
-    values = pixels = 0
+    sums = np.zeros(5)
     for simulated, observed in windows:
         first, second = simulated.astype(np.float64), observed.astype(np.float64)
-        values += int(mask_incomparable(first, second).sum())
-        errors += float(np.nansum(np.square(first - second)))
-        signal += float(np.nansum(np.square(second)))
-        window_angles, window_pixels = angle_sum(first, second)
-        angles, pixels = angles + window_angles, pixels + window_pixels
+        known = mask_incomparable(first, second)
+        squares = np.square(first - second)[known].sum(), np.square(second)[known].sum()
+        sums += known.sum(), *squares, *angle_sum(first, second)
         advance(1)
+    values, errors, signal, angles, pixels = sums.tolist()
     return {
         f"{name}_rmse": math.sqrt(errors / values) if values else None,
         f"{name}_relative": math.sqrt(errors / signal) if signal else None,

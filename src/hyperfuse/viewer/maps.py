@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import xarray as xr
@@ -23,9 +23,10 @@ from hyperfuse.io.cube import physical_values, place_cube, window_of
 from hyperfuse.io.grid import GridPlacement, grid_of
 from hyperfuse.metrics.pairing import Floats, mask_incomparable, plan_comparison
 from hyperfuse.metrics.sums import spectral_angles_degrees
+from hyperfuse.reporting.colour import nan_mean, pixel_rmse
 from hyperfuse.viewer.colours import Composite, Planes
 from hyperfuse.viewer.images import OpenImage, OpenImages
-from hyperfuse.viewer.tiles import Layer, covering_window, image_layer, nan_mean, nearest
+from hyperfuse.viewer.tiles import Layer, covering_window, image_layer, nearest
 
 if TYPE_CHECKING:
     from hyperfuse.physics.observation import Observation
@@ -78,12 +79,6 @@ def _georeferenced(hsi: xr.DataArray, msi: xr.DataArray) -> tuple[xr.DataArray, 
     return place_cube(hsi, None, Affine.scale(*scale), None), place_cube(msi, None, Affine.scale(1, 1), None)
 
 
-def root_mean_square_error(first: NDArray[Any], second: NDArray[Any]) -> NDArray[Any]:
-    """(y, x) over the bands that both have."""
-    error: NDArray[Any] = np.sqrt(nan_mean(np.square(first - second), axis=0))
-    return error
-
-
 def reference_layer(
     name: str, label: str, unit: str, measure: Callable[..., Floats], opened: OpenImages, pair: PairOf
 ) -> Layer:
@@ -109,10 +104,9 @@ def hsi_layer(opened: OpenImages, pair: PairOf) -> Layer:
     cost = math.ceil(4 * fused.bands * (1 + math.prod(_consistent_placement(opened).scale)))
 
     def window(rows: slice, columns: slice) -> Planes:
-        return root_mean_square_error(*degraded_and_hsi(fused, hsi, pair(), rows, columns))[None]
+        return pixel_rmse(*degraded_and_hsi(fused, hsi, pair(), rows, columns)).astype(np.float32)[None]
 
-    label = "fused, degraded to the HSI, - HSI, RMSE over bands"
-    return Layer("consistency_hsi", hsi, 1, cost, window, label)
+    return Layer("consistency_hsi", hsi, 1, cost, window, "fused, degraded to the HSI, - HSI, RMSE over bands")
 
 
 def msi_layer(opened: OpenImages, pair: PairOf) -> Layer:
@@ -120,7 +114,7 @@ def msi_layer(opened: OpenImages, pair: PairOf) -> Layer:
     _consistent_placement(opened)
 
     def window(rows: slice, columns: slice) -> Planes:
-        return root_mean_square_error(*degraded_and_msi(fused, msi, pair(), rows, columns))[None]
+        return pixel_rmse(*degraded_and_msi(fused, msi, pair(), rows, columns)).astype(np.float32)[None]
 
     label = "fused, integrated over the SRF, - MSI, RMSE over bands"
     return Layer("consistency_msi", fused, 1, 4 * fused.bands, window, label)
@@ -129,8 +123,11 @@ def msi_layer(opened: OpenImages, pair: PairOf) -> Layer:
 def uncertainty_layer(opened: OpenImages, pair: PairOf) -> Layer:
     image = opened.images["uncertainty"]
     label = "uncertainty" if image.bands == 1 else "uncertainty, mean over bands"
-    mean = Composite("mean", np.arange(image.bands), 1, lambda values: nan_mean(values, axis=0)[None], label)
-    return image_layer(image, mean)
+
+    def mean(values: Planes) -> Planes:
+        return nan_mean(values, axis=0).astype(np.float32)[None]
+
+    return image_layer(image, Composite("mean", np.arange(image.bands), 1, mean, label))
 
 
 def _consistent_placement(opened: OpenImages) -> GridPlacement:
@@ -159,13 +156,8 @@ def degraded_and_hsi(
     if down.fine.stop <= down.fine.start or across.fine.stop <= across.fine.start:
         return np.full_like(observed, np.nan), observed
     fine = physical_values(fused.cube, down.fine, across.fine, pair.bands)
-    operator = SpatialOperator.from_psf(
-        (fine.shape[1], fine.shape[2]),
-        (observed.shape[1], observed.shape[2]),
-        place.scale,
-        sigma,
-        (down.shift, across.shift),
-    )
+    sizes = (fine.shape[1], fine.shape[2]), (observed.shape[1], observed.shape[2])
+    operator = SpatialOperator.from_psf(*sizes, place.scale, sigma, (down.shift, across.shift))
     known = torch.from_numpy(np.isfinite(fine).astype(np.float32))
     covered = operator.apply(known).numpy() * (down.inside[:, None] & across.inside[None, :])
     coarse = operator.apply(torch.from_numpy(np.nan_to_num(fine))).numpy()
@@ -199,15 +191,13 @@ def degraded_and_msi(
 
 def nearest_values(image: OpenImage, rows: slice, columns: slice) -> Planes:
     """All bands of an image at the pixels of a window of the page, NaN outside the image."""
-    page_rows, page_columns = (np.arange(axis.start, axis.stop, dtype=np.float64) for axis in (rows, columns))
-    down, across = image.positions(page_rows[:, None], page_columns[None, :])
+    pixels = (np.arange(axis.start, axis.stop, dtype=np.float64) for axis in (rows, columns))
+    down, across = image.positions(*np.meshgrid(*pixels, indexing="ij", sparse=True))
     inside = image.contains(down, across)
     values: Planes = np.full((image.bands, *inside.shape), np.nan, dtype=np.float32)
     if inside.any():
-        read_rows, read_columns = (
-            covering_window(down, inside, image.height),
-            covering_window(across, inside, image.width),
-        )
+        read_rows = covering_window(down, inside, image.height)
+        read_columns = covering_window(across, inside, image.width)
         read = physical_values(image.cube, read_rows, read_columns)
         np.copyto(values, read[:, nearest(down, read_rows), nearest(across, read_columns)], where=inside)
     return values
@@ -224,7 +214,7 @@ MAPS: dict[str, MapKind] = {
     "difference": MapKind(
         "Difference",
         ("fused", "reference"),
-        partial(reference_layer, "difference", "fused - reference, RMSE over bands", "", root_mean_square_error),
+        partial(reference_layer, "difference", "fused - reference, RMSE over bands", "", pixel_rmse),
     ),
     "angle": MapKind(
         "Spectral angle",

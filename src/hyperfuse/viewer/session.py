@@ -19,6 +19,7 @@ import xarray as xr
 
 from hyperfuse.errors import HyperfuseError, OptionError
 from hyperfuse.io.summary import summarise
+from hyperfuse.reporting.colour import percentile_limits
 from hyperfuse.viewer import tiles
 from hyperfuse.viewer.colours import (
     Composite,
@@ -28,7 +29,7 @@ from hyperfuse.viewer.colours import (
     offered_renderings,
     principal_components,
 )
-from hyperfuse.viewer.folder import Folder
+from hyperfuse.viewer.folder import Folder, RequestError
 from hyperfuse.viewer.images import ROLES, OpenImage, OpenImages, open_images
 from hyperfuse.viewer.jobs import Jobs
 from hyperfuse.viewer.maps import MAPS, ObservedPair, map_layer, observe_pair, unavailable
@@ -52,12 +53,6 @@ DEFAULT_RENDERING = Rendering()
 Value = TypeVar("Value")
 
 
-class BusyError(HyperfuseError):
-    """A request that took too long; repeating it may find the work done."""
-
-    status = 503
-
-
 class Workers:
     """Runs the work of requests in threads, few at a time and not for ever."""
 
@@ -70,13 +65,9 @@ class Workers:
             async with asyncio.timeout(SECONDS_OF_WORK), self._turns:
                 return await anyio.to_thread.run_sync(work, limiter=self._threads, abandon_on_cancel=True)
         except TimeoutError as error:
-            raise BusyError(f"no answer within {SECONDS_OF_WORK:g} s", "less work", "try again in a moment") from error
-
-
-class GoneError(HyperfuseError):
-    """A request about images that have been replaced."""
-
-    status = 410
+            # Repeating the request may find the work done.
+            got = f"no answer within {SECONDS_OF_WORK:g} s"
+            raise RequestError(503, got, "less work", "try again in a moment") from error
 
 
 class Cache(Generic[Value]):
@@ -146,7 +137,7 @@ class View:
         return pair
 
     def tile(self, name: str, place: TilePlace, rendering: Rendering) -> Tile:
-        highest = highest_level(self.opened.longer_side)
+        highest = highest_level(self.opened.grid)
         if not 0 <= place.level <= highest:
             raise OptionError(f"level {place.level}", f"0 to {highest}")
         if min(place.row, place.column) < 0 or max(place.row, place.column) > 2**24:
@@ -186,7 +177,7 @@ class View:
     def _own_limits(self, name: str, rendering: Rendering) -> Limits:
         layer, low, high = self.layer(name, rendering), rendering.low, rendering.high
         sample = self._samples.get(layer.key, lambda: sampled(layer))
-        return self._limits.get((layer.key, low, high), lambda: tiles.stretch_limits(sample, low, high))
+        return self._limits.get((layer.key, low, high), lambda: percentile_limits(sample, low, high))
 
     def layer(self, name: str, rendering: Rendering) -> Layer:
         """An image, by role, in a rendering, or a map."""
@@ -238,14 +229,14 @@ class Session:
         if view is None:
             raise OptionError("no image is open", "an open image", "open one first")
         if number not in (None, view.number):
-            raise GoneError("a request about images that were replaced", "the open ones", "reload the page")
+            raise RequestError(410, "a request about images that were replaced", "the open ones", "reload the page")
         return view
 
     def prepare(self) -> None:
         """Compute what will be requested first: the description, the stretch, and the first tile."""
         with suppress(HyperfuseError):
             if self.view is not None:
-                place = TilePlace(highest_level(self.view.opened.longer_side), 0, 0)
+                place = TilePlace(highest_level(self.view.opened.grid), 0, 0)
                 self.view.tile(self.view.opened.lead.role, place, DEFAULT_RENDERING)
                 self.view.describe(self.folder)
         # Matplotlib takes its time to load.
@@ -256,7 +247,7 @@ class Session:
 
         def compute() -> bytes:
             view = View(0, open_images({"fused": path}))
-            grid, level = view.opened.grid, highest_level(view.opened.longer_side)
+            grid, level = view.opened.grid, highest_level(view.opened.grid)
             layer = view.layer("fused", DEFAULT_RENDERING)
             planes, _ = tiles.tile_planes(layer, TilePlace(level, 0, 0), grid, lambda: Preview(layer))
             height, width = (-(-size // 2**level) for size in (grid.height, grid.width))
@@ -277,7 +268,7 @@ def _describe(opened: OpenImages, folder: Folder) -> dict[str, Any]:
         "crs": f"EPSG:{code}" if code else grid.crs and grid.crs.to_wkt()[:60],
         "transform": list(grid.transform)[:6] if grid.transform else None,
         "tile": tiles.SIDE,
-        "levels": highest_level(opened.longer_side),
+        "levels": highest_level(grid),
         "images": [_describe_image(image, folder) for image in opened.images.values()],
         "maps": [
             {"name": name, "title": kind.title, "unavailable": unavailable(opened, name)} for name, kind in MAPS.items()

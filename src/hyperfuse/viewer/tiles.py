@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ from scipy.ndimage import distance_transform_edt
 
 from hyperfuse.io.cube import physical_values
 from hyperfuse.io.grid import Grid, Positions
+from hyperfuse.reporting.colour import nan_mean
 from hyperfuse.viewer.colours import Composite, Planes
 from hyperfuse.viewer.images import OpenImage
 
@@ -95,15 +96,6 @@ def image_layer(image: OpenImage, composite: Composite) -> Layer:
     )
 
 
-def nan_mean(values: NDArray[Any], axis: int | tuple[int, ...]) -> NDArray[Any]:
-    """Mean of the finite values, NaN where there are none."""
-    known = np.isfinite(values)
-    counts = known.sum(axis=axis)
-    sums = np.where(known, values, 0).sum(axis=axis)
-    means: NDArray[Any] = np.divide(sums, counts, out=np.full(counts.shape, np.nan, values.dtype), where=counts > 0)
-    return means
-
-
 def pooled(planes: Planes, factor: int) -> Planes:
     """Means of blocks of factor x factor pixels, (K, ceil(y / factor), ceil(x / factor))."""
     if factor == 1:
@@ -144,12 +136,6 @@ def _spread(size: int) -> list[slice]:
     centres = (np.arange(SAMPLE_WINDOWS) + 0.5) * size / SAMPLE_WINDOWS
     starts = np.clip(centres - SAMPLE_WINDOW_SIDE / 2, 0, max(0, size - SAMPLE_WINDOW_SIDE)).astype(int)
     return [slice(int(start), min(size, int(start) + SAMPLE_WINDOW_SIDE)) for start in starts]
-
-
-def stretch_limits(samples: Planes, low: float, high: float) -> Limits:
-    """(K, 2) percentiles of each plane; 0 to 1 for an empty one."""
-    valid = [values[np.isfinite(values)].astype(np.float64) for values in samples]
-    return np.array([np.percentile(values, (low, high)) if values.size else (0.0, 1.0) for values in valid])
 
 
 def paint(planes: Planes, limits: Limits, colours: str) -> NDArray[np.uint8]:
@@ -286,29 +272,22 @@ def _coarse_to_fine(down: int, across: int) -> list[tuple[int, int]]:
     return sorted(np.ndindex(down, across), key=order)
 
 
-@dataclass(frozen=True)
-class TilePlace:
+class TilePlace(NamedTuple):
     level: int
     row: int
     column: int
 
-    def page_positions(self) -> tuple[Positions, Positions]:
-        """Rows (256, 1) and columns (1, 256) of the page at the centres of the tile's pixels; 0 is a pixel's centre."""
-        rows, columns = (
-            (index * SIDE + np.arange(SIDE, dtype=np.float64) + 0.5) * 2**self.level - 0.5
-            for index in (self.row, self.column)
-        )
-        return rows[:, None], columns[None, :]
 
-
-def highest_level(longer_side: int) -> int:
+def highest_level(grid: Grid | OpenImage) -> int:
     """The level at which a grid fits into one tile."""
-    return max(0, math.ceil(math.log2(longer_side / SIDE)))
+    return max(0, math.ceil(math.log2(max(grid.height, grid.width) / SIDE)))
 
 
 def tile_planes(layer: Layer, place: TilePlace, page: Grid, preview: Callable[[], Preview]) -> tuple[Planes, float]:
     """(K, 256, 256) values, NaN outside of layer and page, and the share of them that is final."""
-    page_rows, page_columns = place.page_positions()
+    # The page's rows and columns at the centres of the tile's pixels; 0 is the centre of the first pixel.
+    axes = ((index * SIDE + np.arange(SIDE) + 0.5) * 2**place.level - 0.5 for index in (place.row, place.column))
+    page_rows, page_columns = np.meshgrid(*axes, indexing="ij", sparse=True)
     image = layer.image
     rows, columns = image.positions(page_rows, page_columns)
     on_page = (page_rows < page.height) & (page_columns < page.width)
