@@ -28,7 +28,7 @@ from hyperfuse.errors import CubeWriteError, OptionError
 from hyperfuse.methods.universal import shipped_network
 from hyperfuse.models.analysis import count_multiply_adds, multiply_adds, performed_multiply_adds
 from hyperfuse.models.catalogue import BASELINE_PRESETS, build_network
-from hyperfuse.models.channels import Components, WavelengthBands
+from hyperfuse.models.matryoshka import Components, WavelengthBands
 from hyperfuse.models.ssa import SSA, SSAConfig, preset
 
 SMALL = PairSize(bands=5, msi_bands=2, side=16, scale=4.0)

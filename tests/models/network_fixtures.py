@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from hyperfuse.models.channels import MatryoshkaBands
+from hyperfuse.models.matryoshka import MatryoshkaBands
 from hyperfuse.models.ssa import SSA, SSAConfig
 
 TINY = SSAConfig(

@@ -7,9 +7,16 @@ import torch
 from tests.models.network_fixtures import TINY, random_pair, tiny_network
 
 from hyperfuse.errors import BandError, GridError, OptionError
-from hyperfuse.models.channels import Components, PairChannels, WavelengthBands, principal_subspace
 from hyperfuse.models.export import export_onnx
-from hyperfuse.models.matryoshka import WavelengthInputKernel, knot_weights, spectral_shares
+from hyperfuse.models.matryoshka import (
+    Components,
+    PairChannels,
+    WavelengthBands,
+    WavelengthInputKernel,
+    knot_weights,
+    principal_subspace,
+    spectral_shares,
+)
 from hyperfuse.models.ssa import SSA, SSAConfig
 from hyperfuse.physics.resample import shared_edges, upsample_bicubic
 

@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.models.network_fixtures import TINY, loud_network, random_pair, tiny_network
 
-from hyperfuse.models.channels import Components, PairChannels, WavelengthBands
+from hyperfuse.models.matryoshka import Components, PairChannels, WavelengthBands
 from hyperfuse.models.ssa import SSA
 from hyperfuse.models.weights import ReceptiveField
 from hyperfuse.physics.resample import CENTRE_SLACK, AxisPlacement, Placement, shared_edges

@@ -14,7 +14,7 @@ from tests.models.network_fixtures import TINY, random_pair, tiny_network
 from hyperfuse.errors import BandError, GridError, OptionError
 from hyperfuse.models.analysis import count_parameters
 from hyperfuse.models.catalogue import build_network
-from hyperfuse.models.channels import FixedBands
+from hyperfuse.models.matryoshka import FixedBands
 from hyperfuse.models.ssa import PRESETS, SSA, Encoder, SSAConfig, preset
 from hyperfuse.models.weights import ReceptiveField
 from hyperfuse.physics.resample import AxisPlacement, Placement, shared_edges, upsample_bicubic

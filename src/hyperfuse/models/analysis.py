@@ -21,8 +21,8 @@ from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
 from hyperfuse.errors import OptionError
 from hyperfuse.models.catalogue import AnyBaselineConfig, build_network
-from hyperfuse.models.channels import Components, WavelengthBands
 from hyperfuse.models.decoder import NEIGHBOURS
+from hyperfuse.models.matryoshka import Components, WavelengthBands
 from hyperfuse.models.ssa import SSA, SSAConfig
 from hyperfuse.models.weights import BICUBIC
 from hyperfuse.physics.resample import shared_edges
@@ -34,29 +34,17 @@ _SEED = 0
 
 @dataclass(frozen=True)
 class KernelMap:
-    """A kernel as a curve through its channels.
-
-    title       which kernel
-    points      (C, 2) a map of the channels in the plane, in the order of the channels
-    smoothness  1 where neighbouring channels have the same weights, 0 where they differ as much as any two channels
-    """
+    """A kernel as a curve through its channels."""
 
     title: str
-    points: Tensor
-    smoothness: float
+    points: Tensor  # (C, 2) in the order of the channels
+    smoothness: float  # 1: neighbouring channels have the same weights; 0: they differ as much as any two channels
 
 
 def map_kernels(network: SSA, channels: int | None = None, *, umap: bool | None = None) -> list[KernelMap]:
-    """Map the channels of the two input kernels and of the output kernel to the plane.
+    """Map the first `channels` of the two input kernels and of the output kernel to the plane, all by default.
 
-    Parameters
-    ----------
-    network
-        The network.
-    channels
-        Map only the first so many channels.
-    umap
-        True for UMAP [1]_, False for principal components; None takes UMAP where it is installed.
+    With `umap` by UMAP [1]_, else by principal components; None takes UMAP where it is installed.
 
     References
     ----------
@@ -67,9 +55,8 @@ def map_kernels(network: SSA, channels: int | None = None, *, umap: bool | None 
     most = min(len(each) for each in vectors.values())
     drawn = most if channels is None else channels
     if not _FEWEST_CHANNELS <= drawn <= most:
-        raise OptionError(
-            f"{drawn} channels to draw", f"at least {_FEWEST_CHANNELS} and at most the {most} of the network"
-        )
+        expected = f"at least {_FEWEST_CHANNELS} and at most the {most} of the network"
+        raise OptionError(f"{drawn} channels to draw", expected)
     project = umap_plane if (umap_is_installed() if umap is None else umap) else principal_plane
     return [KernelMap(title, project(each[:channels]), smoothness(each[:channels])) for title, each in vectors.items()]
 
@@ -137,15 +124,6 @@ def count_multiply_adds(
     config: SSAConfig, bands: int, msi_bands: int, fine_size: tuple[int, int], coarse_size: tuple[int, int]
 ) -> MultiplyAdds:
     """Count the multiply-adds of SSA for one pair, without weights and without memory.
-
-    Parameters
-    ----------
-    config
-        The network.
-    bands, msi_bands
-        Bands of the pair.
-    fine_size, coarse_size
-        Rows and columns of the msi and of the hsi.
 
     Examples
     --------

@@ -38,15 +38,6 @@ class ImplicitDecoder(nn.Module):
       single elements;
     - fine rows are decoded in chunks that stay in the cache.
 
-    Parameters
-    ----------
-    code_width
-        D, features of each of the two codes.
-    hidden_widths
-        Widths of the hidden layers of the MLP.
-    feature_width
-        F, features of the result.
-
     References
     ----------
     .. [1] Y.-J. Liang et al., "Hyperspectral image fusion with spectral-band and fusion-scale agnosticism", 2026,
@@ -118,9 +109,8 @@ class ImplicitDecoder(nn.Module):
         neighbours = neighbour_rows.index_select(2, columns.indices.flatten())
         neighbours = neighbours.view(batch, 2, row_count, 2, column_count, width)
 
-        fine_part = F.linear(spatial_rows, spatial)[:, :, None] + _outer(
-            columns.offsets, column_offset, like=coarse_part
-        )
+        column_part = _outer(columns.offsets, column_offset, like=coarse_part)
+        fine_part = F.linear(spatial_rows, spatial)[:, :, None] + column_part
         return F.relu(neighbours.add_(fine_part[:, None]), inplace=True)
 
     def _coarse_part(self, spectral_code: Tensor, placement: Placement) -> Tensor:

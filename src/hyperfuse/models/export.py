@@ -19,8 +19,8 @@ from torch.export import Dim
 
 from hyperfuse.errors import OptionError
 from hyperfuse.io.atomic import atomic_write
-from hyperfuse.models.channels import FixedBands, MatryoshkaBands
-from hyperfuse.models.ssa import SSA, SSAConfig
+from hyperfuse.models.matryoshka import FixedBands, MatryoshkaBands
+from hyperfuse.models.ssa import SSA
 from hyperfuse.models.weights import BICUBIC
 
 # Sizes of the example pair. All differ and none is 0 or 1, so that no two dimensions are taken for the same one.
@@ -32,19 +32,8 @@ def export_onnx(network: SSA, path: str | Path) -> None:
     """Write SSA, weights included, as one ONNX file for any batch, bands, size and scale.
 
     The file has inputs `hsi` (B, C, h, w) and `msi` (B, M, H, W), which cover the same ground, and the output `fused`
-    (B, C, H, W).
-
-    Parameters
-    ----------
-    network
-        The network; its channels must be bands, and its base bicubic.
-    path
-        The file, conventionally `*.onnx`. An existing file is replaced when the new one is complete.
-
-    Raises
-    ------
-    OptionError
-        If the network has other channels or another base, or if the packages of the extra `onnx` are not installed.
+    (B, C, H, W). An existing file is replaced when the new one is complete. The channels of the network must be bands,
+    and its base bicubic; the packages of the extra `onnx` must be installed.
 
     Examples
     --------
@@ -53,12 +42,21 @@ def export_onnx(network: SSA, path: str | Path) -> None:
     >>> session = onnxruntime.InferenceSession("network.onnx")  # doctest: +SKIP
     >>> (fused,) = session.run(None, {"hsi": hsi, "msi": msi})  # doctest: +SKIP
     """
-    _require_packages()
-    _require_plain_channels(network.config)
+    missing = [name for name in ("onnx", "onnxscript") if find_spec(name) is None]
+    if missing:
+        remedy = "install it with: pip install 'hyperfuse[onnx]'"
+        raise OptionError(f"writing ONNX needs {' and '.join(missing)}", remedy=remedy)
+    channels, base = network.config.channels, network.config.base
+    # Components and other bases are computed outside of the network, from a whole scene.
+    if not isinstance(channels, MatryoshkaBands | FixedBands) or base != BICUBIC:
+        raise OptionError(
+            f'channels of kind "{channels.kind}" on the base {base}',
+            "channels that are bands, and a bicubic base",
+            "run this network with `hyperfuse fuse --weights`",
+        )
     batch = Dim("batch")
     hsi_sizes = {0: batch, 2: Dim("coarse_rows"), 3: Dim("coarse_columns")}
     msi_sizes = {0: batch, 2: Dim("fine_rows"), 3: Dim("fine_columns")}
-    channels = network.config.channels
     if isinstance(channels, FixedBands):
         bands, msi_bands = channels.bands, channels.msi_bands
     else:
@@ -81,24 +79,6 @@ def export_onnx(network: SSA, path: str | Path) -> None:
     assert program is not None
     with atomic_write(Path(path)) as temporary:
         program.save(temporary, external_data=False)
-
-
-def _require_packages() -> None:
-    missing = [name for name in ("onnx", "onnxscript") if find_spec(name) is None]
-    if missing:
-        raise OptionError(
-            f"writing ONNX needs {' and '.join(missing)}", remedy="install it with: pip install 'hyperfuse[onnx]'"
-        )
-
-
-def _require_plain_channels(config: SSAConfig) -> None:
-    """Components and other bases are computed outside of the network, from a whole scene."""
-    if not isinstance(config.channels, MatryoshkaBands | FixedBands) or config.base != BICUBIC:
-        raise OptionError(
-            f'channels of kind "{config.channels.kind}" on the base {config.base}',
-            "channels that are bands, and a bicubic base",
-            "run this network with `hyperfuse fuse --weights`",
-        )
 
 
 @contextmanager

@@ -15,21 +15,19 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from hyperfuse.errors import BandError, GridError, OptionError
-from hyperfuse.models.channels import (
+from hyperfuse.models.decoder import ImplicitDecoder
+from hyperfuse.models.matryoshka import (
     Channels,
     Components,
     FixedBands,
     MatryoshkaBands,
-    PairChannels,
-    WavelengthBands,
-    principal_subspace,
-)
-from hyperfuse.models.decoder import ImplicitDecoder
-from hyperfuse.models.matryoshka import (
     MatryoshkaInputKernel,
     MatryoshkaOutputKernel,
+    PairChannels,
+    WavelengthBands,
     WavelengthInputKernel,
     WavelengthOutputKernel,
+    principal_subspace,
 )
 from hyperfuse.models.weights import BICUBIC, ModelConfig, Positive, PretrainedNetwork, ReceptiveField, ValueRange
 from hyperfuse.physics.resample import Placement, shared_edges, upsample_bicubic
@@ -229,15 +227,13 @@ class SSA(PretrainedNetwork):
         if base is None:  # Y_HR
             base = upsample_bicubic(hsi, fine_size, placement)
         # Section 3.3: E_pe = phi(K_inp(Y)), E_pa = psi(K_inp([Y_HR; Z]))
-        spectral_code = self.spectral_encoder(self._embed_hsi(hsi, channels))
+        embedded = _apply(self.hsi_kernel, channels.encode_hsi(hsi), channels.wavelength_nm)
+        spectral_code = self.spectral_encoder(embedded)
         spatial_code = self.spatial_encoder(self._embed_pair(base, msi, channels))
         # Eq. (6), (7) and (9)
         features = self.implicit_decoder(spectral_code, spatial_code, placement)
         # Eq. (8): X = Y_HR + K_outp(X_res)
         return base + channels.decode_residual(self._output(features, hsi.shape[1], channels))
-
-    def _embed_hsi(self, hsi: Tensor, channels: PairChannels) -> Tensor:
-        return _apply(self.hsi_kernel, channels.encode_hsi(hsi), channels.wavelength_nm)
 
     def _embed_pair(self, base: Tensor, msi: Tensor, channels: PairChannels) -> Tensor:
         base, msi = channels.encode_hsi(base), channels.encode_msi(msi)
@@ -254,19 +250,13 @@ class SSA(PretrainedNetwork):
         return residual
 
     def find_channels(
-        self,
-        hsi: Tensor,
-        msi: Tensor,
-        wavelength_nm: Tensor | None = None,
-        msi_wavelength_nm: Tensor | None = None,
+        self, hsi: Tensor, msi: Tensor, wavelength_nm: Tensor | None = None, msi_wavelength_nm: Tensor | None = None
     ) -> PairChannels:
         """Find the channels of a pair (B, C, h, w), (B, M, H, W) for this network, for a scene and all of its tiles."""
         kind = self.config.channels
         if isinstance(kind, Components):
-            return PairChannels(
-                hsi_subspace=principal_subspace(hsi, kind.count),
-                msi_subspace=principal_subspace(msi, self.config.max_msi_bands),
-            )
+            subspaces = principal_subspace(hsi, kind.count), principal_subspace(msi, self.config.max_msi_bands)
+            return PairChannels(None, None, *subspaces)
         if not isinstance(kind, WavelengthBands):
             return PairChannels()
         for name, wavelengths in (("hsi", wavelength_nm), ("msi", msi_wavelength_nm)):

@@ -161,7 +161,16 @@ class PretrainedNetwork(nn.Module):
         folder = local_folder(source)
         described = read_config(folder)
         tensors, digest = _read_tensors(folder, described)
-        config = _parse(described, folder, cls.config_class)
+        try:
+            config = cls.config_class.model_validate(described.get("network"))
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(str(part) for part in first["loc"]) or "network"
+            raise WeightsError(
+                f'{folder / CONFIG_NAME}: "{where}": {first["msg"]}',
+                "a network that this version of hyperfuse knows",
+                "update hyperfuse, or fetch the weights again",
+            ) from error
         expected = None if config.receptive_field is None else config.receptive_field._asdict()
         if expected != described.get("margin"):
             raise WeightsError(
@@ -190,11 +199,8 @@ class PretrainedNetwork(nn.Module):
             )
         precision = next(self.parameters()).dtype
         if hsi.dtype != precision or msi.dtype != precision:
-            raise OptionError(
-                f"hsi of {hsi.dtype} and msi of {msi.dtype}",
-                f"{precision}, as the weights are",
-                f"convert both with .to({precision})",
-            )
+            got, remedy = f"hsi of {hsi.dtype} and msi of {msi.dtype}", f"convert both with .to({precision})"
+            raise OptionError(got, f"{precision}, as the weights are", remedy)
         self.check_bands(hsi.shape[1], msi.shape[1])
 
     def __repr__(self) -> str:
@@ -232,9 +238,8 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise WeightsError(f"{path}: format {got!r}", f"format {FORMAT!r}", remedy)
     version = config.get("format_version")
     if version != FORMAT_VERSION:
-        raise WeightsError(
-            f"{path}: format version {version!r}", f"version {FORMAT_VERSION}", "update hyperfuse to read newer weights"
-        )
+        got = f"{path}: format version {version!r}"
+        raise WeightsError(got, f"version {FORMAT_VERSION}", "update hyperfuse to read newer weights")
     unknown = sorted(config.keys() - _KEYS)
     if unknown:
         raise WeightsError(f'{path}: unknown key "{unknown[0]}"', f"only {', '.join(sorted(_KEYS))}", remedy)
@@ -246,11 +251,9 @@ def _fetch(address: str) -> Path:
     try:
         from huggingface_hub import snapshot_download
     except ImportError as error:
-        raise OptionError(
-            f"{address} lies on the Hugging Face hub and huggingface_hub is not installed",
-            "",
-            "install it with: pip install 'hyperfuse[hub]', or give a local folder",
-        ) from error
+        got = f"{address} lies on the Hugging Face hub and huggingface_hub is not installed"
+        remedy = "install it with: pip install 'hyperfuse[hub]', or give a local folder"
+        raise OptionError(got, "", remedy) from error
     try:
         return Path(snapshot_download(name, revision=revision or None, allow_patterns=["*.json", "*.safetensors"]))
     except (OSError, ValueError) as error:  # HTTP errors, no connection, and an impossible name
@@ -284,19 +287,6 @@ def _read_tensors(folder: Path, config: Mapping[str, Any]) -> tuple[dict[str, Te
     except SafetensorError as error:
         raise WeightsError(f"{path} is not a safetensors file ({error})", "", "fetch the weights again") from error
     return {name: tensor.to(torch.float32, copy=True) for name, tensor in tensors.items()}, digest
-
-
-def _parse(described: Mapping[str, Any], folder: Path, config_class: type[ModelConfig]) -> ModelConfig:
-    try:
-        return config_class.model_validate(described.get("network"))
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "network"
-        raise WeightsError(
-            f'{folder / CONFIG_NAME}: "{where}": {first["msg"]}',
-            "a network that this version of hyperfuse knows",
-            "update hyperfuse, or fetch the weights again",
-        ) from error
 
 
 def _check_tensors(tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor], folder: Path) -> None:

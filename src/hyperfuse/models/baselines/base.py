@@ -5,7 +5,6 @@ Shapes: B batch, C hsi bands, M msi bands, D features, h w coarse, H W fine.
 
 from __future__ import annotations
 
-import math
 from typing import Annotated, ClassVar, Self
 
 import torch
@@ -96,14 +95,8 @@ class FeedForward(nn.Sequential):
 
     def __init__(self, features: int, widening: int = 4) -> None:
         wide = features * widening
-        super().__init__(
-            ChannelNorm(features),
-            pointwise(features, wide),
-            nn.GELU(),
-            depthwise(wide),
-            nn.GELU(),
-            pointwise(wide, features),
-        )
+        layers = [pointwise(features, wide), nn.GELU(), depthwise(wide), nn.GELU(), pointwise(wide, features)]
+        super().__init__(ChannelNorm(features), *layers)
 
 
 class PositionCode(nn.Sequential):
@@ -130,8 +123,7 @@ def apply_map(weights: Tensor, values: Tensor) -> Tensor:
 
 
 def _by_head(features: Tensor, heads: int) -> Tensor:
-    batch, channels, rows, columns = features.shape
-    return features.reshape(batch, heads, channels // heads, math.prod((rows, columns)))
+    return torch.unflatten(features, 1, (heads, -1)).flatten(3)
 
 
 def pad_to_multiple(image: Tensor, multiple: int) -> Tensor:

@@ -8,7 +8,7 @@ Shapes: B batch, C bands or channels, M msi bands, h w coarse, H W fine.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal
 
 import torch
 import torch.nn.functional as F
@@ -49,11 +49,6 @@ class DCINNConfig(BaselineConfig):
     exponential_terms: Positive = 10
 
 
-class Conditions(NamedTuple):
-    full: Tensor
-    half: Tensor
-
-
 class DCINN(BaselineNetwork):
     config: DCINNConfig
     config_class = DCINNConfig
@@ -75,41 +70,37 @@ class DCINN(BaselineNetwork):
         size = (msi.shape[2], msi.shape[3])
         base = upsample_bicubic(hsi, size, placement)
         details = pad_to_multiple(lift_msi(hsi, msi, placement) - base, 2)
-        conditions = self._conditions(base, msi)
-        pieces = self.haar_down(self.entry(details, conditions.full))
+        full, half = self._conditions(base, msi)
+        pieces = self.haar_down(self.entry(details, full))
         for block in self.inner:
-            pieces = block(pieces, conditions.half)
+            pieces = block(pieces, half)
         # Every block leaves its channels with variance 1: the details get their own unit back.
-        details = self.entry.norm.inverse(self.exit(self.haar_up.inverse(pieces), conditions.full))
+        details = self.entry.norm.inverse(self.exit(self.haar_up.inverse(pieces), full))
         return base + crop_to(details, size)
 
     def inverse(self, fused: Tensor, hsi: Tensor, msi: Tensor, placement: Placement | None = None) -> Tensor:
         """Invert `forward`: from the fused image back to the lifted msi. For even sizes only."""
         placement = self.checked_placement(hsi, msi, placement)
         if fused.shape[2] % 2 or fused.shape[3] % 2:
-            raise GridError(
-                f"a fused image of {fused.shape[2]} x {fused.shape[3]} pixels",
-                "even sizes",
-                "an odd size is padded by the network and cropped again, which cannot be inverted",
-            )
+            remedy = "an odd size is padded by the network and cropped again, which cannot be inverted"
+            raise GridError(f"a fused image of {fused.shape[2]} x {fused.shape[3]} pixels", "even sizes", remedy)
         base = upsample_bicubic(hsi, (msi.shape[2], msi.shape[3]), placement)
-        conditions = self._conditions(base, msi)
-        details = self.entry.norm.normalise(fused - base)
-        pieces = self.haar_up(self.exit.inverse(details, conditions.full))
+        full, half = self._conditions(base, msi)
+        pieces = self.haar_up(self.exit.inverse(self.entry.norm.normalise(fused - base), full))
         for block in reversed(self.inner):
             assert isinstance(block, InvertibleBlock)
-            pieces = block.inverse(pieces, conditions.half)
-        return base + self.entry.inverse(self.haar_down.inverse(pieces), conditions.full)
+            pieces = block.inverse(pieces, half)
+        return base + self.entry.inverse(self.haar_down.inverse(pieces), full)
 
-    def _conditions(self, base: Tensor, msi: Tensor) -> Conditions:
-        conditions: Conditions = self.conditions(pad_to_multiple(torch.cat([base, msi], dim=1), 2))
-        return conditions
+    def _conditions(self, base: Tensor, msi: Tensor) -> tuple[Tensor, Tensor]:
+        full, half = self.conditions(pad_to_multiple(torch.cat([base, msi], dim=1), 2))
+        return full, half
 
 
 def lift_msi(hsi: Tensor, msi: Tensor, placement: Placement) -> Tensor:
     """Predict the fine hsi (B, C, H, W) from the msi, by least squares between hsi and coarse msi of every pair."""
+    # A system of equations needs full precision whatever the network runs in.
     if torch.amp.is_autocast_available(hsi.device.type) and torch.is_autocast_enabled(hsi.device.type):
-        # A system of equations needs full precision whatever the network runs in.
         with torch.autocast(hsi.device.type, enabled=False):
             return lift_msi(hsi, msi, placement)
     rows = _averaging_matrix(placement.rows, msi.shape[2], hsi.shape[2]).to(msi)
@@ -151,9 +142,9 @@ class ConditionNetwork(nn.Module):
         self.for_full_scale = edge_conv3(width, width // 2)
         self.for_half_scale = edge_conv3(width, width // 2)
 
-    def forward(self, pair: Tensor) -> Conditions:
+    def forward(self, pair: Tensor) -> tuple[Tensor, Tensor]:
         features = self.body(pair)
-        return Conditions(self.for_full_scale(features), halved(self.for_half_scale(features)))
+        return self.for_full_scale(features), halved(self.for_half_scale(features))
 
 
 class InvertibleBlock(nn.Module):
@@ -263,9 +254,7 @@ class HaarTransform(nn.Module):
 
     def __init__(self, channels: int) -> None:
         super().__init__()
-        signs = torch.tensor(
-            [[1.0, 1.0, 1.0, 1.0], [1.0, -1.0, 1.0, -1.0], [1.0, 1.0, -1.0, -1.0], [1.0, -1.0, -1.0, 1.0]]
-        )
+        signs = torch.tensor([[1.0, 1, 1, 1], [1, -1, 1, -1], [1, 1, -1, -1], [1, -1, -1, 1]])
         self.kernels = nn.Parameter(signs.reshape(4, 1, 2, 2).repeat(channels, 1, 1, 1), requires_grad=False)
         self.channels = channels
 
@@ -280,8 +269,7 @@ class HaarTransform(nn.Module):
 
 def _transpose_channels(image: Tensor, groups: int, members: int) -> Tensor:
     """Channels in the order (group, member) to the order (member, group)."""
-    batch, _, rows, columns = image.shape
-    return image.reshape(batch, groups, members, rows, columns).transpose(1, 2).reshape(image.shape)
+    return torch.unflatten(image, 1, (groups, members)).transpose(1, 2).flatten(1, 2)
 
 
 class GatedSubnet(nn.Sequential):

@@ -65,15 +65,6 @@ def loss_over_scales(outputs: ScaleOutputs, reference: Tensor) -> Tensor:
     return torch.stack(losses).sum()
 
 
-class _Pyramid(NamedTuple):
-    """The bases and the encoder's features at each scale."""
-
-    bases: list[Tensor]
-    full: Tensor
-    half: Tensor
-    quarter: Tensor
-
-
 class MIMOSST(BaselineNetwork):
     config: MIMOSSTConfig
     config_class = MIMOSSTConfig
@@ -98,39 +89,30 @@ class MIMOSST(BaselineNetwork):
             self.idle_layers = _idle_layers(width)
 
     def fuse(self, hsi: Tensor, msi: Tensor, placement: Placement) -> Tensor:
-        pyramid = self._pyramid(hsi, msi, placement)
-        return crop_to(self._full_output(pyramid, self._decode_half(pyramid)), (msi.shape[2], msi.shape[3]))
+        bases, codes = self._decode(hsi, msi, placement)
+        return crop_to(F.relu(bases[0] + self.output(codes[0])), (msi.shape[2], msi.shape[3]))
 
     def forward_scales(self, hsi: Tensor, msi: Tensor, placement: Placement | None = None) -> ScaleOutputs:
         """Fuse at all three scales, for `loss_over_scales`."""
-        pyramid = self._pyramid(hsi, msi, self.checked_placement(hsi, msi, placement))
-        half_code = self._decode_half(pyramid)
-        full = crop_to(self._full_output(pyramid, half_code), (msi.shape[2], msi.shape[3]))
-        half = pyramid.bases[1] + self.output(half_code)
-        return ScaleOutputs(full, half, pyramid.bases[2] + self.quarter_output(pyramid.quarter))
+        bases, codes = self._decode(hsi, msi, self.checked_placement(hsi, msi, placement))
+        full = crop_to(F.relu(bases[0] + self.output(codes[0])), (msi.shape[2], msi.shape[3]))
+        return ScaleOutputs(full, bases[1] + self.output(codes[1]), bases[2] + self.quarter_output(codes[2]))
 
-    def _pyramid(self, hsi: Tensor, msi: Tensor, placement: Placement) -> _Pyramid:
+    def _decode(self, hsi: Tensor, msi: Tensor, placement: Placement) -> tuple[list[Tensor], list[Tensor]]:
+        """The upsampled hsi and the decoded features, each at full, half and quarter scale."""
         base = upsample_bicubic(hsi, (msi.shape[2], msi.shape[3]), placement)
         bases, msis = (_halvings(pad_to_multiple(image, _SMALLEST_PIECE)) for image in (base, msi))
         joined = [self._join_inputs(*images) for images in zip(bases, msis, strict=True)]
-        full = joined[0]
-        half = self.join_half(torch.cat([F.pixel_unshuffle(self.to_half(full), 2), joined[1]], dim=1))
+        half = self.join_half(torch.cat([F.pixel_unshuffle(self.to_half(joined[0]), 2), joined[1]], dim=1))
         quarter = self.join_quarter(torch.cat([F.pixel_unshuffle(self.to_quarter(half), 2), joined[2]], dim=1))
-        return _Pyramid(bases, full, half, quarter)
+        half = self.reduce_half(torch.cat([F.pixel_shuffle(self.from_quarter(quarter), 2), half], dim=1))
+        full = torch.cat([F.pixel_shuffle(self.from_half(half), 2), joined[0]], dim=1)
+        return bases, [full, half, quarter]
 
     def _join_inputs(self, base: Tensor, msi: Tensor) -> Tensor:
         msi_code, hsi_code = self.cross_block(self.embed_msi(msi), self.embed_hsi(base))
         joined: Tensor = self.join_inputs(torch.cat([msi_code, hsi_code, msi, base], dim=1))
         return joined
-
-    def _decode_half(self, pyramid: _Pyramid) -> Tensor:
-        raised = F.pixel_shuffle(self.from_quarter(pyramid.quarter), 2)
-        decoded: Tensor = self.reduce_half(torch.cat([raised, pyramid.half], dim=1))
-        return decoded
-
-    def _full_output(self, pyramid: _Pyramid, half_code: Tensor) -> Tensor:
-        raised = F.pixel_shuffle(self.from_half(half_code), 2)
-        return F.relu(pyramid.bases[0] + self.output(torch.cat([raised, pyramid.full], dim=1)))
 
 
 class CrossBlock(nn.Module):

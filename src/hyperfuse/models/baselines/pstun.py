@@ -182,24 +182,15 @@ class PairBlock(nn.Module):
         return output
 
 
-def to_fine(image: Tensor, fine_size: tuple[int, ...], placement: Placement) -> Tensor:
-    """(B, D, h, w) -> (B, D, H, W), bilinear."""
-    return _resample(image, fine_size, placement)
-
-
 def to_coarse(image: Tensor, coarse_size: tuple[int, ...], placement: Placement) -> Tensor:
     """(B, D, H, W) -> (B, D, h, w): bilinear at the centres of coarse pixels, without averaging over them."""
-    return _resample(
-        image, coarse_size, Placement(_seen_from_coarse(placement.rows), _seen_from_coarse(placement.columns))
-    )
+    # Coarse pixel k lies at fine position (k - origin) / step.
+    axes = (AxisPlacement(-axis.origin / axis.step, 1 / axis.step) for axis in (placement.rows, placement.columns))
+    return to_fine(image, coarse_size, Placement(*axes))
 
 
-def _seen_from_coarse(axis: AxisPlacement) -> AxisPlacement:
-    """Coarse pixel k lies at fine position (k - origin) / step."""
-    return AxisPlacement(-axis.origin / axis.step, 1 / axis.step)
-
-
-def _resample(image: Tensor, size: tuple[int, ...], placement: Placement) -> Tensor:
+def to_fine(image: Tensor, size: tuple[int, ...], placement: Placement) -> Tensor:
+    """(B, D, h, w) -> (B, D, H, W), bilinear."""
     rows = _linear_matrix(fine_positions(placement.rows, size[0]), image.shape[2])
     columns = _linear_matrix(fine_positions(placement.columns, size[1]), image.shape[3])
     return rows.to(image) @ (image @ columns.to(image).transpose(0, 1))
