@@ -271,7 +271,7 @@ def test_the_record_is_read_back() -> None:
     cube.attrs["hyperfuse_options"] = json.dumps({**options, "consistency": True, "of another version": 1})
     found = read_record(cube)
     config = found.config
-    assert (found.method, config.estimate, config.psf_fwhm, config.shift) == ("gsa", False, 4.5, (0.5, -1.0))
+    assert (found.record["method"], config.estimate, config.psf_fwhm, config.shift) == ("gsa", False, 4.5, (0.5, -1.0))
     assert (config.trust, config.srf, config.consistency, config.local_shift) == ("hsi", "a b.csv", True, False)
     for damaged in ("psf_fwhm=__import__('os')", json.dumps({"shift": [1, 2, 3]}), "[]"):
         cube.attrs["hyperfuse_options"] = damaged

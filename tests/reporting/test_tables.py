@@ -10,10 +10,15 @@ import numpy as np
 import pytest
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from hyperfuse.io.cube import make_cube
 from hyperfuse.metrics.evaluation import Evaluation, evaluate
-from hyperfuse.reporting.tables import band_table, evaluation_table, score_markdown, score_table
+from hyperfuse.reporting.tables import band_table, evaluation_table, markdown_table, score_table
+
+
+def cells(table: Table) -> list[list[Text]]:
+    return [list(row) for row in zip(*(column.cells for column in table.columns), strict=True)]  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
@@ -34,12 +39,13 @@ def text_of(table: Table) -> str:
 
 
 def test_best_is_bold_and_second_best_underlined(scores: dict[str, Evaluation]) -> None:
-    lines = score_markdown(scores).splitlines()
-    assert lines[0] == "| method | PSNR dB | mean-band PSNR dB | SAM deg | ERGAS | SSIM |"
-    assert lines[1] == "| --- | ---: | ---: | ---: | ---: | ---: |"
-    assert "*" not in lines[2] and "<u>" not in lines[2]
-    assert lines[3].count("**") == 10
-    assert lines[4].count("<u>") == 5
+    table = score_table(scores)
+    headings = [column.header for column in table.columns]
+    assert headings == ["method", "PSNR dB", "mean-band PSNR dB", "SAM deg", "ERGAS", "SSIM"]
+    assert [column.justify for column in table.columns] == ["left", *["right"] * 5]
+    assert [[cell.style for cell in row] for row in cells(table)] == [
+        ["", *[style] * 5] for style in ("", "bold", "underline")
+    ]
 
 
 def test_the_terminal_shows_the_same(scores: dict[str, Evaluation]) -> None:
@@ -54,22 +60,28 @@ def test_the_terminal_shows_the_same(scores: dict[str, Evaluation]) -> None:
 def test_equal_figures_are_marked_alike(scores: dict[str, Evaluation]) -> None:
     gsa = scores["gsa"]
     twin = dataclasses.replace(gsa, psnr_db=gsa.psnr_db + 1e-6)
-    lines = score_markdown({"a": gsa, "b": twin, "c": scores["net"]}).splitlines()
-    first = [line.split("|")[2].strip() for line in lines[2:]]
-    assert first[0] == first[1] and first[0].startswith("**") and first[2].startswith("<u>")
+    first = [row[1] for row in cells(score_table({"a": gsa, "b": twin, "c": scores["net"]}))]
+    assert first[0].plain == first[1].plain
+    assert [cell.style for cell in first] == ["bold", "bold", "underline"]
 
 
 def test_one_method_alone_is_not_the_best_of_anything(scores: dict[str, Evaluation]) -> None:
-    assert "**" not in score_markdown({"gsa": scores["gsa"]})
-    assert "bold" not in text_of(score_table({"gsa": scores["gsa"]}))
+    table = score_table({"gsa": scores["gsa"]})
+    assert not any(cell.style for cell in cells(table)[0])
+    assert "bold" not in text_of(table)
 
 
 def test_absent_and_infinite_figures(scores: dict[str, Evaluation]) -> None:
     perfect = dataclasses.replace(scores["gsa"], psnr_db=math.inf, ssim=None)
-    lines = score_markdown({"a|b": perfect, "net": scores["net"]}).splitlines()
-    assert lines[2].startswith("| a\\|b | **inf** |") and lines[2].endswith("| - |")
+    row = cells(score_table({"perfect": perfect, "net": scores["net"]}))[0]
+    assert (row[1].plain, row[1].style, row[-1].plain) == ("inf", "bold", "-")
     nowhere = {name: dataclasses.replace(score, ergas=None) for name, score in scores.items()}
-    assert "ERGAS" not in score_markdown(nowhere)
+    assert "ERGAS" not in text_of(score_table(nowhere))
+
+
+def test_markdown_escapes_its_separator() -> None:
+    lines = list(markdown_table(["method", "PSNR dB"], [["a|b", "31.20"]]))
+    assert lines == ["| method | PSNR dB |", "| --- | ---: |", "| a\\|b | 31.20 |"]
 
 
 def test_one_evaluation_in_full(scores: dict[str, Evaluation]) -> None:
@@ -94,4 +106,3 @@ def test_tables_survive_an_ascii_terminal(scores: dict[str, Evaluation]) -> None
     Console(file=stream, width=120).print(
         score_table(scores), evaluation_table(scores["gsa"]), band_table(scores["gsa"])
     )
-    score_markdown(scores).encode("ascii")

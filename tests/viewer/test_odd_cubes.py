@@ -16,8 +16,8 @@ from hyperfuse.io.cube import make_cube
 from hyperfuse.io.files import write_cube
 from hyperfuse.viewer.colours import Rendering
 from hyperfuse.viewer.folder import Folder
+from hyperfuse.viewer.images import region_spectra, spectra_at
 from hyperfuse.viewer.session import Session
-from hyperfuse.viewer.spectra import region_spectra, spectra_at
 from hyperfuse.viewer.tiles import TilePlace
 
 TRANSFORM = Affine(10, 0, 400_000, 0, -10, 5_800_000)

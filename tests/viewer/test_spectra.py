@@ -10,9 +10,8 @@ from tests.viewer.viewer_scenes import write_pair
 
 from hyperfuse.errors import OptionError
 from hyperfuse.io.files import open_cube
-from hyperfuse.viewer import spectra as pixel_spectra
-from hyperfuse.viewer.images import OpenImages, open_images
-from hyperfuse.viewer.spectra import region_spectra, spectra_at
+from hyperfuse.viewer import images as images
+from hyperfuse.viewer.images import OpenImages, open_images, region_spectra, spectra_at
 
 
 @pytest.fixture(scope="module")
@@ -63,8 +62,8 @@ def test_region_smaller_than_a_pixel(scene: OpenImages) -> None:
 
 
 def test_large_region_is_sampled(scene: OpenImages, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pixel_spectra, "LARGEST_REGION_BYTES", 2**20)
-    monkeypatch.setattr(pixel_spectra, "PART_SIDE", 16)
+    monkeypatch.setattr(images, "LARGEST_REGION_BYTES", 2**20)
+    monkeypatch.setattr(images, "PART_SIDE", 16)
     whole = [(-1.0, -1.0), (-1.0, 200.0), (200.0, 200.0), (200.0, -1.0)]
     fused = region_spectra(scene, whole)[0]
     assert fused.sampled

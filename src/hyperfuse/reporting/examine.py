@@ -39,28 +39,26 @@ from hyperfuse.metrics.no_reference import (
     consistency,
     no_reference_scores,
 )
-from hyperfuse.metrics.pairing import Floats, mask_incomparable, per_band_mean, plan_comparison
+from hyperfuse.metrics.pairing import Floats, mask_incomparable, plan_comparison
 from hyperfuse.metrics.sums import spectral_angles_degrees
 from hyperfuse.physics.observation import Observation
 from hyperfuse.physics.srf import SRFSpec
 from hyperfuse.progress import progress
+from hyperfuse.reporting.colour import pixel_rmse
 
 
 @dataclass(frozen=True)
 class Recorded:
-    """How a fused cube was made, from its provenance; `method` and `weights_digest` are None where nothing is known."""
+    """How a fused cube was made: its provenance and the options of `fuse` in it."""
 
     record: Mapping[str, str]
-    method: str | None
-    weights_digest: str | None
     config: FuseConfig
 
 
 def read_record(fused: xr.DataArray) -> Recorded:
     """Read the options of `fuse` back from the provenance of a fused image."""
     record = provenance_of({key: str(value) for key, value in fused.attrs.items()})
-    config = FuseConfig.from_record(record.get("options", ""))
-    return Recorded(record, record.get("method"), record.get("weights"), config)
+    return Recorded(record, FuseConfig.from_record(record.get("options", "")))
 
 
 # Size of the examined part: values of the fused image, and pixels along a side.
@@ -138,9 +136,8 @@ def examine(
     if bands.size == 0:
         raise BandError("no band is good in both fused image and HSI", "at least one", "fix the bad-band list (bbl)")
     among_usable = fused["good"].values[pair.usable_bands]
-    observation = replace(
-        observation, srf=observation.srf[:, among_usable], hsi_noise=observation.hsi_noise[among_usable]
-    )
+    srf_of_bands, noise = observation.srf[:, among_usable], observation.hsi_noise[among_usable]
+    observation = replace(observation, srf=srf_of_bands, hsi_noise=noise)
     msi_values = pair.msi
     if recorded.config.trust == "hsi":
         # The fused image was moved onto the hsi; so is the msi, to compare the two.
@@ -189,11 +186,7 @@ def _bands_of_fused(fused: xr.DataArray, hsi: xr.DataArray) -> NDArray[np.int64]
         return np.arange(count)
     centres, hsi_centres = fused["wavelength"].values, hsi["wavelength"].values
     distance = np.abs(centres[:, None] - hsi_centres)
-    if (
-        np.isnan(centres).any()
-        or not np.isfinite(distance).any(axis=1).all()
-        or np.nanmin(distance, axis=1).max() > SAME_BAND_NM
-    ):
+    if not (np.nan_to_num(distance, nan=np.inf).min(axis=1) <= SAME_BAND_NM).all():
         raise BandError(
             f"a fused image of {count} bands and an HSI of {hsi_count}",
             "the HSI that it was made from: the same bands, or some of them at the same wavelengths",
@@ -208,26 +201,17 @@ def _on_one_ground(
 ) -> tuple[xr.DataArray, xr.DataArray, xr.DataArray]:
     """Georeference all three; an image without a georeference covers the same ground as the others."""
     same_size = fused.shape[1:] == msi.shape[1:]
-    known_msi = grid_of(msi).transform or (grid_of(fused).transform if same_size else None)
-    if known_msi is None and grid_of(hsi).transform is not None:
-        known_msi = grid_of(hsi).transform @ Affine.scale(
-            hsi.sizes["x"] / msi.sizes["x"], hsi.sizes["y"] / msi.sizes["y"]
-        )
-    of_msi = known_msi or Affine.scale(1, 1)
-    of_fused = grid_of(fused).transform or (of_msi if same_size else None)
+    scale = Affine.scale(msi.sizes["x"] / hsi.sizes["x"], msi.sizes["y"] / hsi.sizes["y"])
+    of_fused, of_hsi, of_msi = (grid_of(image).transform for image in (fused, hsi, msi))
+    of_msi = of_msi or (of_fused if same_size else None) or (of_hsi @ ~scale if of_hsi else Affine.identity())
+    of_fused = of_fused or (of_msi if same_size else None)
     if of_fused is None:
-        raise GridError(
-            f"a fused image of {fused.sizes['y']}x{fused.sizes['x']} pixels without georeference and an MSI of "
-            f"{msi.sizes['y']}x{msi.sizes['x']}",
-            "the same size, or a georeference",
-            "give the MSI that it was made from",
-        )
-    of_hsi = grid_of(hsi).transform or of_msi @ Affine.scale(
-        msi.sizes["x"] / hsi.sizes["x"], msi.sizes["y"] / hsi.sizes["y"]
-    )
+        (height, width), (msi_height, msi_width) = fused.shape[1:], msi.shape[1:]
+        got = f"a fused image of {height}x{width} pixels without georeference and an MSI of {msi_height}x{msi_width}"
+        raise GridError(got, "the same size, or a georeference", "give the MSI that it was made from")
     return (
         place_cube(fused, None, of_fused, None),
-        place_cube(hsi, None, of_hsi, None),
+        place_cube(hsi, None, of_hsi or of_msi @ scale, None),
         place_cube(msi, None, of_msi, None),
     )
 
@@ -254,9 +238,8 @@ def _choose_part(fused: xr.DataArray, top: int, left: int, msi: xr.DataArray) ->
         for start, size, msi_size in zip((top, left), fused.shape[1:], msi.shape[1:], strict=True)
     ]
     if any(begin >= end for begin, end in limits):
-        raise GridError(
-            "a fused image outside of the MSI", "the MSI that it was made from", "check both with `hyperfuse info`"
-        )
+        remedy = "check both with `hyperfuse info`"
+        raise GridError("a fused image outside of the MSI", "the MSI that it was made from", remedy)
     side = max(64, min(LARGEST_SIDE, int((MOST_VALUES / fused.sizes["band"]) ** 0.5)))
     if all(end - begin <= side for begin, end in limits):
         return slice(*limits[0]), slice(*limits[1])
@@ -395,9 +378,9 @@ def _fusion_to_assess(
         raise OptionError(f"method {method!r} and weights", "one of the two", "leave out --method or --weights")
     if weights is not None:
         return _fusion_by_network(part, recorded, weights)
-    if method is None and recorded.weights_digest is not None:
+    if method is None and "weights" in recorded.record:
         return "a network", "It was fused by a network; give its folder with --weights to assess it here."
-    name = method or recorded.method
+    name = method or recorded.record.get("method")
     if name is None:
         return "unknown", "The file does not record what fused it; name a method with --method to assess it here."
     if name != AUTO and name not in METHODS:
@@ -411,12 +394,10 @@ def _fusion_to_assess(
 def _fusion_by_network(part: ExaminedPart, recorded: Recorded, weights: str) -> tuple[str, Fuse | str]:
     network = load_network(weights)
     digest = network.weights_digest or ""
-    if recorded.weights_digest is not None and recorded.weights_digest != digest:
-        raise OptionError(
-            f"weights {digest[:12]} for an image that was fused with {recorded.weights_digest[:12]}",
-            "the weights that fused it",
-            "give their folder, or leave out --weights",
-        )
+    expected = recorded.record.get("weights", digest)
+    if expected != digest:
+        got = f"weights {digest[:12]} for an image that was fused with {expected[:12]}"
+        raise OptionError(got, "the weights that fused it", "give their folder, or leave out --weights")
     name = f"the network {digest[:12]}"
     try:
         network.check_bands(len(part.hsi_values), len(part.msi_values))
@@ -435,9 +416,8 @@ def _against_reference(part: ExaminedPart, reference: xr.DataArray) -> AgainstRe
     scores = evaluate(window_of(part.fused, *window), window_of(reference, *window), scale=scale)
     values = physical_values(reference, *window, part.bands)
     fused, truth = part.fused_values.astype(np.float64), values.astype(np.float64)
-    known = mask_incomparable(fused, truth).sum(axis=0)
-    error_map = np.sqrt(per_band_mean(np.nansum(np.square(fused - truth), axis=0), known))
-    return AgainstReference(scores, values, error_map, spectral_angles_degrees(fused, truth))
+    mask_incomparable(fused, truth)
+    return AgainstReference(scores, values, pixel_rmse(fused, truth), spectral_angles_degrees(fused, truth))
 
 
 def _percentage(share: float | None) -> float | None:

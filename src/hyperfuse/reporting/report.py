@@ -26,7 +26,7 @@ from hyperfuse.io.atomic import check_writable, published
 from hyperfuse.io.cube import as_cube, make_cube
 from hyperfuse.io.files import open_cube
 from hyperfuse.io.output import time_of_writing
-from hyperfuse.metrics.pairing import Floats, per_band_mean
+from hyperfuse.metrics.pairing import Floats
 from hyperfuse.physics.operators import sigma_from_fwhm
 from hyperfuse.reporting.colour import colour_composite, distinct_pixels, stretch_limits
 from hyperfuse.reporting.examine import QualityReport, assess, examine, read_record
@@ -145,9 +145,8 @@ def _open(image: Image) -> tuple[xr.DataArray, str]:
 
 @cache
 def _environment() -> Environment:
-    environment = Environment(
-        loader=PackageLoader("hyperfuse.reporting", ""), autoescape=True, undefined=StrictUndefined
-    )
+    loader = PackageLoader("hyperfuse.reporting", "")
+    environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined)
     environment.policies["json.dumps_kwargs"] = {"allow_nan": False}
     environment.filters["number"] = lambda value, digits, unit="": "-" if value is None else f"{value:.{digits}f}{unit}"
     environment.filters["percent"] = lambda share: "-" if share is None else f"{100 * share:.3g} %"
@@ -165,7 +164,7 @@ def render_page(quality: QualityReport, record: Mapping[str, str], names: Mappin
     overview = None
     if not part.is_everything:
         every = -(-max(whole_height, whole_width) // (LARGEST_SIDE // 2))
-        overview = Picture.of(colour_composite(part.fused, every=every))
+        overview = _picture(colour_composite(part.fused, every=every))
     starts = 100 * part.rows.start / whole_height, 100 * part.columns.start / whole_width
     return (
         _environment()
@@ -176,11 +175,11 @@ def render_page(quality: QualityReport, record: Mapping[str, str], names: Mappin
             scale=" x ".join(f"{each:.4g}" for each in dict.fromkeys(observation.scale)),
             overview=overview,
             overview_frame=(*starts, 100 * height / whole_height, 100 * width / whole_width),
-            composites={name: Picture.of(picture) for name, picture in composites.items()},
+            composites={name: _picture(picture) for name, picture in composites.items()},
             marks=[(100 * (row + 0.5) / height, 100 * (column + 0.5) / width) for row, column in pixels],
             noise=_relative_noise(quality),
             maps=list(_maps(quality)),
-            colour_bar=Picture.of(_coloured(np.linspace(0, 1, 256)[None])),
+            colour_bar=_picture(_coloured(np.linspace(0, 1, 256)[None])),
             close_ups=list(_close_ups(quality, composites)),
             spectra=_spectra(quality, truth, pixels),
             band_charts=_band_charts(quality, truth),
@@ -192,23 +191,14 @@ def render_page(quality: QualityReport, record: Mapping[str, str], names: Mappin
     )
 
 
-@dataclass(frozen=True)
-class Picture:
-    """A picture as the address of itself, for pages that load nothing."""
-
-    width: int
-    height: int
-    address: str
-
-    @classmethod
-    def of(cls, pixels: NDArray[np.uint8]) -> Picture:
-        """From (y, x, 3), decimated to what a page shows."""
-        every = -(-max(pixels.shape[:2]) // LARGEST_SIDE)
-        shown = np.ascontiguousarray(pixels[::every, ::every])
-        contents = io.BytesIO()
-        imsave(contents, shown, format="png")
-        address = "data:image/png;base64," + base64.b64encode(contents.getvalue()).decode("ascii")
-        return cls(shown.shape[1], shown.shape[0], address)
+def _picture(pixels: NDArray[np.uint8]) -> dict[str, Any]:
+    """(y, x, 3) pixels, decimated to what a page shows, as a data URL for pages that load nothing."""
+    every = -(-max(pixels.shape[:2]) // LARGEST_SIDE)
+    shown = np.ascontiguousarray(pixels[::every, ::every])
+    contents = io.BytesIO()
+    imsave(contents, shown, format="png")
+    address = "data:image/png;base64," + base64.b64encode(contents.getvalue()).decode("ascii")
+    return {"width": shown.shape[1], "height": shown.shape[0], "address": address}
 
 
 def _composites(quality: QualityReport, truth: xr.DataArray) -> dict[str, NDArray[np.uint8]]:
@@ -252,7 +242,7 @@ def _map(title: str, values: Floats, score: str, meaning: str) -> dict[str, Any]
     highest = float(np.percentile(values[known], ERROR_PERCENTILE)) if known.any() else 0.0
     pixels = _coloured(np.clip(np.where(known, values, 0) / (highest or 1.0), 0, 1))
     pixels[~known] = NO_DATA
-    return {"title": title, "score": score, "meaning": meaning, "picture": Picture.of(pixels), "highest": highest}
+    return {"title": title, "score": score, "meaning": meaning, "picture": _picture(pixels), "highest": highest}
 
 
 def _coloured(shares: Floats) -> NDArray[np.uint8]:
@@ -263,9 +253,8 @@ def _coloured(shares: Floats) -> NDArray[np.uint8]:
 def thinned(values: Floats) -> Floats:
     """Means of blocks, so that no side is longer than a page shows."""
     every = -(-max(values.shape) // LARGEST_SIDE)
-    padded = np.pad(values, [(0, -size % every) for size in values.shape], constant_values=np.nan)
-    blocks = padded.reshape(padded.shape[0] // every, every, -1, every)
-    return per_band_mean(np.nansum(blocks, axis=(1, 3)), np.isfinite(blocks).sum(axis=(1, 3)))
+    means: Floats = xr.DataArray(values, dims=("y", "x")).coarsen(y=every, x=every, boundary="pad").mean().values
+    return means
 
 
 def _close_ups(quality: QualityReport, composites: Mapping[str, NDArray[np.uint8]]) -> Iterator[dict[str, Any]]:
@@ -278,7 +267,7 @@ def _close_ups(quality: QualityReport, composites: Mapping[str, NDArray[np.uint8
         error = part.coarse_on_fine(quality.consistency.with_hsi.error_map)
         places["Largest error against the HSI"] = highest_square(error, side)
     for title, (rows, columns) in places.items():
-        pictures = {name: Picture.of(picture[rows, columns]) for name, picture in composites.items()}
+        pictures = {name: _picture(picture[rows, columns]) for name, picture in composites.items()}
         yield {"title": title, "rows": rows, "columns": columns, "pictures": pictures}
 
 

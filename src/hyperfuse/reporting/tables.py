@@ -1,4 +1,4 @@
-"""Tables of scores, for the terminal (rich) and as Markdown: best in bold, second best underlined.
+"""Tables of scores for the terminal (rich), best in bold, second best underlined; and lines of Markdown tables.
 
 Plain ASCII throughout, so that a table survives any terminal, pipe and log.
 """
@@ -34,7 +34,6 @@ METHOD_COLUMNS = (
     ScoreColumn("SSIM", "ssim", 4, True),
     ScoreColumn("Q2n", "q2n", 4, True),
 )
-SECONDS = "time s"
 
 
 @dataclass(frozen=True)
@@ -46,23 +45,21 @@ class Cell:
 def score_table(
     scores: Mapping[str, Evaluation], seconds: Mapping[str, float] | None = None, title: str | None = None
 ) -> Table:
-    """One row per method, for the terminal."""
-    headings, rows = _score_grid(scores, seconds)
+    """One row per method; columns without any figure are left out."""
     caption = "best in bold, second best underlined" if len(scores) > 1 else None
-    table = Table(title=title, title_justify="left", caption=caption, caption_justify="left")
-    for place, heading in enumerate(headings):
-        table.add_column(heading, justify="left" if place == 0 else "right")
-    for row in rows:
+    table = Table("method", title=title, title_justify="left", caption=caption, caption_justify="left")
+    columns = [[Cell(method) for method in scores]]
+    for column in METHOD_COLUMNS:
+        values = [getattr(evaluation, column.field) for evaluation in scores.values()]
+        if any(value is not None for value in values):
+            table.add_column(column.heading, justify="right")
+            columns.append(marked(values, column))
+    if seconds is not None:
+        table.add_column("time s", justify="right")
+        columns.append([Cell(_shown(seconds.get(method), 1)) for method in scores])
+    for row in zip(*columns, strict=True):
         table.add_row(*(Text(cell.text, style=cell.style) for cell in row))
     return table
-
-
-def score_markdown(scores: Mapping[str, Evaluation], seconds: Mapping[str, float] | None = None) -> str:
-    """The same table as Markdown, ending with a newline."""
-    headings, cells = _score_grid(scores, seconds)
-    marks = {BEST: "**{}**", SECOND: "<u>{}</u>", "": "{}"}
-    rows = [[marks[cell.style].format(cell.text) for cell in row] for row in cells]
-    return "".join(f"{line}\n" for line in markdown_table(headings, rows))
 
 
 def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[str]], left: Iterable[int] = (0,)) -> Iterator[str]:
@@ -106,22 +103,6 @@ def band_table(evaluation: Evaluation) -> Table:
     return table
 
 
-def _score_grid(
-    scores: Mapping[str, Evaluation], seconds: Mapping[str, float] | None
-) -> tuple[list[str], list[list[Cell]]]:
-    """Headings, and rows that begin with the method's name; columns without any figure are left out."""
-    headings, columns = ["method"], [[Cell(method) for method in scores]]
-    for column in METHOD_COLUMNS:
-        values = [getattr(evaluation, column.field) for evaluation in scores.values()]
-        if any(value is not None for value in values):
-            headings.append(column.heading)
-            columns.append(marked(values, column))
-    if seconds is not None:
-        headings.append(SECONDS)
-        columns.append([Cell(_shown(seconds.get(method), 1)) for method in scores])
-    return headings, [list(row) for row in zip(*columns, strict=True)]
-
-
 def marked(values: list[float | None], column: ScoreColumn) -> list[Cell]:
     """Ranks are those of the rounded figures: equal figures get equal marks."""
     shown = [_shown(value, column.digits) for value in values]
@@ -131,6 +112,4 @@ def marked(values: list[float | None], column: ScoreColumn) -> list[Cell]:
 
 
 def _shown(value: float | None, digits: int) -> str:
-    if value is None or math.isnan(value):
-        return ABSENT
-    return f"{value:.{digits}f}"
+    return ABSENT if value is None or math.isnan(value) else f"{value:.{digits}f}"

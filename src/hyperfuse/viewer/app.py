@@ -13,28 +13,19 @@ import anyio.to_thread
 from fastapi import APIRouter, Body, Depends, FastAPI, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, JSONResponse
-from pydantic import Field
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from hyperfuse.errors import HyperfuseError, OptionError
 from hyperfuse.io.atomic import published
 from hyperfuse.io.files import open_explained
+from hyperfuse.viewer import jobs
 from hyperfuse.viewer.colours import Rendering
 from hyperfuse.viewer.folder import Folder
-from hyperfuse.viewer.jobs import (
-    FuseRequest,
-    Pair,
-    error_message,
-    estimation,
-    fusion,
-    keep_warnings_as_notes,
-    offered_methods,
-    scores,
-)
+from hyperfuse.viewer.images import MOST_CORNERS, region_spectra, spectra_at
+from hyperfuse.viewer.jobs import FileName, FuseRequest, Pair, error_message
 from hyperfuse.viewer.overviews import build_overviews
 from hyperfuse.viewer.session import Session, describe_file, offers_overviews
-from hyperfuse.viewer.spectra import MOST_CORNERS, region_spectra, spectra_at
 from hyperfuse.viewer.tiles import TilePlace, colour_table, highest_level
 
 PAGE = Path(__file__).parent / "page"
@@ -43,7 +34,6 @@ COLOUR_STOPS = 16
 
 Json = dict[str, Any]
 Role = Literal["fused", "hsi", "msi", "reference", "uncertainty"]
-FileName = Annotated[str, Field(max_length=1000)]
 Corners = Annotated[list[tuple[float, float]], Body(embed=True, max_length=MOST_CORNERS)]
 Position = Annotated[float, Query(allow_inf_nan=False)]
 RenderingOf = Annotated[Rendering, Query()]
@@ -55,11 +45,11 @@ _files = {path.relative_to(PAGE).as_posix(): path.read_bytes() for path in PAGE.
 
 
 def in_thread(handler: Callable[..., Any]) -> Callable[..., Any]:
-    """Run the handler of a request by the page's `Workers`."""
+    """Run the handler of a request in a thread of the session."""
 
     @functools.wraps(handler)
     async def handle(*arguments: Any, session: Session, **others: Any) -> Any:
-        return await session.workers.run(lambda: handler(*arguments, session=session, **others))
+        return await session.run(lambda: handler(*arguments, session=session, **others))
 
     return handle
 
@@ -178,28 +168,28 @@ async def download_file(path: str, session: SessionOf) -> FileResponse:
 @api.get("/methods")
 @in_thread
 def list_methods(session: SessionOf) -> Json:
-    return offered_methods(session.folder)
+    return jobs.offered_methods(session.folder)
 
 
 @api.post("/estimate")
 async def estimate(pair: Pair, session: SessionOf) -> Json:
-    return session.jobs.start("estimate", estimation(session.folder, pair))
+    return session.jobs.start("estimate", jobs.estimation(session.folder, pair))
 
 
 @api.post("/fuse")
 async def fuse(body: FuseRequest, session: SessionOf) -> Json:
-    return session.jobs.start("fuse", fusion(session.folder, body))
+    return session.jobs.start("fuse", jobs.fusion(session.folder, body))
 
 
 @api.post("/uncertainty")
 async def compute_uncertainty(body: FuseRequest, session: SessionOf) -> Json:
-    return session.jobs.start("uncertainty", fusion(session.folder, body, uncertainty=True))
+    return session.jobs.start("uncertainty", jobs.fusion(session.folder, body, uncertainty=True))
 
 
 @api.post("/scores")
 async def compute_scores(session: SessionOf) -> Json:
     view = session.require_view()
-    return session.jobs.start("scores", lambda cancel: scores(view.opened, view.observed_pair))
+    return session.jobs.start("scores", lambda cancel: jobs.scores(view.opened, view.observed_pair))
 
 
 @api.post("/overviews")
@@ -246,7 +236,7 @@ def create_app(images: Mapping[str, Path], folder: Path, upload_limit: int) -> F
 
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
-    keep_warnings_as_notes()
+    jobs.keep_warnings_as_notes()
     # While the browser starts, compute what it will request first.
     threading.Thread(target=app.state.session.prepare, name="prepare", daemon=True).start()
     yield

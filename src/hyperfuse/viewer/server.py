@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import secrets
 import socket
 import threading
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import h11
 import uvicorn
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -48,7 +50,6 @@ HEADERS = {
     "cross-origin-resource-policy": "same-origin",
     "cache-control": "no-store",
 }
-STRICT_HEADERS = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
 
 
 def serve(
@@ -59,20 +60,9 @@ def serve(
     open_browser: bool = True,
     announce: Callable[[str], None] = lambda url: None,
 ) -> None:
-    """Serve the page until Control-C.
+    """Serve the page until Control-C; `announce` receives its URL, token included, and port 0 takes any free one.
 
-    Parameters
-    ----------
-    images
-        Files to open at once, by role (fused, hsi, msi, reference, uncertainty); they may lie anywhere.
-    folder
-        Files below it can be opened, fused and written on the page.
-    port
-        0 takes any free port.
-    open_browser
-        Open the page in the browser.
-    announce
-        Receives the URL, token included, when the page can be opened.
+    `images`, by role, are opened at once and may lie anywhere; files below `folder` can be opened, fused and written.
     """
     page = PageServer(images, folder, port)
     announce(page.url)
@@ -120,17 +110,12 @@ class PageServer:
 
 
 def _listen(port: int) -> socket.socket:
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        listener.bind((LOOPBACK, port))
         # From now on connections wait until the server accepts them.
-        listener.listen()
+        return socket.create_server((LOOPBACK, port))
     except (OSError, OverflowError) as error:
-        listener.close()
-        text = error.strerror if isinstance(error, OSError) else str(error)
+        text = os.strerror(error.errno or 0) if isinstance(error, OSError) else str(error)
         raise OptionError(f"port {port}: {text}", "a free port", "leave --port out to take any") from error
-    return listener
 
 
 class ImpatientProtocol(H11Protocol):
@@ -171,8 +156,7 @@ class Gate:
     def __init__(self, app: ASGIApp, token: str, hosts: Iterable[str]) -> None:
         self._app = app
         self._token = token.encode()
-        self._hosts = {host.encode() for host in hosts}
-        self._origins = {b"http://" + host for host in self._hosts}
+        self._hosts = set(hosts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -184,8 +168,7 @@ class Gate:
 
         async def send_strictly(message: Message) -> None:
             if message["type"] == "http.response.start":
-                kept = [header for header in message["headers"] if header[0].lower().decode("latin-1") not in HEADERS]
-                message["headers"] = kept + STRICT_HEADERS
+                MutableHeaders(scope=message).update(HEADERS)
             await send(message)
 
         path = "/" + scope["path"].removeprefix("/").partition("/")[2]
@@ -201,18 +184,22 @@ class Gate:
 
     def _refusal(self, scope: Scope, limit: int) -> tuple[int, OptionError] | None:
         """Why a request is not admitted."""
-        headers = {name.lower(): value for name, value in scope["headers"]}
-        method, length = scope["method"], headers.get(b"content-length", b"0")
+        headers, method = Headers(scope=scope), scope["method"]
+        length, origin = headers.get("content-length", "0"), headers.get("origin")
         given, slash, _ = scope["path"].removeprefix("/").partition("/")
-        if headers.get(b"host", b"").lower() not in self._hosts:
+        if headers.get("host", "").lower() not in self._hosts:
             return 403, OptionError("a request for another host", "this machine's own address", "use the printed URL")
         if method not in (*READING, *WRITING):
             return 405, OptionError(f"method {method}", "GET, POST or PUT")
-        if method in WRITING and headers.get(b"origin", next(iter(self._origins))).lower() not in self._origins:
+        if (
+            method in WRITING
+            and origin is not None
+            and origin.lower() not in {f"http://{host}" for host in self._hosts}
+        ):
             return 403, OptionError("a request made by another page", "one made by this page")
         if not secrets.compare_digest(given.encode("utf-8", "surrogatepass"), self._token) or not slash:
             return 403, OptionError("a wrong or missing token", "the token of this page", "use the printed URL")
-        if length.isdigit() and int(length) > limit:
+        if length.isdecimal() and int(length) > limit:
             size = f"at most {limit / 2**20:g} MB"
             return 413, OptionError("a request that is too large", size, "copy large files into the folder instead")
         return None

@@ -30,10 +30,9 @@ from hyperfuse.viewer.colours import (
     principal_components,
 )
 from hyperfuse.viewer.folder import Folder, RequestError
-from hyperfuse.viewer.images import ROLES, OpenImage, OpenImages, open_images
+from hyperfuse.viewer.images import ROLES, OpenImage, OpenImages, finite, open_images
 from hyperfuse.viewer.jobs import Jobs
 from hyperfuse.viewer.maps import MAPS, ObservedPair, map_layer, observe_pair, unavailable
-from hyperfuse.viewer.spectra import finite
 from hyperfuse.viewer.tiles import Layer, Limits, Preview, TilePlace, highest_level, sampled
 
 # An image with more pixels than this is slow to show at low zoom without overviews.
@@ -51,23 +50,6 @@ SECONDS_OF_WORK = 30.0
 DEFAULT_RENDERING = Rendering()
 
 Value = TypeVar("Value")
-
-
-class Workers:
-    """Runs the work of requests in threads, few at a time and not for ever."""
-
-    def __init__(self) -> None:
-        self._turns = asyncio.Semaphore(MOST_REQUESTS)
-        self._threads = anyio.CapacityLimiter(MOST_THREADS)
-
-    async def run(self, work: Callable[[], Any]) -> Any:
-        try:
-            async with asyncio.timeout(SECONDS_OF_WORK), self._turns:
-                return await anyio.to_thread.run_sync(work, limiter=self._threads, abandon_on_cancel=True)
-        except TimeoutError as error:
-            # Repeating the request may find the work done.
-            got = f"no answer within {SECONDS_OF_WORK:g} s"
-            raise RequestError(503, got, "less work", "try again in a moment") from error
 
 
 class Cache(Generic[Value]):
@@ -212,11 +194,22 @@ class Session:
 
     def __init__(self, folder: Folder) -> None:
         self.folder = folder
-        self.workers = Workers()
         self.jobs = Jobs()
         self.view: View | None = None
         self._opening = threading.Lock()
         self._thumbnails: Cache[bytes] = Cache(100)
+        self._turns = asyncio.Semaphore(MOST_REQUESTS)
+        self._threads = anyio.CapacityLimiter(MOST_THREADS)
+
+    async def run(self, work: Callable[[], Any]) -> Any:
+        """Run the work of a request in a thread, few at a time and not for ever."""
+        try:
+            async with asyncio.timeout(SECONDS_OF_WORK), self._turns:
+                return await anyio.to_thread.run_sync(work, limiter=self._threads, abandon_on_cancel=True)
+        except TimeoutError as error:
+            # Repeating the request may find the work done.
+            got = f"no answer within {SECONDS_OF_WORK:g} s"
+            raise RequestError(503, got, "less work", "try again in a moment") from error
 
     def open(self, paths: Mapping[str, Path]) -> View:
         """Replace the open images; when that fails, they stay."""

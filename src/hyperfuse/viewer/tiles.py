@@ -228,7 +228,11 @@ class Preview:
 
     def _work(self) -> None:
         try:
-            while (place := self._next()) is not None:
+            while True:
+                with self._changed:
+                    if not self._todo or time.monotonic() - self._requested >= SECONDS_OF_INTEREST:
+                        return
+                    place = self._todo.pop()
                 self._compute(*place)
         except Exception as error:
             # Reported by `window`, whatever it was.
@@ -239,11 +243,6 @@ class Preview:
             with self._changed:
                 self._running -= 1
                 self._changed.notify_all()
-
-    def _next(self) -> tuple[int, int] | None:
-        with self._changed:
-            is_requested = time.monotonic() - self._requested < SECONDS_OF_INTEREST
-            return self._todo.pop() if self._todo and is_requested else None
 
     def _compute(self, down: int, across: int) -> None:
         # Half as many pixels along each side make as good a mean at a quarter of the cost.
