@@ -170,4 +170,4 @@ def test_scenes_command_typed_wrongly(capsys, tmp_path):
     assert run(["scenes", "Pavia"]) == 2
     assert "one of CAVE, Harvard, PaviaC" in capsys.readouterr().err
     assert run(["scenes", "--folder", str(tmp_path / "absent")]) == 0
-    assert "is no folder" in capsys.readouterr().out
+    assert "is not a folder" in capsys.readouterr().out

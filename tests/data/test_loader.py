@@ -21,15 +21,9 @@ import pytest
 import torch
 from tests.data.tiny_buckets import EVERYTHING, require_same, settings_of, tiny_buckets, tiny_scene
 
-from hyperfuse.data.sampler import (
-    PairBatches,
-    batch_loader,
-    draw_batch,
-    make_buckets,
-    process_slots,
-)
+from hyperfuse.data.sampler import PairBatches, batch_loader, draw_batch, make_buckets, process_slots
 from hyperfuse.data.scenes import Scene
-from hyperfuse.data.splits import PatchWindow
+from hyperfuse.data.splits import SceneWindow
 from hyperfuse.errors import OptionError
 
 SETTINGS = settings_of(**EVERYTHING)
@@ -110,7 +104,7 @@ def test_slots_of_processes() -> None:
 
 def test_scenes_are_not_copied_for_workers() -> None:
     scene = tiny_scene("large", 20, size=160)
-    buckets = make_buckets([scene], [PatchWindow(0, 0, 0, 16), PatchWindow(0, 3, 4, 8)])
+    buckets = make_buckets([scene], [SceneWindow(0, 0, 0, 16, 16), SceneWindow(0, 3, 4, 8, 8)])
     sent = bytes(ForkingPickler.dumps(PairBatches(buckets, SETTINGS, seed=0, batch_size=1)))
     assert len(sent) < 10_000 < scene.stored.nbytes
     received = ForkingPickler.loads(sent)
@@ -124,6 +118,6 @@ def test_scenes_are_not_copied_for_workers() -> None:
 @pytest.mark.parametrize("dtype", ["uint16", ">i2", "float32", "uint8"])
 def test_shared_scenes_of_all_data_types(dtype: str) -> None:
     stored = np.random.default_rng(0).integers(0, 100, (3, 9, 9)).astype(dtype)
-    (bucket,) = make_buckets([Scene("a", "a", stored, 100.0)], [PatchWindow(0, 0, 0, 8)])
+    (bucket,) = make_buckets([Scene("a", "a", stored, 100.0)], [SceneWindow(0, 0, 0, 8, 8)])
     found = pickle.loads(pickle.dumps(bucket))
     assert torch.equal(found.patch((), 0.0), bucket.patch((), 0.0))

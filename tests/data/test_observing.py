@@ -16,7 +16,7 @@ from tests.physics.degradation_oracles import blurred, mixed
 from hyperfuse.data.observing import BandTable, PairBatch, coarse_pixels, named_srf, vary_light
 from hyperfuse.data.sampler import draw_batch, make_buckets
 from hyperfuse.data.scenes import Scene
-from hyperfuse.data.splits import PatchWindow
+from hyperfuse.data.splits import SceneWindow
 from hyperfuse.errors import CubeFileError, OptionError
 from hyperfuse.physics.operators import FWHM_PER_SIGMA, SpatialOperator
 from hyperfuse.physics.simulate import simulate
@@ -123,7 +123,7 @@ def test_scale_that_leaves_no_detail_is_refused() -> None:
 
 def test_random_responses_have_1_to_12_bands_equally_often() -> None:
     scene = tiny_scene("wide", 14, np.linspace(400.0, 2400.0, 14), size=8)
-    buckets = make_buckets([scene], [PatchWindow(0, 0, 0, 8)])
+    buckets = make_buckets([scene], [SceneWindow(0, 0, 0, 8, 8)])
     drawn = [draw_batch(buckets, settings_of(), seed=0, draw=draw, batch_size=2) for draw in range(600)]
     counts = Counter(batch.msi.shape[1] for batch in drawn)
     assert set(counts) == set(range(1, 13))
@@ -134,7 +134,7 @@ def test_random_responses_have_1_to_12_bands_equally_often() -> None:
 
 
 def test_msi_never_has_more_bands_than_the_hsi() -> None:
-    buckets = make_buckets([tiny_scene("few", 3, size=8)], [PatchWindow(0, 0, 0, 8)])
+    buckets = make_buckets([tiny_scene("few", 3, size=8)], [SceneWindow(0, 0, 0, 8, 8)])
     drawn = {draw_batch(buckets, settings_of(), seed=0, draw=draw, batch_size=1).msi.shape[1] for draw in range(40)}
     assert drawn == {1, 2, 3}
 
@@ -142,7 +142,7 @@ def test_msi_never_has_more_bands_than_the_hsi() -> None:
 def test_responses_come_as_often_as_their_weights_say() -> None:
     srfs = ["random", {"name": "rgb+nir", "weight": 2.0}, {"name": "Sentinel-2A", "weight": 3.0}]
     scene = tiny_scene("wide", 40, np.linspace(400.0, 2400.0, 40), size=8)
-    buckets, settings = make_buckets([scene], [PatchWindow(0, 0, 0, 8)]), settings_of(srfs=srfs, msi_bands=1)
+    buckets, settings = make_buckets([scene], [SceneWindow(0, 0, 0, 8, 8)]), settings_of(srfs=srfs, msi_bands=1)
     drawn = [draw_batch(buckets, settings, seed=1, draw=draw, batch_size=1).srf[0].numpy() for draw in range(600)]
     sentinel = find_srf("Sentinel-2A", scene.wavelength_nm, skip_uncovered=True).weights
     counts = Counter(len(srf) for srf in drawn)
@@ -222,7 +222,7 @@ def symmetries(patch: np.ndarray) -> list[np.ndarray]:
 
 def test_flips_and_turns_are_the_eight_symmetries_equally_often() -> None:
     scene = tiny_scene("visible", 3, size=8)
-    buckets = make_buckets([scene], [PatchWindow(0, 0, 0, 8)])
+    buckets = make_buckets([scene], [SceneWindow(0, 0, 0, 8, 8)])
     expected = symmetries(scene.patch(slice(0, 8), slice(0, 8)).numpy())
     found: Counter[int] = Counter()
     for draw in range(200):
@@ -236,7 +236,7 @@ def test_flips_and_turns_are_the_eight_symmetries_equally_often() -> None:
 
 def test_without_flips_patches_are_as_they_lie() -> None:
     scene = tiny_scene("visible", 3, size=8)
-    buckets = make_buckets([scene], [PatchWindow(0, 0, 0, 8)])
+    buckets = make_buckets([scene], [SceneWindow(0, 0, 0, 8, 8)])
     batch = draw_batch(buckets, settings_of(flips=False), seed=0, draw=0, batch_size=5)
     assert all(torch.equal(reference, scene.patch(slice(0, 8), slice(0, 8))) for reference in batch.reference)
 
@@ -251,7 +251,7 @@ def test_wavelengths_stay_with_their_bands() -> None:
         2500.0,
         wavelength_nm,
     )
-    buckets, settings = make_buckets([scene], [PatchWindow(0, 0, 0, 8)]), settings_of(**CLEAN)
+    buckets, settings = make_buckets([scene], [SceneWindow(0, 0, 0, 8, 8)]), settings_of(**CLEAN)
     counts = set()
     for draw in range(80):
         batch = draw_batch(buckets, settings, seed=0, draw=draw, batch_size=1)

@@ -12,7 +12,7 @@ from tests.data.tiny_buckets import EVERYTHING, require_same, settings_of, tiny_
 from hyperfuse.data.observing import BandTable
 from hyperfuse.data.sampler import Bucket, check_settings, draw_batch, make_buckets
 from hyperfuse.data.scenes import Scene
-from hyperfuse.data.splits import PatchWindow
+from hyperfuse.data.splits import SceneWindow
 from hyperfuse.errors import GridError, OptionError
 
 
@@ -32,7 +32,7 @@ def test_buckets_and_samples_are_drawn_uniformly() -> None:
     for place, (name, count) in enumerate(sizes.items()):
         scene, corners = numbered_bucket(name, count, first=100 * (place + 1))
         scenes.append(scene)
-        windows += [PatchWindow(place, top, left, 4) for top, left in corners]
+        windows += [SceneWindow(place, top, left, 4, 4) for top, left in corners]
     buckets, settings = make_buckets(scenes, windows), settings_of(scale=2, msi_bands=1)
     names: Counter[str] = Counter()
     numbers: Counter[int] = Counter()
@@ -69,12 +69,12 @@ def test_what_differs_lies_in_buckets_of_its_own() -> None:
         tiny_scene("b", 10, np.linspace(400.0, 700.0, 10)),
         tiny_scene("", 10, np.linspace(400.0, 700.0, 10), name="nameless"),
     ]
-    windows = [PatchWindow(scene, 0, 0, 8) for scene in range(6)] + [PatchWindow(0, 0, 0, 16)]
+    windows = [SceneWindow(scene, 0, 0, 8, 8) for scene in range(6)] + [SceneWindow(0, 0, 0, 16, 16)]
     buckets = make_buckets(scenes, windows)
     assert [len(bucket.windows) for bucket in buckets] == [2, 1, 1, 1, 1, 1]
     assert len({bucket.name for bucket in buckets}) == 6
     assert [bucket.name for bucket in buckets][2:5] == ["a, 11 bands", "b", "nameless"]
-    assert all(window.size == bucket.size for bucket in buckets for window in bucket.windows)
+    assert all(window.height == bucket.size for bucket in buckets for window in bucket.windows)
 
 
 def test_windows_are_those_of_their_scene() -> None:
@@ -89,7 +89,7 @@ def test_windows_are_those_of_their_scene() -> None:
 def test_wavelengths_with_gaps_count_as_unknown() -> None:
     wavelength_nm = np.linspace(400.0, 700.0, 10)
     wavelength_nm[3] = np.nan
-    (bucket,) = make_buckets([tiny_scene("a", 10, wavelength_nm)], [PatchWindow(0, 0, 0, 8)])
+    (bucket,) = make_buckets([tiny_scene("a", 10, wavelength_nm)], [SceneWindow(0, 0, 0, 8, 8)])
     assert bucket.bands.wavelength_nm is None
     assert draw_batch([bucket], settings_of(srfs="rgb"), seed=0, draw=0, batch_size=1).wavelength_nm is None
 
@@ -99,7 +99,7 @@ def test_impossible_lists_are_refused() -> None:
         make_buckets(tiny_scenes(), [])
     for top, left in ((30, 0), (0, 30), (-1, 0)):
         with pytest.raises(GridError, match="inside its 40x40 pixels"):
-            make_buckets(tiny_scenes(), [PatchWindow(0, top, left, 16)])
+            make_buckets(tiny_scenes(), [SceneWindow(0, top, left, 16, 16)])
 
 
 def test_a_batch_depends_on_seed_and_number_alone() -> None:
@@ -132,7 +132,7 @@ def test_processes_draw_parts_of_the_same_batch(processes: int) -> None:
 
 def test_threads_do_not_change_a_bit_and_stay_as_they_were() -> None:
     scene = tiny_scene("wide", 60, np.linspace(400.0, 2400.0, 60), size=96)
-    buckets, settings = make_buckets([scene], [PatchWindow(0, 0, 0, 96)]), settings_of(msi_bands=7)
+    buckets, settings = make_buckets([scene], [SceneWindow(0, 0, 0, 96, 96)]), settings_of(msi_bands=7)
     threads = torch.get_num_threads()
     try:
         drawn = []

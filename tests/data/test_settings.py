@@ -25,10 +25,7 @@ def test_table_of_an_experiment() -> None:
     """
     found = SimulationSettings.model_validate(tomllib.loads(text))
     assert found.scale == (2.0, 8.0) and found.psf_fwhm == (1.2, 1.2)
-    assert found.srfs == (
-        SRFChoice(name="random"),
-        SRFChoice(name="Sentinel-2A:B2,B3,B4,B8", weight=3.0),
-    )
+    assert found.srfs == (SRFChoice(name="random"), SRFChoice(name="Sentinel-2A:B2,B3,B4,B8", weight=3.0))
     assert found.msi_bands == (4, 4) and found.snr_hsi_db == (25.0, 45.0) and found.snr_msi_db is None
     assert found.keep_bands is not None and found.keep_bands.least == 10
     assert SimulationSettings.model_validate(found.model_dump(mode="json")) == found

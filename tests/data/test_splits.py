@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from hyperfuse.data.datasets import DATASETS
 from hyperfuse.data.scenes import Scene
-from hyperfuse.data.splits import PAPER, PatchWindow, Split, guard_width, split_scenes
+from hyperfuse.data.splits import PAPER, SceneWindow, Split, guard_width, split_scenes
 from hyperfuse.errors import OptionError
 from hyperfuse.physics.operators import SpatialOperator, psf_radius, sigma_from_fwhm
 
@@ -51,7 +51,7 @@ def test_the_papers_counts_follow_from_the_sizes(name):
     split = split_scenes(empty_dataset(name), "paper")
     assert len(split.train) == PAPER_COUNTS[name]
     assert len(split.test) == PAPER_TESTS[name]
-    assert all(window.size == 128 for window in split.train)
+    assert all(window.height == 128 for window in split.train)
 
 
 @pytest.mark.parametrize("name", PAPER)
@@ -134,7 +134,7 @@ def test_no_test_pixel_influences_a_training_pixel(rows, columns, patch, stride,
         near = train[max(0, top - halo) : top + halo + 1, max(0, left - halo) : left + halo + 1]
         assert not near.any()
     assert all(
-        w.top >= 0 and w.top + w.size <= rows and w.left >= 0 and w.left + w.size <= columns for w in split.train
+        w.top >= 0 and w.top + w.height <= rows and w.left >= 0 and w.left + w.height <= columns for w in split.train
     )
 
 
@@ -161,8 +161,8 @@ def test_a_scene_is_divided_across_its_longer_side():
     )
     assert [(block.top, block.left, block.height, block.width) for block in tall.test] == [(244, 0, 56, 200)]
     assert [(block.top, block.left, block.height, block.width) for block in wide.test] == [(0, 244, 200, 56)]
-    assert max(window.top + window.size for window in tall.train) == 244 - guard_width()
-    assert max(window.left + window.size for window in wide.train) == 244 - guard_width()
+    assert max(window.top + window.height for window in tall.train) == 244 - guard_width()
+    assert max(window.left + window.height for window in wide.train) == 244 - guard_width()
 
 
 def test_large_strips_become_several_blocks_without_gap():
@@ -193,7 +193,7 @@ def test_patches_cover_the_training_area():
 )
 def test_patches_shrink_or_the_scene_stays_whole(size, patch, expected_patch, divided):
     split = split_scenes([empty_scene(*size)], patch_size=patch)
-    assert {window.size for window in split.train} == {expected_patch}
+    assert {window.height for window in split.train} == {expected_patch}
     assert bool(split.test) == divided
     assert ("trained on whole" in split.label) == (not divided)
 
@@ -211,7 +211,7 @@ def test_of_many_images_whole_ones_are_held_out():
     assert tested == {2, 7, 12}
     assert {window.scene for window in split.train} == set(range(17)) - tested
     assert all((block.height, block.width) == (64, 64) for block in split.test)
-    assert {window.size for window in split.train} == {48}
+    assert {window.height for window in split.train} == {48}
 
 
 def test_whole_cave_holds_out_the_papers_images():
@@ -234,7 +234,7 @@ def test_patches_of_holes_are_left_out():
     assert split.train
     for window in split.train:
         assert np.isnan(stored[:, window.rows, window.columns]).any(axis=0).mean() <= 0.1
-    assert PatchWindow(0, 40, 0, 32) in split.train
+    assert SceneWindow(0, 40, 0, 32, 32) in split.train
 
 
 def test_the_guard_is_the_reach_of_the_point_spread():

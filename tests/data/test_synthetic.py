@@ -12,7 +12,7 @@ import torch
 from hyperfuse.data.datasets import load_scenes
 from hyperfuse.data.sampler import draw_batch, synthetic_buckets
 from hyperfuse.data.settings import SimulationSettings
-from hyperfuse.data.synthetic import SyntheticPatches, synthetic_scene, synthetic_scenes, usual_wavelengths
+from hyperfuse.data.synthetic import synthetic_scene, synthetic_scenes, usual_wavelengths
 from hyperfuse.data.synthetic_parts import random_layout, random_light, random_materials, random_style
 from hyperfuse.errors import BandError, OptionError
 
@@ -158,8 +158,8 @@ def test_buckets_without_end():
 
 
 def test_patches_travel_to_another_process():
-    patches = SyntheticPatches(usual_wavelengths(31), 24)
-    assert torch.equal(pickle.loads(pickle.dumps(patches))((1, 2, 3)), patches((1, 2, 3)))
+    (bucket,) = synthetic_buckets([31], 24)
+    assert torch.equal(pickle.loads(pickle.dumps(bucket)).patch((1, 2, 3), 0.0), bucket.patch((1, 2, 3), 0.0))
 
 
 def test_fixed_scenes_to_try_things_with():

@@ -11,7 +11,7 @@ from hyperfuse.data.observing import PairBatch
 from hyperfuse.data.sampler import Bucket, make_buckets
 from hyperfuse.data.scenes import Scene
 from hyperfuse.data.settings import SimulationSettings
-from hyperfuse.data.splits import PatchWindow
+from hyperfuse.data.splits import SceneWindow
 
 EVERYTHING: dict[str, Any] = {
     "scale": [2.0, 5.0],
@@ -52,7 +52,7 @@ def tiny_buckets(size: int = 16) -> list[Bucket]:
     scenes = tiny_scenes()
     corners = [(0, 0), (5, 9), (40 - size, 40 - size)]
     return make_buckets(
-        scenes, [PatchWindow(scene, *corner, size) for scene in range(len(scenes)) for corner in corners]
+        scenes, [SceneWindow(scene, *corner, size, size) for scene in range(len(scenes)) for corner in corners]
     )
 
 

@@ -10,15 +10,15 @@ import torch
 from tests.training.tiny_experiments import write_experiment
 
 from hyperfuse import fuse, make_cube, open_cube, write_cube
+from hyperfuse.data.observing import PairBatch
 from hyperfuse.errors import BandError, OptionError
 from hyperfuse.fusion import tiles
 from hyperfuse.fusion.fusers import load_network
 from hyperfuse.models.baselines.mimo_sst import MIMOSST, MIMOSSTConfig, ScaleOutputs, loss_over_scales
 from hyperfuse.models.catalogue import BASELINE_PRESETS, BASELINES
 from hyperfuse.training.experiment import Experiment, LoopSettings, read_experiment
-from hyperfuse.training.finetune import freeze_parts
-from hyperfuse.training.objective import NetworkOnBatch, TrainingBatch, fusion_loss, training_loss
-from hyperfuse.training.train import describe, train
+from hyperfuse.training.objective import NetworkOnBatch, fusion_loss, training_loss
+from hyperfuse.training.train import describe, freeze_parts, train
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 TINY = {
@@ -84,7 +84,7 @@ def test_mimo_sst_learns_by_its_own_loss_and_others_by_ours() -> None:
     hsi, msi, reference = torch.rand(2, 5, 4, 4), torch.rand(2, 3, 16, 16), torch.rand(2, 5, 16, 16)
     network = MIMOSST(MIMOSSTConfig(bands=5, msi_bands=3, width=4))
     unused = dict.fromkeys(("sigma", "shift", "srf", "hsi_noise", "msi_noise", "assumed"), torch.zeros(2))
-    batch = TrainingBatch(hsi, msi, reference, 4.0, **unused, wavelength_nm=None, bucket="random")
+    batch = PairBatch(hsi, msi, reference, 4.0, **unused, wavelength_nm=None, bucket="random")
     outputs = NetworkOnBatch(network)(batch)
     assert isinstance(outputs, ScaleOutputs)
     assert training_loss(outputs, reference, LoopSettings()) == loss_over_scales(outputs, reference)

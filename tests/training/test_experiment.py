@@ -8,7 +8,7 @@ import pytest
 from tests.training.tiny_experiments import write_experiment
 
 from hyperfuse.errors import OptionError
-from hyperfuse.models.channels import FixedBands, MatryoshkaBands
+from hyperfuse.models.matryoshka import FixedBands, MatryoshkaBands
 from hyperfuse.models.ssa import preset
 from hyperfuse.training.experiment import read_experiment
 
@@ -59,10 +59,7 @@ def test_the_paper_s_run_is_the_paper_s() -> None:
         ("loop.batchsize=4", r'unknown key "loop.batchsize"; .*did you mean "batch_size"'),
         ("optimizer={}", 'unknown key "optimizer".*did you mean "optimiser"'),
         ("network.widht=4", 'unknown key "network.widht".*did you mean "width"'),
-        (
-            'network.channels={kind="components", counts=3}',
-            'channels.components.counts".*did you mean "count"',
-        ),
+        ('network.channels={kind="components", counts=3}', 'channels.components.counts".*did you mean "count"'),
         ("simulation.psf=1", 'unknown key "simulation.psf".*did you mean "psf_fwhm"'),
         ("network.base=magic", 'got base "magic", expected one of bicubic'),
         ("network.preset=ssa-9", 'no network is called "ssa-9"'),

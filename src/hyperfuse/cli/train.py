@@ -87,7 +87,7 @@ def finetune(
     """
     import json
 
-    from hyperfuse.training.finetune import finetune as run_finetuning
+    from hyperfuse.training.train import finetune as run_finetuning
 
     outcome = run_finetuning(weights, scenes, output, config=config)
     if not outcome.finished:

@@ -124,13 +124,8 @@ ROSIS_WAVELENGTHS = "approximate: the published range 430 to 860 nm, evenly divi
 
 _DATASETS = (
     SceneDataset(
-        name="CAVE",
-        sensor="Apogee Alta U260 with VariSpec filter",
-        images=32,
-        size=(512, 512),
-        pixel_metres=0.001,
-        wavelength_nm=np.arange(400.0, 701.0, 10.0),
-        wavelength_source="the data set's page: 400 to 700 nm by 10",
+        name="CAVE", sensor="Apogee Alta U260 with VariSpec filter", images=32, size=(512, 512), pixel_metres=0.001,
+        wavelength_nm=np.arange(400.0, 701.0, 10.0), wavelength_source="the data set's page: 400 to 700 nm by 10",
         files=(ExpectedFile("*_ms_01.png", band_suffixes=tuple(f"_ms_{band:02d}.png" for band in range(1, 32))),),
         page="https://cave.cs.columbia.edu/repository/Multispectral",
         fetch="complete_ms_data.zip, unpacked: a folder NAME_ms/NAME_ms per scene, NAME_ms_01.png to NAME_ms_31.png",
@@ -138,13 +133,8 @@ _DATASETS = (
         note="reflectance, 16 bits; the PNGs of watercolors hold 8 bits in several equal channels; the first is read",
     ),
     SceneDataset(
-        name="Harvard",
-        sensor="Nuance FX",
-        images=77,
-        size=(1040, 1392),
-        pixel_metres=0.001,
-        wavelength_nm=np.arange(420.0, 721.0, 10.0),
-        wavelength_source="the data set's page: 420 to 720 nm by 10",
+        name="Harvard", sensor="Nuance FX", images=77, size=(1040, 1392), pixel_metres=0.001,
+        wavelength_nm=np.arange(420.0, 721.0, 10.0), wavelength_source="the data set's page: 420 to 720 nm by 10",
         files=(ExpectedFile("*hsdb*/img*.mat", "ref"), ExpectedFile("*harvard*/img*.mat", "ref")),
         page="http://vision.seas.harvard.edu/hyperspec/",
         fetch="CZ_hsdb.tgz (50 images) and CZ_hsdbi.tgz (27), unpacked: CZ_hsdb/img*.mat, CZ_hsdbi/img*.mat (ref, lbl)",
@@ -152,11 +142,7 @@ _DATASETS = (
         note="radiance up to the gains of calib.txt, which are not applied; pixels that moved (lbl) are not masked",
     ),
     SceneDataset(
-        name="PaviaC",
-        sensor="ROSIS",
-        size=(1096, 715),
-        pixel_metres=1.3,
-        wavelength_nm=np.linspace(430.0, 860.0, 102),
+        name="PaviaC", sensor="ROSIS", size=(1096, 715), pixel_metres=1.3, wavelength_nm=np.linspace(430.0, 860.0, 102),
         wavelength_source=ROSIS_WAVELENGTHS,
         files=(ExpectedFile("Pavia.mat", "pavia"), ExpectedFile("paviaC.mat")),
         page=f"{EHU_PAGE}#Pavia_Centre_scene",
@@ -165,11 +151,7 @@ _DATASETS = (
         note="1096 x 1096 without a wide strip of missing data: two distant parts of the city meet inside the scene",
     ),
     SceneDataset(
-        name="PaviaU",
-        sensor="ROSIS",
-        size=(610, 340),
-        pixel_metres=1.3,
-        wavelength_nm=np.linspace(430.0, 860.0, 103),
+        name="PaviaU", sensor="ROSIS", size=(610, 340), pixel_metres=1.3, wavelength_nm=np.linspace(430.0, 860.0, 103),
         wavelength_source=ROSIS_WAVELENGTHS,
         files=(ExpectedFile("PaviaU.mat", "paviaU"),),
         page=f"{EHU_PAGE}#Pavia_University_scene",
@@ -177,26 +159,18 @@ _DATASETS = (
         licence="no licence stated; credit P. Gamba, University of Pavia",
     ),
     SceneDataset(
-        name="Chikusei",
-        sensor="Headwall Hyperspec-VNIR-C",
-        size=(2517, 2335),
-        pixel_metres=2.5,
+        name="Chikusei", sensor="Headwall Hyperspec-VNIR-C", size=(2517, 2335), pixel_metres=2.5,
         wavelength_nm=np.linspace(363.0, 1018.0, 128),
         wavelength_source="the ENVI header; for the .mat file the published range 363 to 1018 nm, evenly divided",
-        files=(
-            ExpectedFile("HyperspecVNIR_Chikusei_20140729.hdr"),
-            ExpectedFile("HyperspecVNIR_Chikusei_20140729.mat", "chikusei"),
-        ),
+        files=(ExpectedFile("HyperspecVNIR_Chikusei_20140729.hdr"),
+               ExpectedFile("HyperspecVNIR_Chikusei_20140729.mat", "chikusei")),
         page="https://naotoyokoya.com/Download.html",
         fetch="the ENVI or MATLAB archive, unpacked: HyperspecVNIR_Chikusei_20140729.hdr with .bsq, or .mat",
         licence="CC BY 3.0; acknowledge Space Application Laboratory, Univ. of Tokyo; cite Yokoya and Iwasaki 2016",
         note="1.5 GB in memory; the borders are black where the flight lines end",
     ),
     SceneDataset(
-        name="Botswana",
-        sensor="EO-1 Hyperion",
-        size=(1476, 256),
-        pixel_metres=30.0,
+        name="Botswana", sensor="EO-1 Hyperion", size=(1476, 256), pixel_metres=30.0,
         wavelength_nm=hyperion_centres(BOTSWANA_BANDS),
         wavelength_source="Hyperion's centres (within 0.2 nm) of the bands that the page lists as kept",
         files=(ExpectedFile("Botswana.mat", "Botswana"),),
@@ -205,11 +179,7 @@ _DATASETS = (
         licence="no licence stated; recorded by NASA's EO-1, prepared by the University of Texas",
     ),
     SceneDataset(
-        name="WDC",
-        sensor="HYDICE",
-        size=(1280, 307),
-        pixel_metres=2.5,
-        wavelength_nm=washington_centres(),
+        name="WDC", sensor="HYDICE", size=(1280, 307), pixel_metres=2.5, wavelength_nm=washington_centres(),
         wavelength_source="the list that circulates with the scene; dc.tif itself has none",
         files=(ExpectedFile("dc.tif"),),
         page="https://engineering.purdue.edu/~biehl/MultiSpec/hyperspectral.html",
@@ -218,17 +188,11 @@ _DATASETS = (
         note="the file has 1280 rows, though its page says 1208",
     ),
     SceneDataset(
-        name="Houston",
-        sensor="ITRES CASI-1500",
-        size=(1202, 4172),
-        pixel_metres=1.0,
+        name="Houston", sensor="ITRES CASI-1500", size=(1202, 4172), pixel_metres=1.0,
         wavelength_nm=np.linspace(380.0, 1050.0, 48),
         wavelength_source="the ENVI header, else approximate: the published range 380 to 1050 nm, evenly divided",
-        files=(
-            ExpectedFile("20170218_UH_CASI_S4_NAD83.pix"),
-            ExpectedFile("20170218_UH_CASI_S4_NAD83.tif"),
-            ExpectedFile("Houston18.mat", "ori_data"),
-        ),
+        files=(ExpectedFile("20170218_UH_CASI_S4_NAD83.pix"), ExpectedFile("20170218_UH_CASI_S4_NAD83.tif"),
+               ExpectedFile("Houston18.mat", "ori_data")),
         page="https://machinelearning.ee.uh.edu/"
         "2018-ieee-grss-data-fusion-challenge-fusion-of-multispectral-lidar-and-hyperspectral-data/",
         fetch="the 2018 contest's archive, unpacked: FullHSIDataset/20170218_UH_CASI_S4_NAD83.pix with .hdr",
@@ -236,10 +200,7 @@ _DATASETS = (
         note="of the file's 50 channels the last two are not spectral bands; Houston18.mat is a crop made by others",
     ),
     SceneDataset(
-        name="Loukia",
-        sensor="EO-1 Hyperion",
-        size=(249, 945),
-        pixel_metres=30.0,
+        name="Loukia", sensor="EO-1 Hyperion", size=(249, 945), pixel_metres=30.0,
         wavelength_nm=hyperion_centres(HYRANK_BANDS),
         wavelength_source="approximate: Hyperion's 196 calibrated bands without the usual 20 water bands",
         files=(ExpectedFile("Loukia.tif"), ExpectedFile("Loukia.mat", "ori_data"), ExpectedFile("Loukia.hdr")),
@@ -247,7 +208,7 @@ _DATASETS = (
         fetch="HyRANK_satellite.zip, unpacked: TrainingSet/Loukia.tif",
         licence="open data of the ISPRS benchmark HyRANK, terms on its page; cite Karantzalos et al. 2018",
     ),
-)
+)  # fmt: skip
 DATASETS: dict[str, SceneDataset] = {dataset.name: dataset for dataset in _DATASETS}
 
 
@@ -300,14 +261,9 @@ def _scene_name(dataset: SceneDataset, kind: ExpectedFile, path: Path) -> str:
 def load_scenes(source: str, folder: Path | None = None, variable: str | None = None) -> list[Scene]:
     """Read the scenes of one source into memory, in alphabetical order.
 
-    Parameters
-    ----------
-    source
-        `CAVE` or another name of `hyperfuse scenes`, `my/folder`, `my/folder/*.tif`, `scene.mat`, or `synthetic`.
-    folder
-        Where data sets and relative paths are searched, see `scenes_folder`.
-    variable
-        The array in files that hold several.
+    A `source` is `CAVE` or another name of `hyperfuse scenes`, `my/folder`, `my/folder/*.tif`, `scene.mat`, or
+    `synthetic`; `folder` is where data sets and relative paths are searched, see `scenes_folder`; `variable` is the
+    array in files that hold several.
     """
     folder = scenes_folder(folder)
     if source == SYNTHETIC:
@@ -339,11 +295,8 @@ def _read_image(found: FoundDataset, path: Path) -> Scene:
     cube = _stack_bands(path, kind.band_suffixes) if kind.band_suffixes else open_cube(path, kind.variable)
     # More bands than the data set has are channels of another kind, at the end; fewer mean another file.
     if cube.sizes["band"] < dataset.bands:
-        raise BandError(
-            f"{path} has {cube.sizes['band']} bands",
-            f"the {dataset.bands} of {dataset.name}",
-            f"get {dataset.fetch}, from {dataset.page}",
-        )
+        got, expected = f"{path} has {cube.sizes['band']} bands", f"the {dataset.bands} of {dataset.name}"
+        raise BandError(got, expected, f"get {dataset.fetch}, from {dataset.page}")
     return scene_from_cube(
         cube.isel(band=slice(0, dataset.bands)),
         _scene_name(dataset, kind, path),
@@ -359,13 +312,12 @@ def _stack_bands(first: Path, suffixes: tuple[str, ...]) -> xr.DataArray:
     stem = first.name[: -len(suffixes[0])]
     paths = [first.with_name(stem + suffix) for suffix in suffixes]
     missing = [path.name for path in paths if not path.is_file()]
+    remedy = "unpack the archive again"
     if missing:
-        raise CubeFileError(
-            f"{first.parent} lacks {', '.join(missing)}", f"{len(paths)} bands", "unpack the archive again"
-        )
+        raise CubeFileError(f"{first.parent} lacks {', '.join(missing)}", f"{len(paths)} bands", remedy)
     bands = [open_cube(path).isel(band=0).values for path in paths]
     if len({band.shape for band in bands}) > 1:
-        raise CubeFileError(f"the bands in {first.parent} have different sizes", "one size", "unpack the archive again")
+        raise CubeFileError(f"the bands in {first.parent} have different sizes", "one size", remedy)
     return make_cube(np.stack(bands))
 
 
@@ -384,13 +336,9 @@ def _cube_paths(source: str, folder: Path) -> list[Path]:
             return paths
     known = {name.casefold(): name for name in (*DATASETS, SYNTHETIC)}
     near = difflib.get_close_matches(source.casefold(), known, n=1)
-    raise OptionError(
-        f"scenes {source!r}",
-        f"a file, folder or pattern of files, here or in {folder}; {SYNTHETIC}; or one of {', '.join(DATASETS)}",
-        f"did you mean {known[near[0]]}?"
-        if near
-        else f"check the path, or name the folder of scenes (--folder, {FOLDER_VARIABLE})",
-    )
+    expected = f"a file, folder or pattern of files, here or in {folder}; {SYNTHETIC}; or one of {', '.join(DATASETS)}"
+    check_path = f"check the path, or name the folder of scenes (--folder, {FOLDER_VARIABLE})"
+    raise OptionError(f"scenes {source!r}", expected, f"did you mean {known[near[0]]}?" if near else check_path)
 
 
 def overview(listed: Sequence[FoundDataset]) -> str:

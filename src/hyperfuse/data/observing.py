@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Self
 
@@ -114,11 +114,7 @@ def random_srf(
     The curves lie on an axis from 0 to 1 along the HSI's spectrum: wavelength, its logarithm (real sensors have many
     narrow bands in the visible and few wide ones in the infrared), or the band index where wavelengths are unknown.
     Coverage, regularity, width (from gaps to strong overlap, sometimes a panchromatic band), flatness, skew, ripples
-    and a small second lobe vary.
-
-    Returns
-    -------
-    (M, C) weights; rows sum to 1, sorted by centre.
+    and a small second lobe vary. Returns (M, C) weights; rows sum to 1, sorted by centre.
     """
     logarithmic = generator.random() < 0.5
     position, width = _spectral_axis(bands, wavelength_nm, logarithmic=logarithmic)
@@ -193,23 +189,18 @@ def _log_uniform(generator: np.random.Generator, low: float, high: float) -> flo
     return math.exp(generator.uniform(math.log(low), math.log(high)))
 
 
+# Interpolating a sensor's curves takes milliseconds; the tables of buckets come back, random selections do not.
+@lru_cache(maxsize=256)
 def named_srf(name: str, bands: BandTable) -> FloatArray | None:
     """(M, C) weights of those bands of a sensor or file that these hsi bands cover; None if there are none, or if
     wavelengths are needed and unknown.
     """
-    columns = [None if column is None else column.tobytes() for column in (bands.wavelength_nm, bands.fwhm_nm)]
-    return _named_srf(name, bands.count, *columns)
-
-
-# Interpolating a sensor's curves takes milliseconds; scenes come back, random selections of bands mostly do not.
-@lru_cache(maxsize=256)
-def _named_srf(name: str, count: int, wavelength_nm: bytes | None, fwhm_nm: bytes | None) -> FloatArray | None:
-    wavelength, fwhm = (None if column is None else np.frombuffer(column) for column in (wavelength_nm, fwhm_nm))
     with warnings.catch_warnings():
         # The warning that a curve extends beyond the scene would repeat for every batch.
         warnings.simplefilter("ignore")
         try:
-            return find_srf(name, wavelength, fwhm, np.ones(count, dtype=bool), skip_uncovered=True).weights
+            good = np.ones(bands.count, dtype=bool)
+            return find_srf(name, bands.wavelength_nm, bands.fwhm_nm, good, skip_uncovered=True).weights
         except BandError:
             return None
 
@@ -232,6 +223,7 @@ class PairBatch:
     assumed: Tensor  # (B, 5): sigma, shift down and right, noise of hsi and msi, as given to a method
     wavelength_nm: Tensor | None  # (C,)
     bucket: str
+    base: Tensor | None = None  # (B, C, H, W) that a network's residual is added to; None: the network computes it
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Self:
         """Move all tensors to a device."""
@@ -242,8 +234,7 @@ class PairBatch:
         return self._map_tensors(Tensor.pin_memory)
 
     def _map_tensors(self, change: Callable[[Tensor], Tensor]) -> Self:
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        changed: dict[str, Any] = {name: change(value) for name, value in values.items() if isinstance(value, Tensor)}
+        changed: dict[str, Any] = {name: change(each) for name, each in vars(self).items() if isinstance(each, Tensor)}
         return replace(self, **changed)
 
 
@@ -270,7 +261,7 @@ def draw_plan(
     for_scale, for_srf, for_count = generator.random(3)
     coarse_size = coarse_pixels(settings, patch_size, for_scale)
     selection = draw_selection(generator, settings.keep_bands, bands.count)
-    kept = selection.of_bands(bands)
+    kept = bands if selection is ALL_BANDS else selection.of_bands(bands)
     heights = np.cumsum([choice.weight for choice in settings.srfs])
     name = settings.srfs[int(np.searchsorted(heights[:-1], for_srf * heights[-1], side="right"))].name
     srf = None if name == RANDOM_SRF else named_srf(name, kept)
@@ -283,15 +274,14 @@ def coarse_pixels(settings: SimulationSettings, patch_size: int, quantile: float
     """Number of coarse pixels across a patch, at the scale that is this quantile (0 to 1) of the range or list."""
     if isinstance(settings.scale, ScaleChoices):
         choices = settings.scale.choices
-        scale = choices[min(int(quantile * len(choices)), len(choices) - 1)]
-        count = round(patch_size / scale)
+        low = high = scale = choices[min(int(quantile * len(choices)), len(choices) - 1)]
     else:
         low, high = settings.scale
         scale = _interpolate(settings.scale, quantile)
-        # Rounding must not leave the range if it contains whole numbers of pixels.
-        fewest, most = math.ceil(patch_size / high), math.floor(patch_size / low)
-        count = round(patch_size / scale)
-        count = min(max(count, fewest), most) if fewest <= most else count
+    count = round(patch_size / scale)
+    # Rounding must not leave the range if it contains whole numbers of pixels.
+    fewest, most = math.ceil(patch_size / high), math.floor(patch_size / low)
+    count = min(max(count, fewest), most) if fewest <= most else count
     if count < FEWEST_COARSE_PIXELS:
         raise OptionError(
             f"scale {scale:g} in patches of {patch_size}x{patch_size} pixels",
@@ -304,18 +294,9 @@ def coarse_pixels(settings: SimulationSettings, patch_size: int, quantile: float
 def observe_patch(
     generator: np.random.Generator, settings: SimulationSettings, plan: BatchPlan, patch: Tensor, reference: Tensor
 ) -> dict[str, Tensor]:
-    """Observe one sample.
+    """Observe a patch (C, H, W) of all bands; return the sample's fields of `PairBatch` without the batch axis.
 
-    Parameters
-    ----------
-    patch
-        All bands of the scene (C, H, W).
-    reference
-        Receives the selected bands (K, H, W), flipped, turned and lit as drawn.
-
-    Returns
-    -------
-    The sample's fields of `PairBatch` by name, without the batch axis.
+    `reference` receives the selected bands (K, H, W), flipped, turned and lit as drawn.
     """
     symmetry = int(generator.integers(8))
     for_fwhm, *for_shift = generator.random(3)

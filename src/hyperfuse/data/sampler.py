@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from multiprocessing.context import BaseContext
 
 import numpy as np
@@ -33,8 +34,8 @@ from hyperfuse.data.observing import (
 )
 from hyperfuse.data.scenes import Scene
 from hyperfuse.data.settings import RANDOM_SRF, SimulationSettings
-from hyperfuse.data.splits import PatchWindow
-from hyperfuse.data.synthetic import SYNTHETIC, SyntheticPatches, usual_wavelengths
+from hyperfuse.data.splits import SceneWindow
+from hyperfuse.data.synthetic import SYNTHETIC, synthetic_scene, usual_wavelengths
 from hyperfuse.errors import GridError, OptionError
 
 MakePatch = Callable[[tuple[int, ...]], Tensor]
@@ -52,7 +53,7 @@ class Bucket:
     size: int  # rows and columns of a patch
     bands: BandTable
     scenes: tuple[Scene, ...] = ()
-    windows: tuple[PatchWindow, ...] = ()
+    windows: tuple[SceneWindow, ...] = ()
     make_patch: MakePatch | None = None
 
     def __post_init__(self) -> None:
@@ -67,33 +68,25 @@ class Bucket:
         return self.scenes[window.scene].patch(window.rows, window.columns)
 
 
-def make_buckets(scenes: Sequence[Scene], windows: Sequence[PatchWindow]) -> list[Bucket]:
-    """Sort patches into buckets, one for each data set or sensor, list of bands and patch size.
-
-    Parameters
-    ----------
-    scenes
-        Scenes of any sensors and sizes.
-    windows
-        Patches; `window.scene` is an index into `scenes`.
-    """
+def make_buckets(scenes: Sequence[Scene], windows: Sequence[SceneWindow]) -> list[Bucket]:
+    """Sort patches of scenes into buckets, one for each data set or sensor, list of bands and patch size."""
     if not windows:
-        raise OptionError(
-            "no patch to train on", "scenes with room for at least one", "take larger scenes or smaller patches"
-        )
-    groups: dict[tuple[object, ...], list[PatchWindow]] = {}
+        remedy = "take larger scenes or smaller patches"
+        raise OptionError("no patch to train on", "scenes with room for at least one", remedy)
+    groups: dict[tuple[object, ...], list[SceneWindow]] = {}
     for window in windows:
         scene = scenes[window.scene]
         height, width = scene.size
-        if min(window.top, window.left) < 0 or window.top + window.size > height or window.left + window.size > width:
+        inside = 0 <= window.top <= height - window.height and 0 <= window.left <= width - window.width
+        if not inside or window.height != window.width:
             raise GridError(
-                f"a {window.size}x{window.size} patch at row {window.top}, column {window.left} of {scene.name}",
-                f"a patch inside its {height}x{width} pixels",
+                f"a {window.height}x{window.width} patch at row {window.top}, column {window.left} of {scene.name}",
+                f"a square patch inside its {height}x{width} pixels",
             )
         # Files of one sensor round differently.
         columns = (None if each is None else each.round(1).tobytes() for each in (_wavelengths(scene), scene.fwhm_nm))
-        groups.setdefault((_origin(scene), scene.bands, window.size, *columns), []).append(window)
-    names = _distinct_names([(scenes[group[0].scene], group[0].size) for group in groups.values()])
+        groups.setdefault((_origin(scene), scene.bands, window.height, *columns), []).append(window)
+    names = _distinct_names([(scenes[group[0].scene], group[0].height) for group in groups.values()])
     return [_make_bucket(name, scenes, group) for name, group in zip(names, groups.values(), strict=True)]
 
 
@@ -102,8 +95,8 @@ def synthetic_buckets(bands: Sequence[int], size: int) -> list[Bucket]:
     buckets = []
     for count in bands:
         nm = usual_wavelengths(count)
-        table, make_patch = BandTable(count, nm), SyntheticPatches(nm, size)
-        buckets.append(Bucket(f"{SYNTHETIC}, {count} bands", size, table, make_patch=make_patch))
+        make_patch = partial(synthetic_scene, wavelength_nm=nm, rows=size, columns=size)
+        buckets.append(Bucket(f"{SYNTHETIC}, {count} bands", size, BandTable(count, nm), make_patch=make_patch))
     return buckets
 
 
@@ -116,16 +109,9 @@ def draw_batch(
     batch_size: int,
     slots: range | None = None,
 ) -> PairBatch:
-    """Draw one batch: bucket, patches and observations.
+    """Draw one batch: bucket, patches and observations. `seed` and `draw`, the number of the batch, determine it.
 
-    Parameters
-    ----------
-    seed, draw
-        The seed of the training and the number of the batch, 0 or more; they determine every bit.
-    batch_size
-        Number of samples of all processes together.
-    slots
-        The part of 0 .. batch_size - 1 to draw; all by default.
+    Of the `batch_size` samples of all processes together, those in `slots` are drawn, all by default.
 
     Examples
     --------
@@ -184,14 +170,14 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def _make_bucket(name: str, scenes: Sequence[Scene], windows: Sequence[PatchWindow]) -> Bucket:
+def _make_bucket(name: str, scenes: Sequence[Scene], windows: Sequence[SceneWindow]) -> Bucket:
     """With only the scenes that its windows lie in."""
     index = {scene: place for place, scene in enumerate(dict.fromkeys(window.scene for window in windows))}
     first = scenes[windows[0].scene]
     wavelength_nm = _wavelengths(first)
     return Bucket(
         name=name,
-        size=windows[0].size,
+        size=windows[0].height,
         bands=BandTable(first.bands, wavelength_nm, None if wavelength_nm is None else first.fwhm_nm),
         scenes=tuple(scenes[scene] for scene in index),
         windows=tuple(replace(window, scene=index[window.scene]) for window in windows),
@@ -244,12 +230,7 @@ def batch_loader(
 
     Workers are not forks of this process: a fork of a process with computing threads may hang. So `finish` and the
     functions of synthetic buckets must be picklable, and a script that calls this needs `if __name__ == "__main__"`.
-    Scenes are in shared memory, once for all workers.
-
-    Parameters
-    ----------
-    workers
-        Number of processes that draw batches ahead, at most one per core; 0 draws them in this process.
+    Scenes are in shared memory, once for all workers. There is at most one worker per core; 0: this process draws.
     """
     workers = min(workers, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
     return DataLoader(
@@ -296,10 +277,7 @@ def _exit_with_parent() -> None:
 def process_slots(batch_size: int, process: int, processes: int) -> range:
     """Return the slots of every batch that one of several processes draws."""
     if batch_size % processes:
-        raise OptionError(
-            f"batches of {batch_size} for {processes} processes",
-            "the same number of samples for each process",
-            f"take a multiple of {processes}",
-        )
+        got, expected = f"batches of {batch_size} for {processes} processes", "the same number of samples for each"
+        raise OptionError(got, expected, f"take a multiple of {processes}")
     share = batch_size // processes
     return range(process * share, (process + 1) * share)

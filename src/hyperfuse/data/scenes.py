@@ -120,14 +120,8 @@ def scene_from_cube(
 ) -> Scene:
     """Read a cube into memory; bad bands and bands without values are dropped.
 
-    Parameters
-    ----------
-    dataset
-        Name of the data set of the catalogue, if any.
-    wavelength_nm
-        Used if the cube does not know its own.
-    path
-        The file behind the cube, whose type decides in which order it is read.
+    `wavelength_nm` is used if the cube does not know its own; the type of the file at `path` decides in which order it
+    is read.
     """
     good = np.flatnonzero(cube["good"].values)
     if not good.size:

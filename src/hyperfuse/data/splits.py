@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise, product
 from typing import Literal
 
 import numpy as np
@@ -44,28 +44,8 @@ USUAL_SCALE = 4.0
 
 
 @dataclass(frozen=True)
-class PatchWindow:
-    """A square of a scene; `scene` is its index in the list of scenes."""
-
-    scene: int
-    top: int
-    left: int
-    size: int
-
-    @property
-    def rows(self) -> slice:
-        return slice(self.top, self.top + self.size)
-
-    @property
-    def columns(self) -> slice:
-        return slice(self.left, self.left + self.size)
-
-
-@dataclass(frozen=True)
-class TestBlock:
-    """A rectangle of a scene that is kept for testing."""
-
-    __test__ = False  # not a class for pytest to collect
+class SceneWindow:
+    """A training patch or test block; `scene` is the index in the list of scenes."""
 
     scene: int
     top: int
@@ -86,8 +66,8 @@ class TestBlock:
 class Split:
     """Training patches and test blocks; `overlapping`: test pixels were trained on, which every score has to say."""
 
-    train: list[PatchWindow]
-    test: list[TestBlock]
+    train: list[SceneWindow]
+    test: list[SceneWindow]
     overlapping: bool
     label: str
 
@@ -131,20 +111,12 @@ def split_scenes(
 ) -> Split:
     """Divide scenes, which may differ in bands and size, into training patches and test blocks.
 
-    Parameters
-    ----------
-    kind
-        "disjoint" or "paper", see the module.
-    stride
-        Pixels from one patch to the next; by default the paper's own, or half a patch.
-    guard
-        Pixels between training and testing that belong to neither; by default the reach of the PSF at x4.
+    The default `stride` from one patch to the next is the paper's own, or half a patch; the default `guard`, pixels
+    between training and testing that belong to neither, is the radius of the PSF at x4.
     """
     if patch_size < SIZE_STEP or (stride is not None and stride < 1) or (guard is not None and guard < 0):
-        raise OptionError(
-            f"patches of {patch_size}, stride {stride}, guard {guard}",
-            f"patches of {SIZE_STEP} or more, stride 1, guard 0",
-        )
+        got = f"patches of {patch_size}, stride {stride}, guard {guard}"
+        raise OptionError(got, f"patches of {SIZE_STEP} or more, stride 1, guard 0")
     if kind == "paper":
         return _paper_split(scenes, patch_size, stride)
     if kind != "disjoint":
@@ -154,23 +126,19 @@ def split_scenes(
 
 def train_on_all(scenes: Sequence[Scene], patch_size: int, stride: int | None = None) -> Split:
     """Take patches of whole scenes, where other scenes are for testing."""
-    windows = [
-        window
-        for index, scene in enumerate(scenes)
-        for window in _patches(index, scene, scene.size, patch_size, stride)
-    ]
-    return Split(windows, [], overlapping=False, label="whole scenes for training")
+    patches = [_patches(index, scene, scene.size, patch_size, stride) for index, scene in enumerate(scenes)]
+    return Split(list(chain.from_iterable(patches)), [], overlapping=False, label="whole scenes for training")
 
 
 def keep_for_testing(scenes: Sequence[Scene]) -> Split:
     """Keep whole scenes for testing."""
-    blocks = [TestBlock(index, 0, 0, *scene.size) for index, scene in enumerate(scenes)]
+    blocks = [SceneWindow(index, 0, 0, *scene.size) for index, scene in enumerate(scenes)]
     return Split([], blocks, overlapping=False, label="other scenes for testing")
 
 
 def _disjoint_split(scenes: Sequence[Scene], patch_size: int, stride: int | None, guard: int) -> Split:
-    train: list[PatchWindow] = []
-    test: list[TestBlock] = []
+    train: list[SceneWindow] = []
+    test: list[SceneWindow] = []
     counts = {"in blocks": 0, "tested whole": 0, "trained on whole": 0}
     for group in _groups(scenes):
         held_out = _held_out(group, scenes) if len(group) >= IMAGES_OF_A_SET else None
@@ -204,11 +172,11 @@ def _held_out(group: Sequence[int], scenes: Sequence[Scene]) -> frozenset[int]:
     return frozenset(group[TEST_SHARE // 2 :: TEST_SHARE])
 
 
-def _whole(index: int, size: Size, *, for_testing: bool) -> tuple[Size | None, list[TestBlock]]:
-    return (None, [TestBlock(index, 0, 0, *size)]) if for_testing or min(size) < SIZE_STEP else (size, [])
+def _whole(index: int, size: Size, *, for_testing: bool) -> tuple[Size | None, list[SceneWindow]]:
+    return (None, [SceneWindow(index, 0, 0, *size)]) if for_testing or min(size) < SIZE_STEP else (size, [])
 
 
-def _divide(index: int, size: Size, patch_size: int, guard: int) -> tuple[Size | None, list[TestBlock]]:
+def _divide(index: int, size: Size, patch_size: int, guard: int) -> tuple[Size | None, list[SceneWindow]]:
     """The upper left rows and columns that are trained on, and the blocks that are tested on."""
     length, breadth = max(size), min(size)
     test = max(SMALLEST_TEST_SIDE, length // TEST_SHARE // SIZE_STEP * SIZE_STEP)
@@ -220,30 +188,29 @@ def _divide(index: int, size: Size, patch_size: int, guard: int) -> tuple[Size |
     return (breadth, rest), list(_blocks(index, (0, length - test), (breadth, test)))
 
 
-def _blocks(index: int, corner: Size, size: Size) -> Iterator[TestBlock]:
+def _blocks(index: int, corner: Size, size: Size) -> Iterator[SceneWindow]:
     """Divide a rectangle into blocks of at most 512 pixels on a side."""
     edges = []
     for start, length in zip(corner, size, strict=True):
         parts = -(-length // LARGEST_TEST_SIDE)
         inner = [start + length * part // parts // SIZE_STEP * SIZE_STEP for part in range(1, parts)]
         edges.append([start, *inner, start + length])
-    for top, bottom in pairwise(edges[0]):
-        for left, right in pairwise(edges[1]):
-            yield TestBlock(index, top, left, bottom - top, right - left)
+    for (top, bottom), (left, right) in product(pairwise(edges[0]), pairwise(edges[1])):
+        yield SceneWindow(index, top, left, bottom - top, right - left)
 
 
 def _fitting(patch_size: int, room: int) -> int:
     return patch_size if patch_size <= room else max(0, room) // SIZE_STEP * SIZE_STEP
 
 
-def _patches(index: int, scene: Scene, area: Size, patch_size: int, stride: int | None) -> list[PatchWindow]:
+def _patches(index: int, scene: Scene, area: Size, patch_size: int, stride: int | None) -> list[SceneWindow]:
     """Patches over all of an area, the last ones at its far edges, but for those with too many holes."""
     size = _fitting(patch_size, min(area))
     if not size:
         return []
     step = stride or max(1, size // 2)
     tops, lefts = (sorted({*range(0, length - size + 1, step), length - size}) for length in area)
-    windows = [PatchWindow(index, top, left, size) for top in tops for left in lefts]
+    windows = [SceneWindow(index, top, left, size, size) for top, left in product(tops, lefts)]
     if scene.missing_pixels is None:
         return windows
     sums: NDArray[np.int64] = np.zeros((scene.size[0] + 1, scene.size[1] + 1), np.int64)
@@ -254,8 +221,8 @@ def _patches(index: int, scene: Scene, area: Size, patch_size: int, stride: int 
 
 
 def _paper_split(scenes: Sequence[Scene], patch_size: int, stride: int | None) -> Split:
-    train: list[PatchWindow] = []
-    test: list[TestBlock] = []
+    train: list[SceneWindow] = []
+    test: list[SceneWindow] = []
     shared = []
     for group in _groups(scenes):
         name = scenes[group[0]].dataset
@@ -266,17 +233,16 @@ def _paper_split(scenes: Sequence[Scene], patch_size: int, stride: int | None) -
             if tested is None or image not in tested:
                 train += _regular_grid(index, size, patch_size, stride or division.stride)
             if tested is None or image in tested:
-                blocks = _regular_grid(index, size, division.block, division.block)[: division.blocks]
-                test += [TestBlock(index, block.top, block.left, block.size, block.size) for block in blocks]
+                test += _regular_grid(index, size, division.block, division.block)[: division.blocks]
         shared += [name] if tested is None else []
     overlap = f" (overlapping: test pixels of {', '.join(shared)} were trained on)" if shared else ""
     return Split(train, test, overlapping=bool(shared), label=f"the paper's{overlap}")
 
 
-def _regular_grid(index: int, size: Size, patch_size: int, stride: int) -> list[PatchWindow]:
+def _regular_grid(index: int, size: Size, patch_size: int, stride: int) -> list[SceneWindow]:
     """Patches at a stride, as many as fit, in reading order."""
     tops, lefts = (range(0, length - patch_size + 1, stride) for length in size)
-    return [PatchWindow(index, top, left, patch_size) for top in tops for left in lefts]
+    return [SceneWindow(index, top, left, patch_size, patch_size) for top, left in product(tops, lefts)]
 
 
 def _require_division(name: str, scenes: Sequence[Scene]) -> PaperDivision:

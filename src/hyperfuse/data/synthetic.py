@@ -7,7 +7,6 @@ Shapes: K materials, L leaves, C bands, H W rows and columns.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -161,17 +160,6 @@ def _blurred(maps: FloatArray, sigma: float) -> FloatArray:
     return maps
 
 
-@dataclass(frozen=True, eq=False)
-class SyntheticPatches:
-    """Make a patch from a key of integers, such as (seed, draw, slot). Picklable, for the workers of a loader."""
-
-    wavelength_nm: NDArray[np.float64]
-    size: int
-
-    def __call__(self, key: tuple[int, ...]) -> Tensor:
-        return synthetic_scene(key, self.wavelength_nm, self.size, self.size)
-
-
 def usual_wavelengths(bands: int) -> NDArray[np.float64]:
     """Return typical wavelengths of a sensor with this many bands: evenly spaced but for the water vapour bands."""
     edges = np.array(next(ranges for most, ranges in USUAL_RANGES_NM.items() if bands <= most))
@@ -185,14 +173,7 @@ def usual_wavelengths(bands: int) -> NDArray[np.float64]:
 def synthetic_scenes(
     bands: Sequence[int] = USUAL_BANDS, scenes_per_sensor: int = 2, side: int = 192, seed: int = 0
 ) -> list[Scene]:
-    """Make a few fixed scenes, to try things out without data or to validate on.
-
-    Parameters
-    ----------
-    bands
-        Numbers of bands; each makes a sensor with `usual_wavelengths`.
-    side
-        Rows and columns of a scene.
+    """Make a few fixed square scenes of sensors with these numbers of bands, to try things out or to validate on.
 
     Examples
     --------

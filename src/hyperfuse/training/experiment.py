@@ -17,7 +17,6 @@ from hyperfuse.errors import OptionError
 from hyperfuse.methods.catalogue import METHODS
 from hyperfuse.models.catalogue import SSA_KIND, AnyNetworkConfig, any_preset
 from hyperfuse.models.prior import PriorConfig
-from hyperfuse.models.ssa import SSAConfig
 
 Count = Annotated[int, Field(ge=1, strict=True)]
 CountOrZero = Annotated[int, Field(ge=0, strict=True)]
@@ -210,18 +209,7 @@ class Experiment(Table):
 
 
 def read_experiment(path: str | Path, changes: Sequence[str] = ()) -> Experiment:
-    """Read an experiment file.
-
-    Parameters
-    ----------
-    changes
-        Values to replace, as "table.key=value" with a TOML value; a bare word is a string.
-
-    Raises
-    ------
-    OptionError
-        The file is missing or not TOML, or a key or value is wrong.
-    """
+    """Read an experiment file, with `changes` as "table.key=value" with a TOML value; a bare word is a string."""
     path = Path(path)
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -284,15 +272,13 @@ def _known_keys(location: tuple[int | str, ...]) -> list[str]:
         fields = [model.model_fields[str(part)] for model in models if str(part) in model.model_fields]
         inner = [model for field in fields for model in _models_in(field.annotation)]
         # What is no field is the kind of a table, or an index into a list of tables.
-        models = inner or [model for model in models if _kind_of(model) == part] or models
+        models = inner or [each for each in models if part == _kind(each)] or models
     keys = {key for model in models for key in model.model_fields}
     return sorted(keys | {"preset"} if location[:1] == ("network",) else keys)
 
 
-def _kind_of(model: type[BaseModel]) -> str | None:
-    if model is SSAConfig:
-        return SSA_KIND
-    return str(model.model_fields["kind"].default) if "kind" in model.model_fields else None
+def _kind(model: type[BaseModel]) -> Any:
+    return model.model_fields["kind"].default if "kind" in model.model_fields else SSA_KIND
 
 
 def _models_in(annotation: Any) -> list[type[BaseModel]]:

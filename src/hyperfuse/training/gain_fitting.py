@@ -70,8 +70,13 @@ def fit_gains(
         for draw in range(first_draw, first_draw + settings.draws):
             if interrupted():
                 return False
-            sample = _draw_sample(network, experiment, buckets, draw)
-            samples += [] if sample is None else [sample]
+            batch = draw_batch(buckets, experiment.simulation, seed=experiment.seed, draw=draw, batch_size=1)
+            if batch.hsi[0, 0].numel() >= FEWEST_PIXELS:  # others are fused without the network
+                (observation,) = assumed_observations(batch)
+                pair = batch.hsi[0], batch.msi[0], observation, batch.reference[0]
+                with torch.no_grad():
+                    sample = run_on_scene(gain_sample(network, *pair))
+                samples += [] if sample is None else [sample]
             advance(1)
     if not samples:
         raise TrainingError(
@@ -82,18 +87,6 @@ def fit_gains(
     torch.manual_seed(experiment.seed)
     fit_to_samples(network, samples, settings)
     return True
-
-
-def _draw_sample(
-    network: PriorNetwork, experiment: Experiment, buckets: Sequence[Bucket], draw: int
-) -> GainSample | None:
-    """None for a pair that is fused without the network."""
-    batch = draw_batch(buckets, experiment.simulation, seed=experiment.seed, draw=draw, batch_size=1)
-    if batch.hsi[0, 0].numel() < FEWEST_PIXELS:
-        return None
-    (observation,) = assumed_observations(batch)
-    with torch.no_grad():
-        return run_on_scene(gain_sample(network, batch.hsi[0], batch.msi[0], observation, batch.reference[0]))
 
 
 def gain_sample(

@@ -15,11 +15,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from typing import Any, cast
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from hyperfuse.data.observing import PairBatch
 from hyperfuse.data.sampler import PairBatches, batch_loader, process_slots
 from hyperfuse.errors import TrainingError
 from hyperfuse.models.catalogue import AnyNetwork, build_network
@@ -28,7 +30,7 @@ from hyperfuse.models.weights import BICUBIC
 from hyperfuse.progress import progress
 from hyperfuse.training.experiment import Experiment
 from hyperfuse.training.gain_fitting import fit_gains
-from hyperfuse.training.objective import BaseMaker, NetworkOnBatch, TrainingBatch, training_loss
+from hyperfuse.training.objective import NetworkOnBatch, add_base, training_loss
 from hyperfuse.training.run_folder import BEST, WEIGHTS, Checkpoint, RunFolder, RunLog
 from hyperfuse.training.scene_sets import GatheredScenes, Score, validate
 
@@ -166,7 +168,7 @@ class Trainer:
             if state.step % loop.checkpoint_every == 0 or last or stop:
                 self._write_checkpoint()
 
-    def _step(self, batches: Iterator[TrainingBatch], timer: StepTimer, interrupted: bool) -> tuple[float, bool]:
+    def _step(self, batches: Iterator[PairBatch], timer: StepTimer, interrupted: bool) -> tuple[float, bool]:
         """One step of the optimiser; the mean loss over all processes, and whether any of them was interrupted."""
         loop, settings, optimiser = self.experiment.loop, self.experiment.optimiser, self.optimiser
         for group in optimiser.param_groups:
@@ -175,7 +177,7 @@ class Trainer:
         total = 0.0
         for part in range(loop.accumulate):
             before = time.perf_counter()
-            batch = _next(batches)
+            batch = next(batches)
             timer.waiting += time.perf_counter() - before
             with self.fabric.no_backward_sync(self.module, enabled=part < loop.accumulate - 1):
                 loss = training_loss(self.module(batch), batch.reference, loop) / loop.accumulate
@@ -196,7 +198,7 @@ class Trainer:
         timer.steps += 1
         return mean_loss, stop > 0
 
-    def _batches(self) -> Iterator[TrainingBatch]:
+    def _batches(self) -> Iterator[PairBatch]:
         """Batches from the next step on; each process draws its share of the slots of every batch."""
         loop, fabric = self.experiment.loop, self.fabric
         # The prior network runs inside its base.
@@ -207,11 +209,16 @@ class Trainer:
             seed=self.experiment.seed,
             batch_size=loop.batch_size,
             slots=self.slots,
-            finish=BaseMaker(base),
+            finish=partial(add_base, method=base),
         )
         start, end = (step * loop.accumulate for step in (self.progress.step, self.steps))
-        for batch in batch_loader(batches, start, end, workers=loop.workers, pin_memory=fabric.device.type == "cuda"):
-            yield cast(TrainingBatch, batch).to(fabric.device, non_blocking=True)
+        loader = batch_loader(batches, start, end, workers=loop.workers, pin_memory=fabric.device.type == "cuda")
+        try:
+            for batch in loader:
+                yield batch.to(fabric.device, non_blocking=True)
+        except (RuntimeError, ConnectionError, EOFError) as error:
+            remedy = "free memory or set loop.workers=0, and continue with --resume"
+            raise TrainingError(f"a worker of the loader ended ({error})", "workers that run", remedy) from error
 
     def _validate(self, log: RunLog | None) -> None:
         """On the first process; the others wait for it."""
@@ -281,11 +288,9 @@ class Trainer:
         kept = dict(checkpoint.progress)
         expected = json.loads(json.dumps([self.steps, self.scenes.summary()]))
         if [kept.pop("steps", None), kept.pop("scenes", None)] != expected:
-            raise TrainingError(
-                f"{self.folder.path} was started with other scenes or another length",
-                "the same scenes to continue",
-                "bring back its scenes, or choose another --output",
-            )
+            got = f"{self.folder.path} was started with other scenes or another length"
+            remedy = "bring back its scenes, or choose another --output"
+            raise TrainingError(got, "the same scenes to continue", remedy)
         self.network.load_state_dict(checkpoint.network)
         self.averaged = {name: tensor.to(self.fabric.device) for name, tensor in checkpoint.averaged.items()}
         groups = self.optimiser.state_dict()["param_groups"]
@@ -304,19 +309,7 @@ class Trainer:
     def _require_finite(self, what: str, value: float) -> None:
         if not math.isfinite(value):
             kept = "the last good checkpoint is kept" if self.folder.checkpoint.exists() else "there is no checkpoint"
+            remedy = f"lower optimiser.learning_rate or set optimiser.clip_norm; {kept}"
             raise TrainingError(
-                f"the {what} became {value} at step {self.progress.step + 1}",
-                f"a finite {what}",
-                f"lower optimiser.learning_rate or set optimiser.clip_norm; {kept}",
+                f"the {what} became {value} at step {self.progress.step + 1}", f"a finite {what}", remedy
             )
-
-
-def _next(batches: Iterator[TrainingBatch]) -> TrainingBatch:
-    try:
-        return next(batches)
-    except (RuntimeError, ConnectionError, EOFError) as error:
-        raise TrainingError(
-            f"a worker of the loader ended ({error})",
-            "workers that run",
-            "free memory or set loop.workers=0, and continue with --resume",
-        ) from error

@@ -5,7 +5,7 @@ Shapes: B batch, C bands, M msi bands, h w coarse, H W fine.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import replace
 from typing import cast
 
 import torch
@@ -23,25 +23,12 @@ from hyperfuse.physics.observation import Observation, known_observation
 from hyperfuse.training.experiment import LoopSettings
 
 
-@dataclass(frozen=True, eq=False)
-class TrainingBatch(PairBatch):
-    """A batch with the base that the network's residual is added to."""
-
-    base: Tensor | None = None  # (B, C, H, W); None: the network computes it
-
-
-@dataclass(frozen=True)
-class BaseMaker:
-    """Run the method of the network's base on every pair of a batch, in the workers of a loader."""
-
-    method: str  # bicubic is computed by the network
-
-    def __call__(self, batch: PairBatch) -> TrainingBatch:
-        base = None
-        if self.method != BICUBIC:
-            pairs = zip(batch.hsi, batch.msi, assumed_observations(batch), strict=True)
-            base = torch.stack([fuse_arrays(*pair, self.method) for pair in pairs])
-        return TrainingBatch(**{field.name: getattr(batch, field.name) for field in fields(PairBatch)}, base=base)
+def add_base(batch: PairBatch, method: str) -> PairBatch:
+    """Run the method of the network's base on every pair of a batch; bicubic is computed by the network."""
+    if method == BICUBIC:
+        return batch
+    pairs = zip(batch.hsi, batch.msi, assumed_observations(batch), strict=True)
+    return replace(batch, base=torch.stack([fuse_arrays(*pair, method) for pair in pairs]))
 
 
 def assumed_observations(batch: PairBatch) -> list[Observation]:
@@ -62,7 +49,7 @@ class NetworkOnBatch(nn.Module):
         super().__init__()
         self.network, self.in_bfloat16 = network, bfloat16
 
-    def forward(self, batch: TrainingBatch) -> Tensor | ScaleOutputs:
+    def forward(self, batch: PairBatch) -> Tensor | ScaleOutputs:
         network, hsi, msi = self.network, batch.hsi, batch.msi
         if isinstance(network, PriorNetwork):
             pairs = zip(hsi, msi, assumed_observations(batch), strict=True)

@@ -49,9 +49,8 @@ class Checkpoint:
     def write(self, path: Path) -> None:
         """Write one safetensors file, atomically."""
         if not all(bool(torch.isfinite(tensor).all()) for tensor in self.network.values()):
-            raise TrainingError(
-                "weights that are not finite", "finite weights", "the last checkpoint is kept; lower the learning rate"
-            )
+            remedy = "the last checkpoint is kept; lower the learning rate"
+            raise TrainingError("weights that are not finite", "finite weights", remedy)
         parts = {"network": self.network, "averaged": self.averaged}
         parts |= {f"optimiser.{index}": state for index, state in self.optimiser.items()}
         tensors = {
@@ -64,12 +63,10 @@ class Checkpoint:
                 # JSON keeps every digit of a float.
                 temporary.write_bytes(save(tensors, metadata={"progress": json.dumps(self.progress)}))
         except OSError as error:
-            raise CubeWriteError(
-                f"no space left while writing {path}"
-                if error.errno in DISK_FULL
-                else f"cannot write {path}: {error.strerror}",
-                remedy="the last checkpoint is kept; free space and continue with --resume",
-            ) from error
+            full = error.errno in DISK_FULL
+            got = f"no space left while writing {path}" if full else f"cannot write {path}: {error.strerror}"
+            remedy = "the last checkpoint is kept; free space and continue with --resume"
+            raise CubeWriteError(got, remedy=remedy) from error
 
     @classmethod
     def read(cls, path: Path) -> Checkpoint:
@@ -85,11 +82,8 @@ class Checkpoint:
                         state = checkpoint.optimiser.setdefault(int(index), {})
                     state[name] = file.get_tensor(full_name)
         except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
-            raise WeightsError(
-                f"{path} cannot be read as a checkpoint ({error})",
-                "a file written by this training",
-                "start again without --resume",
-            ) from error
+            got = f"{path} cannot be read as a checkpoint ({error})"
+            raise WeightsError(got, "a file written by this training", "start again without --resume") from error
         return checkpoint
 
 
@@ -149,9 +143,8 @@ class RunFolder:
         """Make the folder, or check that it holds the same experiment; return whether to resume from a checkpoint."""
         continues = resume and self.checkpoint.exists()
         if not resume and (self.checkpoint.exists() or read_log(self.path)):
-            raise CubeWriteError(
-                f"{self.path} holds a run already", remedy="continue it with --resume, or choose another --output"
-            )
+            remedy = "continue it with --resume, or choose another --output"
+            raise CubeWriteError(f"{self.path} holds a run already", remedy=remedy)
         if continues:
             self._require_same(experiment)
         try:
@@ -159,14 +152,23 @@ class RunFolder:
             with atomic_write(self.path / EXPERIMENT) as temporary:
                 temporary.write_text(experiment.model_dump_json(indent=2) + "\n", encoding="utf-8")
         except OSError as error:
-            raise CubeWriteError(
-                f"cannot write into {self.path}: {error.strerror}", remedy="choose another --output"
-            ) from error
+            got = f"cannot write into {self.path}: {error.strerror}"
+            raise CubeWriteError(got, remedy="choose another --output") from error
         return continues
 
     def write_sample(self, step: int, case: ValidationCase, fused: Tensor) -> NDArray[np.uint8]:
         """Write HSI (enlarged), fused image, reference and error side by side as a PNG; return the picture."""
-        picture = _sample_picture(case, fused)
+        rows, columns = case.reference.shape[1:]
+        height, width = case.hsi.shape[1:]
+        enlarged = case.hsi[:, np.arange(rows) * height // rows][:, :, np.arange(columns) * width // columns]
+        centres = None if case.wavelength_nm is None else case.wavelength_nm.numpy()
+        cubes = [make_cube(image.numpy(), wavelength_nm=centres) for image in (enlarged, fused, case.reference)]
+        limits = stretch_limits(cubes[-1])
+        images = [colour_composite(cube, limits) for cube in cubes]
+        error = (fused - case.reference).square().mean(dim=0).sqrt().numpy()
+        grey = np.clip(error / max(float(np.quantile(error, 0.99)), 1e-9), 0, 1) * 255
+        images.append(np.repeat(grey.astype(np.uint8)[:, :, None], 3, axis=2))
+        picture: NDArray[np.uint8] = np.concatenate(images, axis=1)
         imsave(self.path / SAMPLES / f"step-{step:07d}.png", picture)
         return picture
 
@@ -188,16 +190,12 @@ class RunFolder:
         try:
             earlier = Experiment.model_validate_json((self.path / EXPERIMENT).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
-            raise TrainingError(
-                f"{self.path / EXPERIMENT} cannot be read ({error})", remedy="choose another --output"
-            ) from error
+            got = f"{self.path / EXPERIMENT} cannot be read ({error})"
+            raise TrainingError(got, remedy="choose another --output") from error
         different = _differences(earlier.model_dump(mode="json"), experiment.model_dump(mode="json"))
         if different:
-            raise TrainingError(
-                f"{self.path} holds a run of another experiment: {', '.join(different)} differ",
-                "the same experiment to continue",
-                "undo the change, or choose another --output",
-            )
+            got = f"{self.path} holds a run of another experiment: {', '.join(different)} differ"
+            raise TrainingError(got, "the same experiment to continue", "undo the change, or choose another --output")
 
 
 def _differences(earlier: Any, now: Any, key: str = "") -> list[str]:
@@ -209,20 +207,6 @@ def _differences(earlier: Any, now: Any, key: str = "") -> list[str]:
     ]
 
 
-def _sample_picture(case: ValidationCase, fused: Tensor) -> NDArray[np.uint8]:
-    rows, columns = case.reference.shape[1:]
-    height, width = case.hsi.shape[1:]
-    enlarged = case.hsi[:, np.arange(rows) * height // rows][:, :, np.arange(columns) * width // columns]
-    centres = None if case.wavelength_nm is None else case.wavelength_nm.numpy()
-    cubes = [make_cube(image.numpy(), wavelength_nm=centres) for image in (enlarged, fused, case.reference)]
-    limits = stretch_limits(cubes[-1])
-    images = [colour_composite(cube, limits) for cube in cubes]
-    error = (fused - case.reference).square().mean(dim=0).sqrt().numpy()
-    grey = np.clip(error / max(float(np.quantile(error, 0.99)), 1e-9), 0, 1) * 255
-    images.append(np.repeat(grey.astype(np.uint8)[:, :, None], 3, axis=2))
-    return np.concatenate(images, axis=1)
-
-
 def draw_curves(folders: Sequence[Path], path: Path) -> None:
     """Draw the training loss and the mean gain over the base on the test scenes, of one or several runs."""
     figure = Figure(figsize=(10.5, 3.8), layout="constrained")
@@ -231,9 +215,8 @@ def draw_curves(folders: Sequence[Path], path: Path) -> None:
     for folder in folders:
         log = read_log(folder)
         if not any(line["event"] == "train" for line in log):
-            raise OptionError(
-                f"{folder} holds no {LOG} with steps in it", "the folder of a run", "see `hyperfuse train --help`"
-            )
+            got = f"{folder} holds no {LOG} with steps in it"
+            raise OptionError(got, "the folder of a run", "see `hyperfuse train --help`")
         overlapping = any(line.get("overlapping") for line in log)
         label = f"{folder.name} (overlapping split)" if overlapping else folder.name
         steps, loss = _column(log, "train", "loss")

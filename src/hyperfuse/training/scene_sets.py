@@ -22,15 +22,7 @@ from hyperfuse.data.observing import BandTable, named_srf
 from hyperfuse.data.sampler import Bucket, check_settings, make_buckets, synthetic_buckets
 from hyperfuse.data.scenes import Scene
 from hyperfuse.data.settings import ScaleChoices
-from hyperfuse.data.splits import (
-    PatchWindow,
-    Split,
-    TestBlock,
-    guard_width,
-    keep_for_testing,
-    split_scenes,
-    train_on_all,
-)
+from hyperfuse.data.splits import SceneWindow, Split, guard_width, keep_for_testing, split_scenes, train_on_all
 from hyperfuse.data.synthetic import SYNTHETIC
 from hyperfuse.errors import OptionError
 from hyperfuse.fusion.fusers import fuse_with_network
@@ -78,31 +70,21 @@ class GatheredScenes:
 
     def summary(self) -> list[list[object]]:
         """Return the buckets and the scenes in them, which must be the same in a resumed run."""
-        return [
-            [
-                bucket.name,
-                bucket.bands.count,
-                bucket.size,
-                len(bucket.windows),
-                *((scene.name, *scene.size) for scene in bucket.scenes),
-            ]
-            for bucket in self.buckets
-        ]
+        summary: list[list[object]] = []
+        for bucket in self.buckets:
+            scenes = [(scene.name, *scene.size) for scene in bucket.scenes]
+            summary.append([bucket.name, bucket.bands.count, bucket.size, len(bucket.windows), *scenes])
+        return summary
 
 
 def gather_scenes(experiment: Experiment, folder: Path | None = None, *, with_cases: bool = True) -> GatheredScenes:
-    """Read and divide the scenes of an experiment.
+    """Read and divide the scenes of an experiment, from a folder as in `scenes_folder`.
 
-    Parameters
-    ----------
-    folder
-        Where data sets and relative paths are searched, see `scenes_folder`.
-    with_cases
-        Whether to simulate the validation cases; only the process that validates needs them.
+    Only the process that validates needs the cases.
     """
     scenes: list[Scene] = []
-    patches: list[PatchWindow] = []
-    blocks: list[TestBlock] = []
+    patches: list[SceneWindow] = []
+    blocks: list[SceneWindow] = []
     times: dict[int, int] = {}
     endless: list[Bucket] = []
     labels: list[str] = []
@@ -149,13 +131,10 @@ def _load_set(scene_set: SceneSet, folder: Path | None) -> list[Scene]:
     kept = [scene for scene in scenes if not any(fnmatch(scene.name, pattern) for pattern in scene_set.exclude)]
     if not kept:
         raise OptionError(f"scenes {scene_set.source!r} without {', '.join(scene_set.exclude)}", "at least one scene")
-    assumed = scene_set.assumed_nm
-    return [
-        replace(scene, wavelength_nm=np.linspace(*assumed, scene.bands))
-        if assumed and scene.wavelength_nm is None
-        else scene
-        for scene in kept
-    ]
+    for index, scene in enumerate(kept):
+        if scene_set.assumed_nm and scene.wavelength_nm is None:
+            kept[index] = replace(scene, wavelength_nm=np.linspace(*scene_set.assumed_nm, scene.bands))
+    return kept
 
 
 def _divide(scenes: Sequence[Scene], scene_set: SceneSet, experiment: Experiment) -> Split:
@@ -172,7 +151,7 @@ def _divide(scenes: Sequence[Scene], scene_set: SceneSet, experiment: Experiment
 
 
 def _trained_and_tested(
-    scenes: Sequence[Scene], patches: Sequence[PatchWindow], blocks: Sequence[TestBlock]
+    scenes: Sequence[Scene], patches: Sequence[SceneWindow], blocks: Sequence[SceneWindow]
 ) -> list[str]:
     """Names of scenes that occur twice, once for each purpose."""
     trained, tested = ({each.scene for each in group} for group in (patches, blocks))
@@ -183,7 +162,7 @@ def _trained_and_tested(
     return sorted({scenes[index].name for index in tested - trained if pixels[index] in only_trained})
 
 
-def make_cases(experiment: Experiment, scenes: Sequence[Scene], blocks: Sequence[TestBlock]) -> list[ValidationCase]:
+def make_cases(experiment: Experiment, scenes: Sequence[Scene], blocks: Sequence[SceneWindow]) -> list[ValidationCase]:
     """Simulate one case for each block and scale; an SRF that does not fit the scene is replaced by three boxes."""
     settings = experiment.validation
     names = [scenes[block.scene].name for block in blocks]

@@ -1,31 +1,54 @@
-"""Train an experiment: checks before the first step, and the way into the loop from Python and the command line."""
+"""Train an experiment, or fine-tune trained weights for an unseen sensor (the paper's 500 iterations)."""
 
 from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 
 import torch
 
+from hyperfuse.config import FinetuneConfig, takes_options
 from hyperfuse.data.observing import named_srf
 from hyperfuse.data.sampler import Bucket, process_slots
 from hyperfuse.data.settings import RANDOM_SRF
 from hyperfuse.errors import BandError, OptionError
+from hyperfuse.fusion.fusers import load_network
 from hyperfuse.io.atomic import target_lock
 from hyperfuse.models.analysis import count_parameters
 from hyperfuse.models.baselines.base import BaselineConfig
 from hyperfuse.models.catalogue import AnyNetwork, build_network
-from hyperfuse.models.channels import FixedBands, WavelengthBands
-from hyperfuse.models.prior import PriorConfig
-from hyperfuse.models.ssa import SSAConfig
-from hyperfuse.training.experiment import Experiment
+from hyperfuse.models.matryoshka import FixedBands, WavelengthBands
+from hyperfuse.models.prior import PriorConfig, PriorNetwork
+from hyperfuse.models.ssa import SSA, SSAConfig
+from hyperfuse.training.experiment import Experiment, parse_experiment
 from hyperfuse.training.loop import Trainer, expected_processes
 from hyperfuse.training.run_folder import WEIGHTS, RunFolder
-from hyperfuse.training.scene_sets import GatheredScenes, gather_scenes
+from hyperfuse.training.scene_sets import GatheredScenes, gather_scenes, validate
+
+# Names for --freeze, and their modules.
+PARTS: dict[str, tuple[str, ...]] = {
+    "kernels": ("hsi_kernel", "pair_kernel", "msi_kernel", "output_kernel"),
+    "spectral_encoder": ("spectral_encoder",),
+    "spatial_encoder": ("spatial_encoder",),
+    "decoder": ("implicit_decoder",),
+}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Scores of one test case: of the base alone, and of the weights before and after fine-tuning."""
+
+    case: str
+    base_psnr_db: float
+    before_psnr_db: float
+    after_psnr_db: float
+    before_angle_degrees: float
+    after_angle_degrees: float
 
 
 @dataclass(frozen=True)
@@ -38,6 +61,7 @@ class TrainingOutcome:
     best_psnr_db: float | None
     split: str
     first_process: bool
+    comparisons: Sequence[Comparison] = ()  # of a fine-tuning
 
     @property
     def finished(self) -> bool:
@@ -164,3 +188,98 @@ def describe(experiment: Experiment, scenes_folder: Path | None = None) -> str:
         lines.append(f"bucket      {bucket.name}: {bucket.bands.count} bands, {patches} of {bucket.size}x{bucket.size}")
     lines += [f"validation  {case.name}: base {case.base.psnr_db:.2f} dB" for case in gathered.cases]
     return "\n".join([*lines, *(f"note        {note}" for note in gathered.notes)])
+
+
+@takes_options(FinetuneConfig)
+def finetune(
+    weights: str | Path, scenes: Sequence[str], folder: str | Path, *, config: FinetuneConfig | None = None
+) -> TrainingOutcome:
+    """Fine-tune a trained network on scenes of a sensor.
+
+    Parameters
+    ----------
+    weights
+        Folder of the weights to start from, or hf://owner/name.
+    scenes, test_scenes
+        Sources as in `load_scenes`. Without test scenes, the others are divided into disjoint training and test blocks.
+    folder
+        Folder of the run; the new weights are in its subfolder `weights`.
+    iterations
+        Steps of the optimiser.
+    freeze
+        Parts of an SSA network that stay fixed: kernels, spectral_encoder, spatial_encoder, decoder.
+    learning_rate
+        At the start; it decays to a tenth.
+    scale, srf
+        Fine pixels per coarse pixel and SRF of the simulated MSI, in training and test.
+    resume
+        Continue from the checkpoint in the folder, if there is one.
+
+    Returns
+    -------
+    TrainingOutcome
+        With the scores of the test scenes before and after, unless it was interrupted.
+    """
+    config = config or FinetuneConfig()
+    network = load_network(str(weights))
+    sets = [{"source": source, "use": "train" if config.test_scenes else "split"} for source in scenes]
+    experiment = parse_experiment(
+        {
+            "name": "finetuning",
+            "seed": config.seed,
+            "network": network.config.model_dump(),
+            "scenes": sets + [{"source": source, "use": "test"} for source in config.test_scenes],
+            "split": {"patch_size": config.patch_size, "stride": max(1, config.patch_size // 4)},
+            "simulation": {"scale": config.scale, "srfs": config.srf},
+            "optimiser": {
+                "learning_rate": config.learning_rate,
+                "final_learning_rate": config.learning_rate / 10,
+                "clip_norm": 1.0,
+            },
+            "length": {"steps": config.iterations},
+            "loop": {"batch_size": config.batch_size, "workers": config.workers},
+            "validation": {"every": config.iterations, "scales": [config.scale], "srf": config.srf},
+            "finetuning": {
+                "weights": str(weights),
+                "digest": network.weights_digest or "",
+                "freeze": sorted(config.freeze),
+            },
+        },
+        "fine-tuning",
+    )
+    freeze_parts(network, config.freeze)
+    gathered = gather_scenes(experiment, config.scenes_folder)
+    if not gathered.cases:
+        got = "no part of the scenes can be held out for testing"
+        raise OptionError(got, "scenes to score on", "give --test-scenes, or larger scenes")
+    before = [validate(network.eval(), case)[0] for case in gathered.cases]
+    if isinstance(network, PriorNetwork):
+        network.unfreeze()
+    outcome = train(experiment, folder, resume=config.resume, scenes=gathered, network=network)
+    if not outcome.finished:
+        return outcome
+    adapted = load_network(str(outcome.folder / WEIGHTS))
+    comparisons = []
+    for case, old in zip(gathered.cases, before, strict=True):
+        new, _ = validate(adapted, case)
+        angles = old.spectral_angle_degrees, new.spectral_angle_degrees
+        comparisons.append(Comparison(case.name, case.base.psnr_db, old.psnr_db, new.psnr_db, *angles))
+    return replace(outcome, comparisons=comparisons)
+
+
+def freeze_parts(network: AnyNetwork, names: Sequence[str]) -> None:
+    """Exclude parts of an SSA network from the training."""
+    if not names:
+        return
+    if not isinstance(network, SSA):
+        raise OptionError(
+            f"--freeze for {type(network).__name__}", "a fusion network, whose parts have names", "leave --freeze out"
+        )
+    for name in names:
+        if name not in PARTS:
+            raise OptionError(f"no part is called {name!r}", f"one of {', '.join(PARTS)}", "correct --freeze")
+    frozen = {module for name in names for module in PARTS[name]}
+    for name, parameter in network.named_parameters():
+        parameter.requires_grad_(name.partition(".")[0] not in frozen)
+    if not any(parameter.requires_grad for parameter in network.parameters()):
+        raise OptionError("every part is frozen", "at least one that is trained", "leave a part out of --freeze")
