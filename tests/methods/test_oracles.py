@@ -197,8 +197,8 @@ def test_pure_pixels_finds_the_corners():
 
 def test_reduced_resolution_is_the_pair_one_scale_coarser():
     pair = tiny_pair(6, 3, (24, 20), 4)
-    task = at_reduced_resolution(pair.hsi, pair.msi, pair.observation)
-    assert task is not None
+    task, reference = at_reduced_resolution(pair.hsi, pair.msi, pair.observation)
+    assert torch.equal(reference, pair.hsi)
     assert task.hsi.shape == (6, 6, 5)
     assert task.msi.shape == (3, 24, 20)
     operator = SpatialOperator.from_psf((24, 20), (6, 5), (4.0, 4.0), pair.observation.sigma)

@@ -6,6 +6,7 @@ The ramp tests fail when the pixel-centre convention is broken, and one of them 
 from __future__ import annotations
 
 import math
+import sys
 
 import pytest
 import torch
@@ -13,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hyperfuse.errors import GridError
-from hyperfuse.physics import resample
 from hyperfuse.physics.resample import (
     AxisPlacement,
     Placement,
@@ -73,10 +73,11 @@ def test_neighbour_plus_offset_reproduces_a_shifted_ramp(coarse_size, scale, shi
 def test_the_paper_s_corner_aligned_formula_fails_the_ramp(monkeypatch, check, fine_size):
     check(8, fine_size)
 
-    def corner_aligned(fine: int, coarse: int) -> AxisPlacement:
-        return AxisPlacement(origin=0.0, step=(coarse - 1) / (fine - 1))
+    def corner_aligned(fine: tuple[int, int], coarse: tuple[int, int]) -> Placement:
+        rows, columns = (AxisPlacement(0.0, (coarse[i] - 1) / (fine[i] - 1)) for i in (0, 1))
+        return Placement(rows, columns)
 
-    monkeypatch.setattr(resample, "_shared_edges_along_axis", corner_aligned)
+    monkeypatch.setattr(sys.modules[__name__], "shared_edges", corner_aligned)
     with pytest.raises(AssertionError):
         check(8, fine_size)
 

@@ -46,7 +46,8 @@ from hyperfuse.methods.scene_stats import (
 )
 from hyperfuse.methods.window import Window
 from hyperfuse.physics.observation import Observation
-from hyperfuse.physics.operators import mix_bands, separable
+from hyperfuse.physics.operators import mix_bands
+from hyperfuse.physics.resample import separable
 
 # The denoising's neighbourhoods: standard deviation in coarse pixels, and where the rest together weighs a hundredth.
 DENOISING_WIDTH, DENOISING_RADIUS = 4.0, 10
@@ -128,9 +129,8 @@ def denoised(model: PairModel, halo: int) -> SceneComputation[tuple[PairModel, T
     msi_spread = yield from scene_covariance(lambda: window.coarse(centred))
     predicted = _smooth_regression(coefficients.double(), centred.double(), msi_spread)
     residual = coefficients.double() - predicted
-    spread, pixels = yield from in_one_pass(
-        scene_covariance(lambda: window.coarse(residual)), scene_count(window.coarse_pixels)
-    )
+    covariance, count = scene_covariance(lambda: window.coarse(residual)), scene_count(window.coarse_pixels)
+    spread, pixels = yield from in_one_pass(covariance, count)
     keep = torch.linalg.solve(diagonally_loaded(spread + 1e-3 * noise), signal_covariance(spread, noise, pixels)).T
     coefficients = (predicted + mix_bands(keep, residual)).to(coefficients)
     cut = window.near_core(halo)
@@ -143,24 +143,19 @@ def _smooth_regression(components: Tensor, msi: Tensor, msi_spread: Tensor) -> T
     A thousandth of the msi's covariance (M, M) over the scene keeps the regressions steady.
     """
     size, bands = len(components), len(msi)
-    rows, columns = (_gaussian_weights(length) for length in msi.shape[1:])
-    products = torch.cat(
-        [msi, components, (msi[:, None] * msi).flatten(0, 1), (components[:, None] * msi).flatten(0, 1)]
-    )
-    moments = separable(rows, columns, products)
-    msi_mean, mean, products = moments[:bands], moments[bands : bands + size], moments[bands + size :]
-    spread = products[: bands * bands].reshape(bands, bands, *msi.shape[1:]) - msi_mean[:, None] * msi_mean
-    crossed = products[bands * bands :].reshape(size, bands, *msi.shape[1:]) - mean[:, None] * msi_mean
+    indices = (torch.arange(length, dtype=torch.float64) for length in msi.shape[1:])
+    distances = ((index[:, None] - index) / DENOISING_WIDTH for index in indices)
+    rows, columns = (torch.softmax(-0.5 * distance**2, dim=1) for distance in distances)
+    products = [(image[:, None] * msi).flatten(0, 1) for image in (msi, components)]
+    moments = separable(rows, columns, torch.cat([msi, components, *products]))
+    msi_mean, mean, squares, crossed = torch.split(moments, [bands, size, bands * bands, size * bands])
+    spread = squares.reshape(bands, bands, *msi.shape[1:]) - msi_mean[:, None] * msi_mean
+    crossed = crossed.reshape(size, bands, *msi.shape[1:]) - mean[:, None] * msi_mean
     own = 1e-3 * spread.diagonal(dim1=0, dim2=1).mean(-1)
     ridge = diagonally_loaded(1e-3 * msi_spread, 1e-3) + own[..., None, None] * torch.eye(bands)
     direction = solve_small(spread.permute(2, 3, 0, 1) + ridge, (msi - msi_mean).permute(1, 2, 0))
     slope_part: Tensor = torch.einsum("pmij,ijm->pij", crossed, direction)
     return mean + slope_part
-
-
-def _gaussian_weights(length: int) -> Tensor:
-    index = torch.arange(length, dtype=torch.float64)
-    return torch.softmax(-0.5 * ((index[:, None] - index) / DENOISING_WIDTH) ** 2, dim=1)
 
 
 def _add_regressed_error(mean: Tensor, model: PairModel) -> SceneComputation[Tensor]:

@@ -29,7 +29,8 @@ from hyperfuse.methods.pair_model import PairModel, condition_on_hsi, model_pair
 from hyperfuse.methods.scene_stats import SceneComputation
 from hyperfuse.methods.window import Window
 from hyperfuse.physics.observation import Observation
-from hyperfuse.physics.operators import mix_bands, separable
+from hyperfuse.physics.operators import mix_bands
+from hyperfuse.physics.resample import separable
 
 COMPONENTS, COMPONENTS_BESIDE_MSI = 10, 6  # at least so many, and always some more than there are msi bands
 STEPS = 20
@@ -58,7 +59,7 @@ def hysure(window: Window) -> SceneComputation[Tensor]:
 def _minimise_variation(start: Tensor, model: PairModel, unit: float) -> Tensor:
     """ADMM in scaled form, in units of `unit`."""
     step = _DataStep.of(model, unit)
-    cosines = [_cosine_basis(size) for size in model.fine_size]
+    rows, columns = (_cosine_basis(size) for size in model.fine_size)
     u = start / unit
     gradient = _differences(u)
     hsi_dual, msi_dual, dual = torch.zeros_like(u), torch.zeros_like(u), torch.zeros_like(gradient)
@@ -66,7 +67,7 @@ def _minimise_variation(start: Tensor, model: PairModel, unit: float) -> Tensor:
         by_hsi = step.towards_hsi(u + hsi_dual)
         by_msi = step.towards_msi(u + msi_dual)
         by_prior = _shrink(gradient + dual, WEIGHT / PENALTY)
-        u = _smooth(by_hsi - hsi_dual + by_msi - msi_dual + _divergence(by_prior - dual), cosines[0], cosines[1])
+        u = _smooth(by_hsi - hsi_dual + by_msi - msi_dual + _divergence(by_prior - dual), rows, columns)
         gradient = _differences(u)
         hsi_dual += u - by_hsi
         msi_dual += u - by_msi
@@ -131,11 +132,9 @@ def _shrink(gradient: Tensor, threshold: float) -> Tensor:
 
 def _smooth(right: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     """(2 + D'D)^-1, diagonal in the cosine basis of both axes."""
-    eigenvalues = [
-        2 - 2 * torch.cos(math.pi * torch.arange(len(basis), dtype=torch.float64) / len(basis))
-        for basis in (rows, columns)
-    ]
-    gain = 1 / (2 + eigenvalues[0][:, None] + eigenvalues[1][None, :])
+    angles = (math.pi * torch.arange(len(basis), dtype=torch.float64) / len(basis) for basis in (rows, columns))
+    by_row, by_column = (2 - 2 * torch.cos(angle) for angle in angles)
+    gain = 1 / (2 + by_row[:, None] + by_column[None, :])
     return separable(rows.T, columns.T, separable(rows, columns, right) * gain.to(right))
 
 

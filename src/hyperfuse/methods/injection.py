@@ -20,8 +20,8 @@ from hyperfuse.methods.pair_model import diagonally_loaded, principal_axes, scen
 from hyperfuse.methods.scene_stats import SceneComputation, scene_mean, scene_moments, scene_statistic
 from hyperfuse.methods.window import Window
 from hyperfuse.physics.observation import Observation
-from hyperfuse.physics.operators import mix_bands, psf_radius, separable
-from hyperfuse.physics.resample import bicubic_matrix, upsample_bicubic
+from hyperfuse.physics.operators import mix_bands, psf_radius
+from hyperfuse.physics.resample import bicubic_matrix, separable, upsample_bicubic
 
 LARGEST_RATIO = 4.0  # SFIM: a larger ratio, or one below the inverse, is an artefact of a dark pixel
 GSA_COMPONENTS = 12  # of the hsi, from which msi bands are synthesised

@@ -137,14 +137,9 @@ class LocalRegression:
         near = -0.5 * (offsets / WIDTH) ** 2
         near = (near[:, None] + near).flatten()
         near[len(near) // 2] = OUTSIDE
-        inside = [
-            (neighbours >= 0) & (neighbours < length)
-            for neighbours, length in (
-                (torch.tensor(rows)[:, None] + offsets, height),
-                (torch.tensor(columns)[:, None] + offsets, width),
-            )
-        ]
-        spatial = torch.where((inside[0][:, None, :, None] & inside[1][None, :, None, :]).flatten(2), near, OUTSIDE)
+        y, x = (torch.tensor(places)[:, None] + offsets for places in (rows, columns))
+        inside_y, inside_x = (y >= 0) & (y < height), (x >= 0) & (x < width)
+        spatial = torch.where((inside_y[:, None, :, None] & inside_x[None, :, None, :]).flatten(2), near, OUTSIDE)
         pixels = torch.cat([self.keys, torch.zeros(2, height, width), self.inputs])
         pixels = pixels[:, rows.start : rows.stop : rows.step, columns.start : columns.stop : columns.step]
         pixels = pixels.permute(1, 2, 0)[:, :, None]

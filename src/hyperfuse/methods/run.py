@@ -25,7 +25,7 @@ from hyperfuse.methods.pair_model import (
 )
 from hyperfuse.methods.scene_stats import SceneComputation, in_one_pass, run_on_scene
 from hyperfuse.methods.universal import interpolation_error
-from hyperfuse.methods.window import Window, fill_missing, mask_missing, usable_msi_bands
+from hyperfuse.methods.window import EVERYWHERE, Window, fill_missing, mask_missing, usable_msi_bands
 from hyperfuse.physics.estimate import NOTHING_KNOWN, KnownParts, estimate_observation
 from hyperfuse.physics.observation import Observation, require_pair
 from hyperfuse.physics.operators import SpatialOperator, mix_bands
@@ -84,10 +84,8 @@ def fuse_arrays(
         observation = estimate_observation(hsi, msi, known=observation or NOTHING_KNOWN)
     expected = (msi.shape[0], hsi.shape[0])
     if tuple(observation.srf.shape) != expected or not bool(torch.isfinite(observation.srf).all()):
-        raise BandError(
-            f"an SRF of shape {tuple(observation.srf.shape)}",
-            f"finite values of shape {expected}: one row per msi band, one column per hsi band",
-        )
+        finite = f"finite values of shape {expected}: one row per msi band, one column per hsi band"
+        raise BandError(f"an SRF of shape {tuple(observation.srf.shape)}", finite)
     window = Window(hsi, msi, observation)
     name = suitable_method(window) if method == AUTO else method
     return run_on_scene(fuse_window(window, name, consistency, uncertainty))
@@ -114,7 +112,8 @@ def fuse_window_by(
     if not pair.msi_varies:
         function, consistency = without_msi, False
     if consistency:
-        fused = yield from function(pair.window.with_halo_in_core())
+        # The halo is fused too; statistics are still taken in the coarse core.
+        fused = yield from function(replace(pair.window, fine_core=EVERYWHERE))
         fused = yield from make_consistent(fused, pair.window)
     else:
         fused = yield from function(pair.window)
@@ -175,31 +174,25 @@ def suitable_method(window: Window) -> str:
 
 def scores_at_reduced_resolution(hsi: Tensor, msi: Tensor, observation: Observation) -> dict[str, float]:
     """PSNR in dB of every method on the pair one scale coarser; empty where the hsi is too small for that."""
-    task = at_reduced_resolution(hsi, msi, observation)
-    if task is None:
+    reduced = at_reduced_resolution(hsi, msi, observation)
+    if reduced is None:
         return {}
-    peak = float(task.reference.abs().max().clamp_min(1e-30))
+    window, reference = reduced
+    peak = float(reference.abs().max().clamp_min(1e-30))
     scores = {}
     for name, method in METHODS.items():
-        error = run_on_scene(method.function(Window(task.hsi, task.msi, task.observation))) - task.reference
+        error = run_on_scene(method.function(window)) - reference
         per_pixel = error.double().square().mean(0).flatten().sort().values
         kept = per_pixel[: max(1, int(len(per_pixel) * (1 - IGNORED_SHARE)))]
         scores[name] = float(-10 * torch.log10(kept.mean() / peak**2 + 1e-30))
     return scores
 
 
-@dataclass(frozen=True)
-class ReducedPair:
-    """The pair one scale coarser; the hsi itself is its reference (Wald's protocol)."""
+def at_reduced_resolution(hsi: Tensor, msi: Tensor, observation: Observation) -> tuple[Window, Tensor] | None:
+    """Degrade both images by the hsi's PSF, and return that pair and its reference: the hsi itself (Wald et al. 1997).
 
-    hsi: Tensor
-    msi: Tensor
-    observation: Observation
-    reference: Tensor
-
-
-def at_reduced_resolution(hsi: Tensor, msi: Tensor, observation: Observation) -> ReducedPair | None:
-    """Degrade both images by the hsi's PSF (Wald et al. 1997), by a smaller scale where the hsi has too few pixels."""
+    The scale is smaller where the hsi has too few pixels.
+    """
     coarse = observation.spatial_operator((msi.shape[1], msi.shape[2]), (hsi.shape[1], hsi.shape[2])).apply(msi)
     rows, columns = (slice(max(0, (size - MOST_PIXELS) // 2), (size + MOST_PIXELS) // 2) for size in hsi.shape[1:])
     reference, coarse = hsi[:, rows, columns], coarse[:, rows, columns]
@@ -223,4 +216,4 @@ def at_reduced_resolution(hsi: Tensor, msi: Tensor, observation: Observation) ->
         hsi_noise=observation.hsi_noise * noise_gain,
         msi_noise=observation.msi_noise * noise_gain,
     )
-    return ReducedPair(operator.apply(reference), coarse, reduced, reference)
+    return Window(operator.apply(reference), coarse, reduced), reference

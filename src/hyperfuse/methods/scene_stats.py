@@ -151,7 +151,7 @@ def scene_moments(image: Tensor) -> SceneComputation[tuple[Tensor, Tensor]]:
 
 def scene_range(image: Callable[[], Tensor]) -> SceneComputation[tuple[Tensor, Tensor]]:
     """Smallest and largest value (B,) in the scene of each band of the (B, h, w) that the function gives here."""
-    return scene_statistic(lambda: image().flatten(1).aminmax(dim=1), _pooled_range)
+    return scene_statistic(lambda: image().flatten(1).aminmax(dim=1), pooled_range)
 
 
 def _pooled_mean(parts: list[tuple[Tensor, int]]) -> Tensor:
@@ -177,6 +177,6 @@ def _pooled_moments(parts: list[tuple[Tensor, Tensor, int]]) -> tuple[Tensor, Te
     return mean, _pooled_mean(within)
 
 
-def _pooled_range(parts: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+def pooled_range(parts: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
     smallest, largest = zip(*parts, strict=True)
     return torch.stack(smallest).amin(0), torch.stack(largest).amax(0)

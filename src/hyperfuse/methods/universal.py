@@ -125,9 +125,8 @@ def guided_predictions(
     window: Window, network: PriorNetwork, *, simulated: bool = False
 ) -> SceneComputation[tuple[PairModel, Details, Predictions]]:
     """Steps 1 to 4. The msi residual is not limited in a simulated pair, whose msi has no outliers."""
-    model = yield from model_pair(
-        window, MOST_COMPONENTS, functools.partial(mnf_axes, noise=window.observation.hsi_noise)
-    )
+    find_axes = functools.partial(mnf_axes, noise=window.observation.hsi_noise)
+    model = yield from model_pair(window, MOST_COMPONENTS, find_axes)
     halo = conditioning_halo(model.observation) + guidance_halo(network, model.observation)
     model = yield from _without_unknown_offset(model)
     model, coefficients, seen = yield from denoised(model, halo)
@@ -157,17 +156,15 @@ def guided_predictions(
         inputs_of=(local_inputs, len(seen)),
     )
     left_out = yield from scene_mean(lambda: _left_out_moments(regression, model.window, details.pixels), costly=True)
-    statistics = _component_statistics(
-        model, scene, left_out, spread.diagonal(), octave_gain, octave_explains, concentration
-    )
+    trends = (octave_gain, octave_explains, concentration)
+    statistics = _component_statistics(model, scene, left_out, spread.diagonal(), *trends)
 
     # Step 4: the six predictions.
     inputs = scene.fine[:local_inputs] * scene.units[:local_inputs, None, None].to(seen)
     pixels = [closeness * details.fine_msi, guide.embedding, guide.nearness[None], guide.ridge[None], inputs]
     local, local_msi = regression.predict(torch.cat(pixels), model.observation.placement).chunk(2)
-    slopes_msi, slopes, slopes_loose = (
-        each * scene.units for each in (scene.slopes_msi, scene.slopes, scene.slopes_loose)
-    )
+    of_scene = (scene.slopes_msi, scene.slopes, scene.slopes_loose)
+    slopes_msi, slopes, slopes_loose = (each * scene.units for each in of_scene)
     predicted = details.interpolated + mix_bands(slopes, scene.fine) + local
     gain, deviation = _wiener_gain(model, scene, left_out)
     msi_residual = model.msi - mix_bands(model.msi_from_components, predicted)
@@ -375,13 +372,10 @@ def _block_ridge(msi_ridge: Tensor, ridge: Tensor, count: int) -> Tensor:
 
 @torch.no_grad()
 def _wiener_gain(model: PairModel, scene: _SceneSlopes, left_out: Tensor) -> tuple[Tensor, Tensor]:
-    """K (p, M), by which components follow the msi residual, and the residual's standard deviation (M,).
-
-    The prediction's error is taken to be distributed over components as all detail is, with the energy on unseen
-    pixels.
-    """
+    """K (p, M), by which components follow the msi residual, and the residual's standard deviation (M,)."""
     count, seen = len(scene.coarse), model.msi_from_components.double()
     detail = scene.moments[count:, count:]
+    # The prediction's error is distributed over components as all detail is, with the energy on unseen pixels.
     error = detail * _ratio(left_out[2, : len(detail)].sum(), detail.trace()).clamp(max=1.0)
     spread = diagonally_loaded(seen @ error @ seen.T + model.msi_noise, 1e-9)
     return torch.linalg.solve(spread, seen @ error).T, spread.diagonal().sqrt()

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import math
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn.functional import avg_pool2d, interpolate
 
 from hyperfuse.errors import ValueRangeError
-from hyperfuse.methods.scene_stats import SceneComputation, scene_statistic
+from hyperfuse.methods.scene_stats import SceneComputation, pooled_range, scene_statistic
 from hyperfuse.physics.observation import Observation
 from hyperfuse.physics.resample import Placement, fine_positions, upsample_bicubic
 
@@ -59,10 +59,6 @@ class Window:
         """The number of coarse pixels in the core."""
         return self.coarse(self.hsi)[0].numel()
 
-    def with_halo_in_core(self) -> Window:
-        """The same window whose halo is fused too; statistics are still taken in the coarse core."""
-        return replace(self, fine_core=EVERYWHERE)
-
     @property
     def core_placement(self) -> tuple[Placement, tuple[int, int]]:
         """Where the fine pixels of the core lie on the window's coarse grid, and how many there are."""
@@ -78,14 +74,8 @@ class Window:
 
     def near_core(self, halo: int) -> Cut:
         """The part within `halo` coarse pixels of the fine core."""
-        axes = zip(
-            _bounds(self.fine_core, self.fine_size),
-            self.coarse_size,
-            self.fine_size,
-            self.observation.scale,
-            self.observation.shift,
-            strict=True,
-        )
+        cores, scale, shift = _bounds(self.fine_core, self.fine_size), self.observation.scale, self.observation.shift
+        axes = zip(cores, self.coarse_size, self.fine_size, scale, shift, strict=True)
         (rows, fine_rows), (columns, fine_columns) = (_near(*axis, halo) for axis in axes)
         return Cut((rows, columns), (fine_rows, fine_columns))
 
@@ -182,8 +172,7 @@ def usable_msi_bands(window: Window) -> SceneComputation[tuple[Tensor, bool]]:
         return msi.masked_fill(~known, torch.inf).amin((1, 2)), msi.masked_fill(~known, -torch.inf).amax((1, 2))
 
     def combine(parts: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, bool]:
-        smallest, largest = (torch.stack(values) for values in zip(*parts, strict=True))
-        smallest, largest = smallest.amin(0), largest.amax(0)
+        smallest, largest = pooled_range(parts)
         filled, varying = largest >= smallest, largest > smallest
         if not bool(filled.any()):
             raise ValueRangeError("an msi without a single valid pixel", "pixels with data", "check its nodata value")

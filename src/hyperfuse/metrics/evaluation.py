@@ -219,9 +219,8 @@ def _metric_notes(errors: ErrorSums, similarity: SimilaritySums, q2n: float | No
     if exact == compared:
         notes.append("the images are equal where both have data: PSNR is infinite (null in JSON)")
     elif exact:
-        notes.append(
-            f"{exact} bands have no error (infinite PSNR, null in JSON) and do not count in the mean-band PSNR"
-        )
+        infinite = "have no error (infinite PSNR, null in JSON)"
+        notes.append(f"{exact} bands {infinite} and do not count in the mean-band PSNR")
     if scale is None:
         notes.append("no ERGAS: the fused cube does not state the scale; give it (--scale)")
     elif dark := compared - int(np.count_nonzero(errors.bands_with_mean)):

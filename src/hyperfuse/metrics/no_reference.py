@@ -40,7 +40,6 @@ from hyperfuse.metrics.pairing import Floats, default_peak, mask_incomparable, p
 from hyperfuse.metrics.sums import ErrorSums, angle_sum, q2n_sum, ratio_or_one, whole_blocks
 from hyperfuse.physics.observation import Observation
 from hyperfuse.physics.operators import mix_bands
-from hyperfuse.physics.resample import upsample_bicubic
 
 # A coarse pixel with a smaller share of valid fine pixels than this is not compared.
 LEAST_VALID = 0.99
@@ -138,17 +137,17 @@ def assess_at_reduced_resolution(
 
     None if the HSI has too few pixels to be degraded.
     """
-    task = at_reduced_resolution(fill_missing(hsi), fill_missing(msi), observation)
-    if task is None:
+    reduced = at_reduced_resolution(fill_missing(hsi), fill_missing(msi), observation)
+    if reduced is None:
         return None
+    pair, middle = reduced
     # The reference is the middle of the HSI; pixels that were missing there are not scored.
-    height, width = task.reference.shape[1:]
+    height, width = middle.shape[1:]
     top, left = (hsi.shape[1] - height) // 2, (hsi.shape[2] - width) // 2
     missing = ~torch.isfinite(hsi[:, top : top + height, left : left + width])
-    reference = task.reference.masked_fill(missing, torch.nan).numpy()
-    fused = fuse(task.hsi, task.msi, task.observation).numpy()
-    fine_size = (task.msi.shape[1], task.msi.shape[2])
-    bicubic = upsample_bicubic(task.hsi, fine_size, task.observation.placement).numpy()
+    reference = middle.masked_fill(missing, torch.nan).numpy()
+    fused = fuse(pair.hsi, pair.msi, pair.observation).numpy()
+    bicubic = pair.upsample_to_core(pair.hsi).numpy()
     peak = default_peak(reference)
     return ReducedResolutionScores(
         psnr_db=psnr_db(fused, reference, peak),
@@ -156,8 +155,8 @@ def assess_at_reduced_resolution(
         bicubic_psnr_db=psnr_db(bicubic, reference, peak),
         bicubic_angle_degrees=sam_degrees(bicubic, reference),
         peak=peak,
-        coarser_size=(task.hsi.shape[1], task.hsi.shape[2]),
-        scale=task.observation.scale,
+        coarser_size=pair.coarse_size,
+        scale=pair.observation.scale,
     )
 
 
@@ -287,8 +286,7 @@ def _best_correlated(hsi: Floats, msi: Floats) -> NDArray[np.int64]:
     """For each HSI band (C, pixel), the MSI band (M, pixel) that correlates best with it."""
     (_, bands), (_, msi_bands) = _centre(hsi), _centre(msi)
     norms = np.linalg.norm(msi_bands, axis=1)
-    best: NDArray[np.int64] = (bands @ (msi_bands / np.where(norms > 0, norms, 1)[:, None]).T).argmax(axis=1)
-    return best
+    return np.asarray((bands @ (msi_bands / np.where(norms > 0, norms, 1)[:, None]).T).argmax(axis=1))
 
 
 def _match_moments(hsi: Floats, partners: Floats) -> tuple[Floats, Floats]:

@@ -77,8 +77,7 @@ def require_positive(name: str, value: float) -> float:
 
 def per_band_mean(total: Floats, count: NDArray[Any]) -> Floats:
     """Divide total by count; NaN where the count is zero."""
-    mean: Floats = np.divide(total, count, out=np.full(total.shape, np.nan), where=count > 0)
-    return mean
+    return np.asarray(np.divide(total, count, out=np.full(total.shape, np.nan), where=count > 0))
 
 
 def mean_of_defined(values: Floats) -> float:
@@ -103,9 +102,8 @@ def _require_same_shape(fused: NDArray[Any], reference: NDArray[Any]) -> None:
 def _require_same_bands(fused: int, reference: int) -> None:
     if fused != reference:
         remedy = "select the bands of the fused cube in the reference"
-        raise BandError(
-            f"the fused cube has {fused} bands, the reference {reference}", "the same bands in both", remedy
-        )
+        got = f"the fused cube has {fused} bands, the reference {reference}"
+        raise BandError(got, "the same bands in both", remedy)
 
 
 @dataclass(frozen=True, eq=False)

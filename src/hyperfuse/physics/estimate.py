@@ -99,9 +99,8 @@ def estimate_observation(
     for image in (hsi, msi):
         live = torch.isfinite(image).flatten(1).any(1)
         if not bool(live.any()):
-            raise ValueRangeError(
-                "a pair in which one image has no valid pixel", "some pixels with data", "check its nodata value"
-            )
+            got = "a pair in which one image has no valid pixel"
+            raise ValueRangeError(got, "some pixels with data", "check its nodata value")
         known_pixels.append(torch.isfinite(image[live]).all(0))
     hsi, msi = (torch.nan_to_num(image, nan=0.0, posinf=0.0, neginf=0.0) for image in (hsi, msi))
     samples = PairSamples(hsi, msi, known_pixels[0], known_pixels[1], pair_scale, grid_shift)
@@ -122,7 +121,11 @@ def estimate_from_samples(
     else:
         hsi_noise = torch.as_tensor(known.hsi_noise, dtype=torch.float64).expand(spectra.shape[0])
     if known.msi_noise is None:
-        msi_noise = _limited_msi_noise(samples.msi_noise(), hsi_noise, fit, noise_gain)
+        # Limited by the misfit on the coarse grid, where detail that the hsi sees as well does not appear. Misfit
+        # beyond both images' noise is an error of the model and counts as noise.
+        variance = torch.minimum(samples.msi_noise().square(), fit.largest_misfit / noise_gain)
+        expected = fit.srf.square() @ hsi_noise.square() + noise_gain * variance
+        msi_noise = (variance + (fit.misfit - expected).clamp_min(0)).sqrt()
     else:
         msi_noise = torch.as_tensor(known.msi_noise, dtype=torch.float64).expand(blurred.shape[0])
     if note:
@@ -150,30 +153,26 @@ def _register(samples: Samples, known: KnownParts) -> tuple[Registration, str]:
     if known.misregistration is not None:
         moved = (samples.shift[0] + known.misregistration[0], samples.shift[1] + known.misregistration[1])
         samples = samples.at_shift(moved)
-    expected = Registration(start, samples.shift, (0.0, 0.0), (0.0, 0.0), 0.0, 0.0, 0.0)
+    expected = Registration(start, samples.shift, (0.0, 0.0), 0.0, 0.0, 0.0)
     if known.sigma is not None and known.misregistration is not None:
         return replace(expected, explained=1.0), ""
     blocks = samples.blocks(start)
     pixels = sum(int(block.usable.sum()) for block in blocks)
-    problem = ""
+    unknown = "shift and PSF not estimated: "
     if pixels < FEWEST_PIXELS:
-        problem = f"{pixels} usable coarse pixels, at least {FEWEST_PIXELS} are needed"
-    elif _is_constant(blocks):
-        problem = "one of the images is constant"
-    if problem:
-        return expected, f"shift and PSF not estimated: {problem}"
+        return expected, f"{unknown}{pixels} usable coarse pixels, at least {FEWEST_PIXELS} are needed"
+    if _is_constant(blocks):
+        return expected, unknown + "one of the images is constant"
     # Blocks already lie where the georeference places them; the search starts from no shift.
     sigma_known, shift_known = known.sigma is not None, known.misregistration is not None
     best = register(blocks, samples.scale, start, (0.0, 0.0), sigma_known, shift_known)
     expected = replace(expected, explained=best.explained_at_start)
     if best.explained < LEAST_EXPLAINED + min(0.55, MORE_IN_FEW_PIXELS / pixels):
-        problem = f"the hsi explains {max(0.0, best.explained):.0%} of the msi, too little to align by"
-    elif any(sigma >= 0.99 * SIGMA_LIMITS[1] * scale for sigma, scale in zip(best.sigma, samples.scale, strict=True)):
-        problem = "the hsi explains the msi only under an implausibly wide PSF"
-    elif _relative_shift_error(best, samples.scale) > MOST_SHIFT_ERROR:
-        problem = "too little texture"
-    if problem:
-        return expected, f"shift and PSF not estimated: {problem}"
+        return expected, f"{unknown}the hsi explains {max(0.0, best.explained):.0%} of the msi, too little to align by"
+    if any(sigma >= 0.99 * SIGMA_LIMITS[1] * scale for sigma, scale in zip(best.sigma, samples.scale, strict=True)):
+        return expected, unknown + "the hsi explains the msi only under an implausibly wide PSF"
+    if _relative_shift_error(best, samples.scale) > MOST_SHIFT_ERROR:
+        return expected, unknown + "too little texture"
     if best.evidence < LEAST_EVIDENCE:
         return expected, ""
     return replace(best, shift=(samples.shift[0] + best.shift[0], samples.shift[1] + best.shift[1])), ""
@@ -203,36 +202,21 @@ def _coarse_spectra(
     return torch.cat(spectra, dim=1).double(), torch.cat(blurred, dim=1).double(), gain
 
 
-def _limited_msi_noise(msi_noise: Tensor, hsi_noise: Tensor, fit: SRFFit, noise_gain: float) -> Tensor:
-    """Limit the noise by the misfit on the coarse grid, where detail that the hsi sees as well does not appear.
-
-    Misfit beyond both images' noise is an error of the model and counts as noise.
-    """
-    variance = torch.minimum(msi_noise.square(), fit.largest_misfit / noise_gain)
-    expected = fit.srf.square() @ hsi_noise.square() + noise_gain * variance
-    return (variance + (fit.misfit - expected).clamp_min(0)).sqrt()
-
-
 @dataclass(frozen=True)
 class SRFFit:
-    """An SRF fitted to a pair.
-
-    `largest_misfit` corrects `misfit` for the weights that were fitted to it; infinite where there are too few pixels.
-    """
+    """An SRF fitted to a pair."""
 
     srf: Tensor  # (M, C), never negative
     offset: Tensor  # (M,)
     misfit: Tensor  # (M,) variance that is left on the coarse grid
-    largest_misfit: Tensor  # (M,)
+    largest_misfit: Tensor  # (M,) the same corrected for the fitted weights; infinite where there are too few pixels
 
 
 def _known_srf(known: Tensor, spectra: Tensor, blurred: Tensor) -> SRFFit:
     srf = torch.as_tensor(known, dtype=torch.float64)
     if tuple(srf.shape) != (blurred.shape[0], spectra.shape[0]):
-        raise BandError(
-            f"SRF of shape {tuple(srf.shape)}",
-            f"({blurred.shape[0]}, {spectra.shape[0]}): one row per msi band, one column per hsi band",
-        )
+        expected = f"({blurred.shape[0]}, {spectra.shape[0]}): one row per msi band, one column per hsi band"
+        raise BandError(f"SRF of shape {tuple(srf.shape)}", expected)
     # A known SRF gives the shape of a band; where its level is far off, the images are in different units.
     predicted = srf @ spectra
     gains = (predicted * blurred).sum(1) / predicted.square().sum(1).clamp_min(1e-300)

@@ -87,18 +87,10 @@ class Observation:
 
     def summary(self) -> dict[str, object]:
         """Return the same as plain numbers and lists, for reports and JSON; "response" is the SRF."""
-        return {
-            "scale": list(self.scale),
-            "sigma": list(self.sigma),
-            "misregistration": list(self.misregistration),
-            "grid_shift": list(self.grid_shift),
-            "response": self.srf.tolist(),
-            "offset": self.offset.tolist(),
-            "hsi_noise": self.hsi_noise.tolist(),
-            "msi_noise": self.msi_noise.tolist(),
-            "confidence": self.confidence,
-            "notes": list(self.notes),
-        }
+        pairs = {name: list(getattr(self, name)) for name in ("scale", "sigma", "misregistration", "grid_shift")}
+        tensors = {name: getattr(self, name).tolist() for name in ("offset", "hsi_noise", "msi_noise")}
+        others = {"confidence": self.confidence, "notes": list(self.notes)}
+        return {**pairs, "response": self.srf.tolist(), **tensors, **others}
 
 
 def known_observation(
@@ -142,8 +134,6 @@ def require_pair(hsi: Tensor, msi: Tensor) -> None:
         if image.ndim != 3 or 0 in image.shape:
             raise GridError(f"{name} of shape {tuple(image.shape)}", "three axes (band, y, x), none of them empty")
     if msi.shape[1] < hsi.shape[1] or msi.shape[2] < hsi.shape[2]:
-        raise GridError(
-            f"hsi of {hsi.shape[1]}x{hsi.shape[2]} pixels and msi of {msi.shape[1]}x{msi.shape[2]}",
-            "an msi with at least as many rows and columns as the hsi",
-            "give the coarse hsi first and the fine msi second",
-        )
+        got = f"hsi of {hsi.shape[1]}x{hsi.shape[2]} pixels and msi of {msi.shape[1]}x{msi.shape[2]}"
+        expected = "an msi with at least as many rows and columns as the hsi"
+        raise GridError(got, expected, "give the coarse hsi first and the fine msi second")

@@ -64,13 +64,11 @@ class OffsetField:
     """Offsets and their standard errors at nodes spread evenly over the pair, (2, NODES, NODES) each."""
 
     fine_size: tuple[int, int]
-    start: Pair
-    """The offset of the whole scene."""
+    start: Pair  # the offset of the whole scene
     offsets: Floats
     errors: Floats
     windows: tuple[WindowOffset, ...]
-    used: tuple[bool, ...]
-    """Which of the windows the field follows."""
+    used: tuple[bool, ...]  # which of the windows the field follows
 
     def at(self, rows: Floats, columns: Floats) -> Floats:
         """Interpolate the offset, (2, ...), at some places; outside the pair it is that of the edge."""
@@ -122,23 +120,16 @@ def constant_field(fine_size: tuple[int, int], start: Pair, error: Pair) -> Offs
 def fit_offset_field(windows: Sequence[WindowOffset], fine_size: tuple[int, int], start: Pair) -> OffsetField:
     """Fit a field to windows; `start` is the offset of the whole scene, to which it returns where windows are few."""
     used = np.array([window.explained >= LEAST_EXPLAINED for window in windows], dtype=bool)
-    places, offsets, errors = (
-        np.array([getattr(window, name) for window in windows]).reshape(-1, 2) for name in ("place", "offset", "error")
-    )
+    columns = ([getattr(window, name) for window in windows] for name in ("place", "offset", "error"))
+    places, offsets, errors = (np.array(column).reshape(-1, 2) for column in columns)
     process = _fit_process(places, offsets - np.array(start), errors, max(fine_size), used)
     if process is None:
         unknown = constant_field(fine_size, start, (START_ERROR, START_ERROR))
         return replace(unknown, windows=tuple(windows), used=(False,) * len(windows))
     nodes = np.meshgrid(*(np.linspace(0, size - 1, NODES) for size in fine_size), indexing="ij")
     deviations, spread = process.predict(np.stack([axis.ravel() for axis in nodes], axis=1))
-    return OffsetField(
-        fine_size=fine_size,
-        start=start,
-        offsets=(deviations + np.array(start)).T.reshape(2, NODES, NODES),
-        errors=spread.T.reshape(2, NODES, NODES),
-        windows=tuple(windows),
-        used=tuple(used.tolist()),
-    )
+    field, error = (image.T.reshape(2, NODES, NODES) for image in (deviations + np.array(start), spread))
+    return OffsetField(fine_size, start, field, error, tuple(windows), tuple(used.tolist()))
 
 
 def _fit_process(
@@ -156,6 +147,10 @@ def _fit_process(
     return None
 
 
+def _linear_misfit(coefficients: Floats, basis: Floats, target: Floats) -> Floats:
+    return np.asarray(basis @ coefficients - target)
+
+
 def _near_polynomial(places: Floats, deviations: Floats, errors: Floats) -> NDArray[np.bool_]:
     """(n,) Whether windows lie near a polynomial that is fitted robustly."""
     degree = next((degree for degree, fewest in POLYNOMIALS if len(places) >= fewest), 0)
@@ -165,14 +160,9 @@ def _near_polynomial(places: Floats, deviations: Floats, errors: Floats) -> NDAr
     for values, error in zip(deviations.T, errors.T, strict=True):
         width = POLYNOMIAL_ERROR + ERROR_FACTOR * error
         scaled, target = basis / width[:, None], values / width
-
-        def misfit(coefficients: Floats, scaled: Floats = scaled, target: Floats = target) -> Floats:
-            difference: Floats = scaled @ coefficients - target
-            return difference
-
-        start = np.zeros(len(powers))
-        start[0] = np.median(values)
-        distance = np.abs(misfit(least_squares(misfit, start, loss="cauchy").x))
+        start = np.append(np.median(values), np.zeros(len(powers) - 1))
+        fit = least_squares(_linear_misfit, start, loss="cauchy", args=(scaled, target))
+        distance = np.abs(_linear_misfit(fit.x, scaled, target))
         near &= distance <= POLYNOMIAL_SIGMAS * max(1.0, float(np.median(distance)))
     return near
 
@@ -203,8 +193,7 @@ class _Process:
 
     def _covariance(self, one: Floats, other: Floats) -> Floats:
         squared = ((one[:, None] - other[None]) ** 2).sum(axis=2)
-        covariance: Floats = self.amplitude**2 * np.exp(-0.5 * squared / self.length**2) + START_ERROR**2
-        return covariance
+        return np.asarray(self.amplitude**2 * np.exp(-0.5 * squared / self.length**2) + START_ERROR**2)
 
     @cached_property
     def _axes(self) -> list[tuple[tuple[Floats, bool], Floats]]:
@@ -226,8 +215,7 @@ class _Process:
         for factor, values in self._axes:
             inverse = cho_solve(factor, np.eye(len(values)))
             distances.append(np.abs(inverse @ values) / np.sqrt(np.diag(inverse)))
-        worst: Floats = np.maximum(*distances)
-        return worst
+        return np.asarray(np.maximum(*distances))
 
     def predict(self, places: Floats) -> tuple[Floats, Floats]:
         """(p, 2) The most likely deviations at other places, and their standard errors."""

@@ -26,7 +26,7 @@ from scipy import sparse
 from torch import Tensor
 
 from hyperfuse.io.cube import iterate_windows, physical_values
-from hyperfuse.physics.resample import Crop, coarse_centres
+from hyperfuse.physics.resample import Crop, coarse_centres, separable
 from hyperfuse.progress import progress
 
 FloatArray = NDArray[np.float64]
@@ -54,24 +54,10 @@ def psf_radius(sigma: float) -> int:
 
 
 def psf_taps(fine_size: int, coarse_size: int, scale: float, sigma: float, shift: float = 0.0) -> tuple[Tensor, Tensor]:
-    """Sample a Gaussian PSF around every coarse pixel along one axis.
+    """Sample a Gaussian PSF around every coarse pixel along one axis: indices and weights, (coarse_size, taps) each.
 
-    Parameters
-    ----------
-    fine_size, coarse_size
-        Pixels along the axis.
-    scale
-        Fine pixels per coarse pixel, any real number.
-    sigma
-        Standard deviation of the PSF in fine pixels.
-    shift
-        In fine pixels; see `hyperfuse.physics.resample` for the pixel-centre convention.
-
-    Returns
-    -------
-    indices, weights
-        (coarse_size, taps) each: fine pixels, and weights that sum to 1. Beyond the border the image is mirrored (the
-        edge pixel is repeated), so the same fine pixel may occur in several taps of one row.
+    Weights sum to 1. Beyond the border the image is mirrored (the edge pixel is repeated), so the same fine pixel may
+    occur in several taps of one row.
     """
     centres = coarse_centres(coarse_size, scale, shift)
     radius = psf_radius(sigma)
@@ -88,7 +74,7 @@ def psf_taps(fine_size: int, coarse_size: int, scale: float, sigma: float, shift
 def psf_matrix(fine_size: int, coarse_size: int, scale: float, sigma: float, shift: float = 0.0) -> Tensor:
     """Blur and decimate one axis, as a dense (coarse_size, fine_size) float64 matrix whose rows sum to 1.
 
-    Parameters are those of `psf_taps`.
+    The scale is any real number, lengths are in fine pixels; see `hyperfuse.physics.resample` for the convention.
 
     Examples
     --------
@@ -210,14 +196,6 @@ class SpatialOperator:
     @cached_property
     def column_factors(self) -> ThinFactors:
         return ThinFactors.of(self.columns)
-
-
-def separable(rows: Tensor, columns: Tensor, image: Tensor) -> Tensor:
-    """rows @ image @ columns.T over the last two axes, in the image's own precision, the cheaper product first."""
-    rows, columns = rows.to(image), columns.to(image)
-    if rows.shape[0] * columns.shape[1] <= rows.shape[1] * columns.shape[0]:
-        return (rows @ image) @ columns.T
-    return rows @ (image @ columns.T)
 
 
 def mix_bands(matrix: Tensor, cube: Tensor) -> Tensor:

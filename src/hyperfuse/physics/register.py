@@ -29,7 +29,8 @@ from scipy.fft import irfft2, next_fast_len, rfft2
 from scipy.ndimage import gaussian_filter, maximum_filter
 from torch import Tensor
 
-from hyperfuse.physics.operators import SpatialOperator, psf_matrix, separable
+from hyperfuse.physics.operators import SpatialOperator, psf_matrix
+from hyperfuse.physics.resample import separable
 
 Pair = tuple[float, float]
 Floats = NDArray[np.float64]
@@ -58,10 +59,8 @@ class Block:
 
     hsi: Tensor
     msi: Tensor
-    origin_shift: Pair
-    """What the block's fine origin adds to the shift of the scene."""
-    usable: Tensor
-    """(h, w), coarse pixels whose surroundings are all data."""
+    origin_shift: Pair  # what the block's fine origin adds to the shift of the scene
+    usable: Tensor  # (h, w), coarse pixels whose surroundings are all data
 
     def operator(self, scale: Pair, sigma: Pair) -> SpatialOperator:
         fine, coarse = ((image.shape[1], image.shape[2]) for image in (self.msi, self.hsi))
@@ -70,11 +69,10 @@ class Block:
 
 @dataclass(frozen=True)
 class Registration:
-    """A PSF and shift, (y, x) in fine pixels, with standard errors."""
+    """A PSF and shift, (y, x) in fine pixels, with a standard error."""
 
     sigma: Pair
     shift: Pair
-    sigma_error: Pair
     shift_error: Pair
     explained: float  # share of the msi's variance that the hsi explains, adjusted for the number of components
     explained_at_start: float
@@ -117,8 +115,8 @@ class _Problem:
         return self.unexplained([separable(row, column, block.msi) for row, column, block in trials])
 
     def residual_at(self, parameters: Tensor) -> Tensor:
-        sigma, shift = parameters[:2].exp().tolist(), parameters[2:].tolist()
-        return self.residual(self.matrices(0, sigma[0], shift[0]), self.matrices(1, sigma[1], shift[1]))
+        (sigma_y, sigma_x), (shift_y, shift_x) = parameters[:2].exp().tolist(), parameters[2:].tolist()
+        return self.residual(self.matrices(0, sigma_y, shift_y), self.matrices(1, sigma_x, shift_x))
 
     def unexplained(self, blurred: list[Tensor]) -> Tensor:
         """The same of blurred blocks (M, h, w), each band first centred and scaled to unit length."""
@@ -142,12 +140,10 @@ def register(
     residual = problem.residual_at(best)
     last = _score(residual)
     errors = _standard_errors(problem, residual, jacobian, free)
-    widths = best[:2].exp()
     ratio = (problem.samples - 1) / max(1, problem.samples - 1 - problem.components)
     return Registration(
-        sigma=_as_pair(widths),
+        sigma=_as_pair(best[:2].exp()),
         shift=_as_pair(best[2:]),
-        sigma_error=_as_pair(errors[:2] * widths),
         shift_error=_as_pair(errors[2:]),
         explained=1 - ratio * math.exp(last),
         explained_at_start=1 - ratio * math.exp(first),
@@ -172,10 +168,8 @@ def _search(problem: _Problem, start: Tensor) -> Tensor:
     steps = torch.arange(-SEARCH_RADIUS, SEARCH_RADIUS + 1e-9, SEARCH_STEP).tolist()
     trials = [[float(start[2 + axis]) + step * problem.scale[axis] for step in steps] for axis in (0, 1)]
     rows, columns = ([problem.matrices(i, math.exp(start[i]), shift) for shift in trials[i]] for i in (0, 1))
-    half = [
-        torch.stack(matrices).to(block.msi) @ block.msi[:, None]
-        for matrices, block in zip(zip(*rows, strict=True), problem.blocks, strict=True)
-    ]  # (M, trials, h, W)
+    of_blocks = zip(zip(*rows, strict=True), problem.blocks, strict=True)
+    half = [torch.stack(trial).to(block.msi) @ block.msi[:, None] for trial, block in of_blocks]  # (M, trials, h, W)
     best, best_score = start, math.inf
     for column, x in zip(columns, trials[1], strict=True):
         blurred = [part @ matrix.to(part).T for part, matrix in zip(half, column, strict=True)]
@@ -227,9 +221,8 @@ def _linearise(problem: _Problem, parameters: Tensor) -> tuple[Tensor, Tensor]:
     for index in range(4):
         axis, ends = index % 2, []
         for step in (DIFFERENCE_STEP, -DIFFERENCE_STEP):
-            width, place = sigma[axis], shift[axis]
-            width, place = (width * math.exp(step), place) if index < 2 else (width, place + step)
-            moved = problem.matrices(axis, width, place)
+            width, place = (math.exp(step), 0.0) if index < 2 else (1.0, step)
+            moved = problem.matrices(axis, sigma[axis] * width, shift[axis] + place)
             ends.append(problem.residual(*((moved, matrices[1]) if axis == 0 else (matrices[0], moved))))
         slopes.append((ends[0] - ends[1]) / (2 * DIFFERENCE_STEP))
     return problem.residual(*matrices), torch.stack(slopes)
@@ -250,26 +243,15 @@ def _standard_errors(problem: _Problem, residual: Tensor, jacobian: Tensor, free
 class CoarseOffset:
     """A peak of the coarse search."""
 
-    offset: Pair
-    """(down, right) in coarse pixels: position of the hsi relative to the msi."""
-    explained: float
-    """Share of the high-pass filtered msi that the hsi explains there."""
-    overlap: int
-    """Pixels known in both images there."""
+    offset: Pair  # (down, right) in coarse pixels: position of the hsi relative to the msi
+    explained: float  # share of the high-pass filtered msi that the hsi explains there
+    overlap: int  # pixels known in both images there
 
 
 def search_coarse_offsets(hsi: NDArray[np.float32], msi: NDArray[np.float32]) -> list[CoarseOffset]:
-    """Find the few most likely offsets between two images on one grid, best first.
+    """Find the few most likely offsets, best first, between an hsi (C, h, w) and an msi (M, h, w) on its grid.
 
-    Parameters
-    ----------
-    hsi, msi
-        (C, h, w) and (M, h, w), the msi resampled to the hsi's grid; NaN marks missing pixels.
-
-    Returns
-    -------
-    list of CoarseOffset
-        Empty where the images are too small, constant or mostly missing.
+    Empty where the images are too small, constant or mostly missing (NaN).
     """
     hsi_known, msi_known = (np.asarray(np.isfinite(image).all(axis=0)) for image in (hsi, msi))
     if min(hsi.shape[1:]) < SMALLEST_SIDE or min(hsi_known.mean(), msi_known.mean()) < LEAST_OVERLAP:
@@ -299,8 +281,7 @@ def _high_passed(image: NDArray[np.float32], known: NDArray[np.bool_]) -> Floats
     smooth = gaussian_filter(values, (0, HIGH_PASS_SIGMA, HIGH_PASS_SIGMA), mode="constant") / weight.clip(1e-6)
     detail = np.where(known, values - smooth, 0)
     spread = detail[:, known].std(axis=1)
-    scaled: Floats = detail / np.where(spread > 1e-6 * np.abs(values).max(), spread, np.inf)[:, None, None]
-    return scaled
+    return np.asarray(detail / np.where(spread > 1e-6 * np.abs(values).max(), spread, np.inf)[:, None, None])
 
 
 def _explained_shares(
@@ -310,13 +291,11 @@ def _explained_shares(
     size = [next_fast_len(2 * length - 1, real=True) for length in hsi_known.shape]
 
     def spectrum(image: NDArray[np.generic]) -> NDArray[np.complex128]:
-        transformed: NDArray[np.complex128] = rfft2(image.astype(np.float64), size)
-        return transformed
+        return np.asarray(rfft2(image.astype(np.float64), size))
 
     def correlate(one: NDArray[np.complex128], other: NDArray[np.complex128]) -> Floats:
         """Sums over k of one[k + offset] * other[k]."""
-        sums: Floats = irfft2(one * np.conj(other), size)
-        return sums
+        return np.asarray(irfft2(one * np.conj(other), size))
 
     hsi_mask, msi_mask = spectrum(hsi_known), spectrum(msi_known)
     parts = [(spectrum(component), correlate(msi_mask, spectrum(component**2))) for component in components]

@@ -68,20 +68,13 @@ class Placement:
 
 def shared_edges(fine_size: tuple[int, int], coarse_size: tuple[int, int]) -> Placement:
     """Place two images that cover exactly the same ground."""
-    return Placement(
-        _shared_edges_along_axis(fine_size[0], coarse_size[0]), _shared_edges_along_axis(fine_size[1], coarse_size[1])
-    )
-
-
-def _shared_edges_along_axis(fine_size: int, coarse_size: int) -> AxisPlacement:
-    if fine_size < coarse_size:
-        raise GridError(
-            f"{fine_size} fine pixels over {coarse_size} coarse ones, a scale below 1",
-            "an msi with at least as many rows and columns as the hsi",
-            "check which of the two images is the hsi",
-        )
-    step = coarse_size / fine_size
-    return AxisPlacement(origin=0.5 * step - 0.5, step=step)
+    for fine, coarse in zip(fine_size, coarse_size, strict=True):
+        if fine < coarse:
+            got = f"{fine} fine pixels over {coarse} coarse ones, a scale below 1"
+            expected = "an msi with at least as many rows and columns as the hsi"
+            raise GridError(got, expected, "check which of the two images is the hsi")
+    rows, columns = (coarse / fine for fine, coarse in zip(fine_size, coarse_size, strict=True))
+    return Placement(AxisPlacement(0.5 * rows - 0.5, rows), AxisPlacement(0.5 * columns - 0.5, columns))
 
 
 def coarse_centres(coarse_size: int, scale: float, shift: float = 0.0) -> Tensor:
@@ -157,9 +150,17 @@ def upsample_bicubic(image: Tensor, fine_size: tuple[int, int], placement: Place
         # The base carries the radiometry of the result: it stays in full precision whatever the network runs in.
         with torch.autocast(image.device.type, enabled=False):
             return upsample_bicubic(image, fine_size, placement)
-    rows = bicubic_matrix(placement.rows, fine_size[0], image.shape[-2]).to(image)
-    columns = bicubic_matrix(placement.columns, fine_size[1], image.shape[-1]).to(image)
-    # The cheaper product first. The order also decides rounding errors, to which `universal` is sensitive (1e-5).
+    rows = bicubic_matrix(placement.rows, fine_size[0], image.shape[-2])
+    columns = bicubic_matrix(placement.columns, fine_size[1], image.shape[-1])
+    return separable(rows, columns, image)
+
+
+def separable(rows: Tensor, columns: Tensor, image: Tensor) -> Tensor:
+    """rows @ image @ columns.T over the last two axes, in the image's own precision, the cheaper product first.
+
+    The order also decides rounding errors, to which `universal` is sensitive (1e-5).
+    """
+    rows, columns = rows.to(image), columns.to(image)
     if rows.shape[0] * columns.shape[1] <= rows.shape[1] * columns.shape[0]:
         return (rows @ image) @ columns.T
     return rows @ (image @ columns.T)
@@ -203,14 +204,12 @@ def exact_scale(scale: float | str | Fraction) -> Fraction:
     except (ValueError, ZeroDivisionError):
         raise OptionError(f"scale {scale}", "a number of 1 or more such as 4, 3.2 or 10/3") from None
     if value < 1:
-        raise OptionError(
-            f"scale {scale}", "a number of 1 or more", "the scale is how many fine pixels make a coarse one"
-        )
+        remedy = "the scale is how many fine pixels make a coarse one"
+        raise OptionError(f"scale {scale}", "a number of 1 or more", remedy)
     exact = value.limit_denominator(LARGEST_DENOMINATOR)
     if abs(exact - value) > RELATIVE_TOLERANCE * value:
-        raise OptionError(
-            f"scale {scale}", f"a ratio of whole numbers p/q with q up to {LARGEST_DENOMINATOR}", f"nearest: {exact}"
-        )
+        expected = f"a ratio of whole numbers p/q with q up to {LARGEST_DENOMINATOR}"
+        raise OptionError(f"scale {scale}", expected, f"nearest: {exact}")
     return exact
 
 

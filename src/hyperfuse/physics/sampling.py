@@ -113,8 +113,13 @@ class PairSamples:
         if max(self._fine_size) <= WHOLE_IMAGE_FINE_PIXELS:
             return whole
         places = [(self._texture(place, usable), place) for place in block_places(self._coarse_size, self.scale)]
-        best = sorted(places, key=lambda place: -place[0])[:MOST_BLOCKS]
-        return [self._block(place, usable) for texture, place in best if texture >= 0] or whole
+        blocks = []
+        for texture, (rows, columns) in sorted(places, key=lambda place: -place[0])[:MOST_BLOCKS]:
+            if texture >= 0:
+                fine, shift = block_surroundings((rows, columns), self._fine_size, self.scale, self.shift)
+                hsi, msi = self.hsi[:, rows, columns], self.msi[:, fine[0], fine[1]]
+                blocks.append(Block(hsi, msi, shift, usable[rows, columns]))
+        return blocks or whole
 
     def _texture(self, place: tuple[slice, slice], usable: Tensor) -> float:
         """Variance of the hsi's mean band over usable pixels; negative for blocks with too few of them."""
@@ -122,10 +127,6 @@ class PairSamples:
         if int(inside.sum()) < 0.3 * inside.numel():
             return -1.0
         return float(self.hsi[:, place[0], place[1]].mean(0)[inside].var())
-
-    def _block(self, place: tuple[slice, slice], usable: Tensor) -> Block:
-        fine, origin_shift = block_surroundings(place, self._fine_size, self.scale, self.shift)
-        return Block(self.hsi[:, place[0], place[1]], self.msi[:, fine[0], fine[1]], origin_shift, usable[place])
 
 
 def block_places(coarse_size: tuple[int, int], scale: tuple[float, float]) -> list[tuple[slice, slice]]:
@@ -160,19 +161,9 @@ def inside_fine_image(coarse: int, fine: int, scale: float, shift: float, margin
 
 
 def estimate_noise(image: Tensor, known: Tensor | None = None) -> Tensor:
-    """Estimate the noise of an image from the image alone.
+    """Estimate the noise of an image (B, H, W), of which `known` (H, W) is False where missing pixels were filled.
 
-    Parameters
-    ----------
-    image
-        (B, H, W), missing pixels filled.
-    known
-        (H, W) False for filled pixels.
-
-    Returns
-    -------
-    Tensor
-        (B,) standard deviations, float64; 0 for images that are too small.
+    Standard deviations (B,), float64; 0 for images that are too small.
 
     References
     ----------

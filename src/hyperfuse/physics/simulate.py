@@ -12,15 +12,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import xarray as xr
 from affine import Affine
 from numpy.typing import NDArray
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from hyperfuse.config import SimulateConfig, takes_options
 from hyperfuse.errors import CubeFileError, CubeWriteError, OptionError, ValueRangeError
@@ -39,7 +40,13 @@ SMALLEST_DB, LARGEST_DB = -20.0, 300.0
 HSI_NOISE, MSI_NOISE = 0, 1
 OUTPUTS = ("hsi.tif", "msi.tif", "reference.tif", "observation.json")
 
-Column = tuple[float | None, ...] | None
+
+def _as_lists(value: Any) -> Any:
+    """An array as lists, in which None stands for NaN."""
+    return np.where(np.isnan(value), np.array(None), value).tolist() if isinstance(value, np.ndarray) else value
+
+
+Column = Annotated[tuple[float | None, ...] | None, BeforeValidator(_as_lists)]
 
 
 class _Record(BaseModel):
@@ -51,26 +58,10 @@ class SRFRecord(_Record):
 
     source: str
     names: tuple[str, ...]
-    weights: tuple[tuple[float, ...], ...]
+    weights: Annotated[tuple[tuple[float, ...], ...], BeforeValidator(_as_lists)]
     wavelength_nm: Column = None
     fwhm_nm: Column = None
     uncovered: tuple[str, ...] = ()
-
-    @classmethod
-    def of(cls, srf: SRF) -> SRFRecord:
-        weights = tuple(tuple(row) for row in srf.weights.tolist())
-        columns = [
-            None if column is None else tuple(None if np.isnan(value) else value for value in column.tolist())
-            for column in (srf.wavelength_nm, srf.fwhm_nm)
-        ]
-        return cls(
-            source=srf.source,
-            names=srf.names,
-            weights=weights,
-            wavelength_nm=columns[0],
-            fwhm_nm=columns[1],
-            uncovered=srf.uncovered,
-        )
 
     def as_srf(self) -> SRF:
         # None, where a wavelength is unknown, becomes NaN.
@@ -86,8 +77,7 @@ class SimulationRecord(_Record):
 
     kind: Literal["hyperfuse observation 1"] = "hyperfuse observation 1"
     hyperfuse_version: str
-    reference: str | None
-    """Name of the reference file, where it was one."""
+    reference: str | None  # name of the reference file, where it was one
     scale_given: str
     scale_fraction: tuple[int, int]
     psf_fwhm: float
@@ -97,13 +87,11 @@ class SimulationRecord(_Record):
     skip_uncovered: bool
     snr_hsi_db: float | None
     snr_msi_db: float | None
-    noise_sigma_hsi: tuple[float, ...] | None
-    """Per band, in physical values; None without noise."""
+    noise_sigma_hsi: tuple[float, ...] | None  # per band, in physical values; None without noise
     noise_sigma_msi: tuple[float, ...] | None
     seed: int
     reference_size: tuple[int, int]
-    fine_size: tuple[int, int]
-    """The upper left part of the reference that was used: rows and columns from 0."""
+    fine_size: tuple[int, int]  # the upper left part of the reference that was used
     coarse_size: tuple[int, int]
 
     @model_validator(mode="after")
@@ -139,9 +127,8 @@ def read_simulation_record(path: str | Path) -> SimulationRecord:
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"])) or "the file"
-        raise CubeFileError(
-            f"{path}: {place}: {first['msg']}", "an observation.json as `hyperfuse simulate` writes it"
-        ) from error
+        expected = "an observation.json as `hyperfuse simulate` writes it"
+        raise CubeFileError(f"{path}: {place}: {first['msg']}", expected) from error
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,8 +137,7 @@ class Simulation:
 
     hsi: xr.DataArray
     msi: xr.DataArray
-    reference: xr.DataArray
-    """The part of the reference that was used, as stored."""
+    reference: xr.DataArray  # the part of the reference that was used, as stored
     record: SimulationRecord
 
     def __repr__(self) -> str:
@@ -224,70 +210,62 @@ def simulate(
             stacklevel=2,
         )
     used = window_of(cube, slice(0, height), slice(0, width))
-    _require_psf(fwhm, crop.fine_size)
+    if not NARROWEST_FWHM <= fwhm <= max(crop.fine_size):
+        expected = f"a width in fine pixels from {NARROWEST_FWHM:g} to the scene's {max(crop.fine_size)}"
+        raise OptionError(f"PSF of FWHM {fwhm:g}", expected, "leave it out for one coarse pixel")
     require_shift(config.shift, crop.fine_size)
     sigma = sigma_from_fwhm(fwhm)
     hsi, msi = observe(used, crop, float(exact), sigma, config.shift, band_srf.weights)
     for name, values in (("HSI", hsi), ("MSI", msi)):
         if not any(np.isfinite(band).any() for band in values):
-            raise ValueRangeError(
-                f"the simulated {name} has no pixel with data", "a reference that is not nearly all nodata"
-            )
+            got = f"the simulated {name} has no pixel with data"
+            raise ValueRangeError(got, "a reference that is not nearly all nodata")
     record = SimulationRecord(
         hyperfuse_version=version("hyperfuse"),
         reference=None,
         scale_given=str(scale),
         scale_fraction=(exact.numerator, exact.denominator),
-        psf_fwhm=fwhm,
         psf_sigma=sigma,
-        shift=config.shift,
-        srf=SRFRecord.of(band_srf),
-        skip_uncovered=config.skip_uncovered,
-        snr_hsi_db=config.snr_hsi_db,
-        snr_msi_db=config.snr_msi_db,
+        srf=SRFRecord.model_validate(band_srf, from_attributes=True),
         noise_sigma_hsi=_add_noise(hsi, config.snr_hsi_db, config.seed, HSI_NOISE),
         noise_sigma_msi=_add_noise(msi, config.snr_msi_db, config.seed, MSI_NOISE),
-        seed=config.seed,
         reference_size=size,
         fine_size=crop.fine_size,
         coarse_size=crop.coarse_size,
+        **config.model_copy(update={"psf_fwhm": fwhm}).model_dump(),
     )
-    return Simulation(_hsi_cube(hsi, used, exact), _msi_cube(msi, used, band_srf), used, record)
+    grid = grid_of(used)
+    on_grid = partial(make_cube, nodata=np.nan, crs=grid.crs)
+    coarse = _coarse_transform(grid.transform, exact)
+    centres, widths, good = (used[name].values for name in ("wavelength", "fwhm", "good"))
+    names = [str(name) for name in used["band_name"].values]
+    hsi_cube = on_grid(hsi, wavelength_nm=centres, fwhm_nm=widths, good=good, band_names=names, transform=coarse)
+    msi_centres, msi_widths, msi_names = band_srf.wavelength_nm, band_srf.fwhm_nm, band_srf.names
+    msi_cube = on_grid(
+        msi, wavelength_nm=msi_centres, fwhm_nm=msi_widths, band_names=msi_names, transform=grid.transform
+    )
+    return Simulation(hsi_cube, msi_cube, used, record)
 
 
 def require_signal_to_noise(decibels: float, image: str) -> None:
     """Refuse noise more than ten times as strong as the signal, or weaker than any number format resolves."""
     if not SMALLEST_DB <= decibels <= LARGEST_DB:
-        raise OptionError(
-            f"signal-to-noise ratio of the {image} {decibels:g} dB",
-            f"{SMALLEST_DB:g} to {LARGEST_DB:g} dB, such as 30",
-            "leave it out for no noise",
-        )
+        got, expected = f"signal-to-noise ratio of the {image} {decibels:g} dB", f"{SMALLEST_DB:g} to {LARGEST_DB:g} dB"
+        raise OptionError(got, f"{expected}, such as 30", "leave it out for no noise")
 
 
 def require_shift(shift: tuple[float, float], size: tuple[int, int]) -> None:
     """Refuse shifts by more than half of the scene (rows, columns): the HSI would see little but repeated edges."""
     if not all(abs(length) <= side / 2 for length, side in zip(shift, size, strict=True)):
-        raise OptionError(
-            f"shift {shift[0]:g} {shift[1]:g} on a scene of {size[0]}x{size[1]} pixels",
-            f"at most half of the scene: {size[0] / 2:g} down or up, {size[1] / 2:g} right or left",
-            "shifts are in fine pixels",
-        )
+        got = f"shift {shift[0]:g} {shift[1]:g} on a scene of {size[0]}x{size[1]} pixels"
+        expected = f"at most half of the scene: {size[0] / 2:g} down or up, {size[1] / 2:g} right or left"
+        raise OptionError(got, expected, "shifts are in fine pixels")
 
 
 def require_seed(seed: int) -> None:
     """Refuse negative seeds."""
     if seed < 0:
         raise OptionError(f"seed {seed}", "a whole number of 0 or more")
-
-
-def _require_psf(fwhm: float, size: tuple[int, int]) -> None:
-    if not NARROWEST_FWHM <= fwhm <= max(size):
-        raise OptionError(
-            f"PSF of FWHM {fwhm:g}",
-            f"a width in fine pixels from {NARROWEST_FWHM:g} to the scene's {max(size)}",
-            "leave it out for one coarse pixel",
-        )
 
 
 def _add_noise(image: NDArray[np.float32], snr_db: float | None, seed: int, stream: int) -> tuple[float, ...] | None:
@@ -302,37 +280,13 @@ def _add_noise(image: NDArray[np.float32], snr_db: float | None, seed: int, stre
     return tuple(sigmas)
 
 
-def _hsi_cube(values: NDArray[np.float32], reference: xr.DataArray, scale: Fraction) -> xr.DataArray:
-    grid = grid_of(reference)
-    transform = None
-    if grid.transform is not None:
-        # The same upper left corner, pixels p/q times as large; multiplied first, so that whole numbers stay whole.
-        a, b, c, d, e, f = grid.transform[:6]
-        a, b, d, e = (length * scale.numerator / scale.denominator for length in (a, b, d, e))
-        transform = Affine(a, b, c, d, e, f)
-    return make_cube(
-        values,
-        wavelength_nm=reference["wavelength"].values,
-        fwhm_nm=reference["fwhm"].values,
-        good=reference["good"].values,
-        band_names=[str(name) for name in reference["band_name"].values],
-        nodata=np.nan,
-        crs=grid.crs,
-        transform=transform,
-    )
-
-
-def _msi_cube(values: NDArray[np.float32], reference: xr.DataArray, srf: SRF) -> xr.DataArray:
-    grid = grid_of(reference)
-    return make_cube(
-        values,
-        wavelength_nm=srf.wavelength_nm,
-        fwhm_nm=srf.fwhm_nm,
-        band_names=srf.names,
-        nodata=np.nan,
-        crs=grid.crs,
-        transform=grid.transform,
-    )
+def _coarse_transform(fine: Affine | None, scale: Fraction) -> Affine | None:
+    """The same upper left corner, pixels p/q times as large."""
+    if fine is None:
+        return None
+    # Multiplied first, so that whole numbers stay whole.
+    a, b, d, e = (length * scale.numerator / scale.denominator for length in (fine.a, fine.b, fine.d, fine.e))
+    return Affine(a, b, fine.c, d, e, fine.f)
 
 
 def simulate_files(
@@ -374,9 +328,8 @@ def _new_folder(folder: Path) -> Iterator[None]:
     try:
         folder.mkdir()
     except OSError as error:
-        raise CubeWriteError(
-            f"cannot create the folder {folder}: {error.strerror}", remedy="choose a new name in an existing folder"
-        ) from error
+        got = f"cannot create the folder {folder}: {error.strerror}"
+        raise CubeWriteError(got, remedy="choose a new name in an existing folder") from error
     try:
         yield
     except BaseException:

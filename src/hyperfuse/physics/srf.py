@@ -82,18 +82,13 @@ class SRF:
     def __post_init__(self) -> None:
         msi_bands = len(self.names)
         if self.weights.ndim != 2 or self.weights.shape[0] != msi_bands or msi_bands == 0:
-            raise BandError(
-                f"SRF of shape {self.weights.shape} for {msi_bands} band names", "one row of weights per name"
-            )
+            got = f"SRF of shape {self.weights.shape} for {msi_bands} band names"
+            raise BandError(got, "one row of weights per name")
         if not np.isfinite(self.weights).all() or np.abs(self.weights.sum(axis=1) - 1).max() > 1e-6:
             raise BandError("SRF whose rows do not sum to 1", "finite rows that sum to 1", "divide each row by its sum")
         for column in (self.wavelength_nm, self.fwhm_nm):
             if column is not None and column.shape != (msi_bands,):
                 raise BandError(f"{column.size} wavelengths for {msi_bands} SRF bands", "one per band")
-
-    @property
-    def hsi_bands(self) -> int:
-        return int(self.weights.shape[1])
 
     def __repr__(self) -> str:
         return f"SRF({self.source}: {', '.join(self.names)} on {self.weights.shape[1]} bands)"
@@ -178,9 +173,8 @@ def _split_choice(spec: str) -> tuple[str, list[str] | None]:
     name, _, choice = spec.rpartition(":")
     chosen = [band.strip() for band in choice.split(",") if band.strip()]
     if not chosen:
-        raise OptionError(
-            f"SRF {spec!r} with an empty choice of bands", "a list of bands after the colon, such as :B2,B3,B4"
-        )
+        expected = "a list of bands after the colon, such as :B2,B3,B4"
+        raise OptionError(f"SRF {spec!r} with an empty choice of bands", expected)
     return name, chosen
 
 
@@ -193,9 +187,8 @@ def _band_columns(
     usable = None if good is None else np.asarray(good, dtype=bool)
     sizes = {column.size for column in (wavelength, fwhm, usable) if column is not None}
     if len(sizes) > 1:
-        raise BandError(
-            f"wavelength, fwhm and good lists of different lengths {sorted(sizes)}", "one entry per HSI band in each"
-        )
+        got = f"wavelength, fwhm and good lists of different lengths {sorted(sizes)}"
+        raise BandError(got, "one entry per HSI band in each")
     if usable is None and sizes:
         usable = np.ones(sizes.pop(), dtype=bool)
     if wavelength is not None and np.isnan(wavelength).all():
@@ -212,8 +205,7 @@ class BandLayout:
     usable: NDArray[np.bool_]
     spacing_nm: FloatArray
     width_nm: FloatArray
-    covered_nm: FloatArray
-    """(n, 2): the stretches of spectrum that the bands cover, sorted, without overlap."""
+    covered_nm: FloatArray  # (n, 2): the stretches of spectrum that the bands cover, sorted, without overlap
 
     @classmethod
     def of(cls, wavelength_nm: FloatArray, fwhm_nm: FloatArray, usable: NDArray[np.bool_]) -> BandLayout:
@@ -239,8 +231,7 @@ class BandLayout:
 
     def covers(self, wavelength_nm: FloatArray) -> NDArray[np.bool_]:
         stretch = np.searchsorted(self.covered_nm[:, 0], wavelength_nm, side="right") - 1
-        inside: NDArray[np.bool_] = (stretch >= 0) & (wavelength_nm <= self.covered_nm[stretch, 1])
-        return inside
+        return np.asarray((stretch >= 0) & (wavelength_nm <= self.covered_nm[stretch, 1]))
 
     def weights(self, curve: SRFCurve) -> FloatArray:
         """(C,) The weight of each HSI band in one MSI band, sum 1; all zero where no band sees the curve."""
@@ -284,15 +275,13 @@ def _require_layout(
     if wavelength is None or usable is None:
         raise BandError(f"SRF {source} on a cube whose wavelengths are unknown", "a wavelength for every band", remedy)
     if not usable.any():
-        raise BandError(
-            f"all {usable.size} bands are marked bad", "at least one good band", "correct the list of bad bands"
-        )
+        got = f"all {usable.size} bands are marked bad"
+        raise BandError(got, "at least one good band", "correct the list of bad bands")
     unknown = np.flatnonzero(np.isnan(wavelength) & usable)
     if unknown.size:
         first = ", ".join(str(index + 1) for index in unknown[:5])
-        raise BandError(
-            f"{unknown.size} good bands without wavelength (first: {first})", "a wavelength for every good band", remedy
-        )
+        got = f"{unknown.size} good bands without wavelength (first: {first})"
+        raise BandError(got, "a wavelength for every good band", remedy)
     return BandLayout.of(wavelength, np.full(wavelength.shape, np.nan) if fwhm is None else fwhm, usable)
 
 
@@ -325,7 +314,8 @@ class _CoveredBand:
         if not self.weights.any():
             return False
         if from_file:
-            return self.on_bands >= SHARE_OF_FILES and bool(layout.covers(np.array([self.curve.peak_nm]))[0])
+            peak = self.curve.values.argmax()
+            return self.on_bands >= SHARE_OF_FILES and bool(layout.covers(self.curve.wavelength_nm)[peak])
         return self.in_range >= SHARE_IN_RANGE and self.on_bands >= SHARE_ON_BANDS
 
 
@@ -339,9 +329,8 @@ def _from_curves(
         raise _uncovered_error(lost, layout, source, none_left=not kept)
     partly = [f"{band.curve.name} ({band.on_bands:.0%})" for band in kept if band.in_range < SHARE_IN_RANGE]
     if partly:
-        warnings.warn(
-            f"the HSI covers only a part of SRF band {', '.join(partly)} of {source}; that part is used", stacklevel=4
-        )
+        note = f"the HSI covers only a part of SRF band {', '.join(partly)} of {source}; that part is used"
+        warnings.warn(note, stacklevel=4)
     return SRF(
         names=tuple(band.curve.name for band in kept),
         weights=np.stack([band.weights for band in kept]),
@@ -361,9 +350,8 @@ def _uncovered_error(lost: Sequence[_CoveredBand], layout: BandLayout, source: s
     gaps = [f"{a:.0f}-{b:.0f}" for a, b in zip(stretches[:-1, 1], stretches[1:, 0], strict=True)]
     coverage = f"{stretches[0, 0]:.0f}-{stretches[-1, 1]:.0f} nm" + (f" without {', '.join(gaps)}" if gaps else "")
     remedy = "choose another SRF" if none_left else "drop such bands with --skip-uncovered, or name the others"
-    return BandError(
-        f"the HSI ({coverage}) does not cover band {', '.join(names)} of {source}", "bands that the HSI covers", remedy
-    )
+    got = f"the HSI ({coverage}) does not cover band {', '.join(names)} of {source}"
+    return BandError(got, "bands that the HSI covers", remedy)
 
 
 def _from_matrix(
@@ -380,13 +368,12 @@ def _from_matrix(
     if weights.shape[1] != hsi_bands:
         weights = weights.T
     if weights.shape[1] != hsi_bands:
-        raise BandError(
-            f"SRF {source} of shape {matrix.shape} for an HSI of {hsi_bands} bands", f"one side of {hsi_bands}"
-        )
+        got = f"SRF {source} of shape {matrix.shape} for an HSI of {hsi_bands} bands"
+        raise BandError(got, f"one side of {hsi_bands}")
     names = [f"B{number}" for number in range(1, weights.shape[0] + 1)]
     rows = choose_bands(names, chosen, source)
-    names, weights = [names[row] for row in rows], weights[rows]
-    weights = _normalised(weights, names, usable, source)
+    names = [names[row] for row in rows]
+    weights = _normalised(weights[rows], names, usable, source)
     if wavelength is None or np.isnan(wavelength[weights.any(axis=0)]).any():
         return SRF(tuple(names), weights, source=source)
     return SRF(tuple(names), weights, weights @ np.nan_to_num(wavelength), source=source)
@@ -395,8 +382,8 @@ def _from_matrix(
 def _on_good_bands(srf: SRF, usable: NDArray[np.bool_] | None) -> SRF:
     if usable is None:
         return srf
-    if srf.hsi_bands != usable.size:
-        raise BandError(f"SRF for {srf.hsi_bands} HSI bands, HSI of {usable.size}", "the same number of bands")
+    if srf.weights.shape[1] != usable.size:
+        raise BandError(f"SRF for {srf.weights.shape[1]} HSI bands, HSI of {usable.size}", "the same number of bands")
     if not srf.weights[:, ~usable].any():
         return srf
     return replace(srf, weights=_normalised(srf.weights, srf.names, usable, srf.source))
@@ -409,8 +396,6 @@ def _normalised(weights: FloatArray, names: Sequence[str], usable: NDArray[np.bo
     totals = weights.sum(axis=1, keepdims=True)
     empty = [name for name, total in zip(names, totals[:, 0], strict=True) if total <= 0]
     if empty:
-        raise BandError(
-            f"band {', '.join(empty)} of SRF {source} has no weight on any good HSI band", "weights of positive sum"
-        )
-    normalised: FloatArray = weights / totals
-    return normalised
+        got = f"band {', '.join(empty)} of SRF {source} has no weight on any good HSI band"
+        raise BandError(got, "weights of positive sum")
+    return np.asarray(weights / totals)

@@ -68,10 +68,6 @@ class SRFCurve:
         above = self.wavelength_nm[self.values >= self.values.max() / 2]
         return float(above.max() - above.min())
 
-    @property
-    def peak_nm(self) -> float:
-        return float(self.wavelength_nm[self.values.argmax()])
-
 
 def gaussian_curve(name: str, centre_nm: float, fwhm_nm: float) -> SRFCurve:
     """Make a Gaussian curve of unit height."""
@@ -155,13 +151,12 @@ def _sensor_curves(sensor: str) -> tuple[SRFCurve, ...]:
     folder = _sensors()[sensor]
     bands = sorted((path.name.removeprefix("band_") for path in folder.glob("band_*")), key=_band_order)
     tables = RSR_reader(folder.parent.name, folder.name, LayerBandsAssignment=bands)
-    return tuple(_table_curve(band, table) for band, table in tables.items())
-
-
-def _table_curve(band: str, table: FloatArray) -> SRFCurve:
-    to_nm = 1000.0 if table[:, 0].max() < 100 else 1.0
-    # Values below zero are measurement noise of the laboratory.
-    return SRFCurve(f"B{band}", table[:, 0] * to_nm, np.clip(table[:, 1], 0, None))
+    curves = []
+    for band, table in tables.items():
+        to_nm = 1000.0 if table[:, 0].max() < 100 else 1.0
+        # Values below zero are measurement noise of the laboratory.
+        curves.append(SRFCurve(f"B{band}", table[:, 0] * to_nm, np.clip(table[:, 1], 0, None)))
+    return tuple(curves)
 
 
 def _band_order(band: str) -> tuple[int, str]:
@@ -232,9 +227,8 @@ def _curves(header: list[str], table: FloatArray, path: Path) -> list[SRFCurve]:
 def _numbers(rows: list[list[str]], columns: int, path: Path) -> FloatArray:
     for number, row in enumerate(rows, start=1):
         if len(row) != columns or not all(_is_number(cell) for cell in row):
-            raise CubeFileError(
-                f"{path}: row {number} of numbers is {','.join(row)[:60]!r}", f"{columns} numbers in each row"
-            )
+            got = f"{path}: row {number} of numbers is {','.join(row)[:60]!r}"
+            raise CubeFileError(got, f"{columns} numbers in each row")
     return np.array(rows, dtype=np.float64).reshape(-1, columns)
 
 
@@ -255,9 +249,8 @@ def _read_matrix(path: Path) -> FloatArray:
     try:
         matrices = {name: array for name, array in _stored_arrays(path).items() if _is_matrix(array)}
     except Exception as error:  # the parsers raise whatever a damaged file makes them stumble over
-        raise CubeFileError(
-            f"{path}: cannot be read as {path.suffix.lower()} ({error})", "an undamaged file without pickled objects"
-        ) from error
+        got = f"{path}: cannot be read as {path.suffix.lower()} ({error})"
+        raise CubeFileError(got, "an undamaged file without pickled objects") from error
     if len(matrices) != 1:
         listed = ", ".join(f"{name} {array.shape}" for name, array in matrices.items()) or "none"
         raise CubeFileError(f"{path}: two-dimensional arrays of numbers: {listed}", "exactly one, the SRF matrix")
