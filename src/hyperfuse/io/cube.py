@@ -124,9 +124,8 @@ def place_cube(
     if nodata is not None:
         fitting = fitting_nodata(nodata, cube.dtype)
         if fitting is None:
-            raise OptionError(
-                f"nodata {nodata} for {cube.dtype} values", "a number that this type can hold", "choose another"
-            )
+            got = f"nodata {nodata} for {cube.dtype} values"
+            raise OptionError(got, "a number that this type can hold", "choose another")
         cube = cube.rio.write_nodata(fitting, inplace=True)
     return cube
 
@@ -136,11 +135,8 @@ def as_cube(image: xr.DataArray | NDArray[Any]) -> xr.DataArray:
     if not isinstance(image, xr.DataArray):
         return make_cube(np.asarray(image))
     if set(image.dims) != set(DIMS) or 0 in image.shape:
-        raise CubeFileError(
-            f"DataArray of {dict(image.sizes)}",
-            f"dims {DIMS}, none of them empty",
-            "rename, transpose or expand it first",
-        )
+        got = f"DataArray of {dict(image.sizes)}"
+        raise CubeFileError(got, f"dims {DIMS}, none of them empty", "rename, transpose or expand it first")
     cube = image.transpose(*DIMS)
     bands = cube.sizes["band"]
     incomplete = {
@@ -171,9 +167,8 @@ def _band_column(name: str, column: Any, bands: int) -> NDArray[Any]:
     array: NDArray[Any] = np.array(default if column is None else column, dtype=dtype)
     array = np.full(bands, array) if array.ndim == 0 else array
     if array.shape != (bands,):
-        raise BandError(
-            f"{name} list of {array.size} entries for {bands} bands", f"{bands} entries", "fix the list or leave it out"
-        )
+        got = f"{name} list of {array.size} entries for {bands} bands"
+        raise BandError(got, f"{bands} entries", "fix the list or leave it out")
     if name in ("wavelength", "fwhm"):
         array[~np.isfinite(array)] = np.nan
     elif name in ("scale", "offset") and not np.isfinite(array).all():

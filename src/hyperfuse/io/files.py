@@ -148,9 +148,8 @@ def open_explained(
 def _check_readable(path: Path) -> None:
     try:
         if not path.exists():
-            raise CubeFileError(
-                f"{path} does not exist", "a file, a .zarr folder or the folder of a product", "check the name"
-            )
+            got = f"{path} does not exist"
+            raise CubeFileError(got, "a file, a .zarr folder or the folder of a product", "check the name")
         if path.is_dir():
             return
         if not path.is_file():
@@ -160,9 +159,8 @@ def _check_readable(path: Path) -> None:
                 raise CubeFileError(f"{path} is empty", "a whole file", "fetch it again")
     except (OSError, ValueError) as error:
         text = error.strerror if isinstance(error, OSError) else str(error)
-        raise CubeFileError(
-            f"{path} cannot be read: {text}", "a readable file", "check its name and permissions"
-        ) from error
+        got = f"{path} cannot be read: {text}"
+        raise CubeFileError(got, "a readable file", "check its name and permissions") from error
 
 
 @takes_options(OutputConfig)
@@ -256,9 +254,8 @@ def check_target(path: Path, config: OutputConfig = UNCHANGED) -> None:
     if config.bands is not None:
         check_selection(config.bands)
     if create is not created_geotiff and (config.cog or config.overviews):
-        raise OptionError(
-            f"{'a cloud-optimised' if config.cog else 'overviews in'} {path.suffix}", "--cog or --overviews with .tif"
-        )
+        got = f"{'a cloud-optimised' if config.cog else 'overviews in'} {path.suffix}"
+        raise OptionError(got, "--cog or --overviews with .tif")
     if create is created_envi and config.dtype is not None:
         require_type(config.dtype, "ENVI", ENVI_TYPES)
     for name in _format_options(path, config):
@@ -272,11 +269,8 @@ def check_target(path: Path, config: OutputConfig = UNCHANGED) -> None:
 def _writable_format(path: Path) -> tuple[Format, Creator]:
     known = FORMATS.get(path.suffix.lower(), Format())
     if known.create is None:
-        raise CubeWriteError(
-            f"unknown suffix {path.suffix!r} of {path.name}",
-            f"one of {', '.join(WRITABLE)}",
-            "ENVI is written as NAME.hdr + NAME.img",
-        )
+        got = f"unknown suffix {path.suffix!r} of {path.name}"
+        raise CubeWriteError(got, f"one of {', '.join(WRITABLE)}", "ENVI is written as NAME.hdr + NAME.img")
     return known, known.create
 
 

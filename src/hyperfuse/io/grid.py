@@ -180,11 +180,8 @@ def place(hsi: Grid, msi: Grid) -> GridPlacement:
     """
     placement = parallel_placement(hsi, msi)
     if placement is None:
-        raise GridError(
-            f"HSI in {crs_name(hsi.crs)}, MSI in {crs_name(msi.crs)}, their axes not parallel",
-            "grids with parallel axes",
-            "reproject one of them with gdalwarp",
-        )
+        got = f"HSI in {crs_name(hsi.crs)}, MSI in {crs_name(msi.crs)}, their axes not parallel"
+        raise GridError(got, "grids with parallel axes", "reproject one of them with gdalwarp")
     return placement
 
 
@@ -195,7 +192,8 @@ def parallel_placement(hsi: Grid, msi: Grid) -> GridPlacement | None:
             warnings.warn(
                 "only one of the two images is georeferenced: they are taken to cover the same extent", stacklevel=2
             )
-        return _same_extent(hsi, msi)
+        step_y, step_x = hsi.height / msi.height, hsi.width / msi.width
+        return GridPlacement(0.5 * step_y - 0.5, step_y, 0.5 * step_x - 0.5, step_x)
     fine, coarse = _shared_positions(hsi, msi)
     placement = _exact_placement(hsi, msi) or _fitted_placement(fine, coarse)
     if placement is None:
@@ -255,18 +253,10 @@ def fine_grid(hsi: Grid, msi: Grid) -> Grid:
 def require_finer(hsi: Grid, msi: Grid, placement: GridPlacement) -> None:
     """Raise `GridError` where the MSI's pixels are larger than the HSI's."""
     if min(placement.scale) < 1 - PIXEL_TOLERANCE:
-        raise GridError(
-            f"the HSI's pixels are finer than the MSI's (scale {min(placement.scale):.3g}; "
-            f"HSI {hsi.width}x{hsi.height}, "
-            f"MSI {msi.width}x{msi.height})",
-            "an MSI with smaller pixels than the HSI's",
-            "give the coarse HSI first and the fine MSI second",
-        )
-
-
-def _same_extent(hsi: Grid, msi: Grid) -> GridPlacement:
-    step_y, step_x = hsi.height / msi.height, hsi.width / msi.width
-    return GridPlacement(0.5 * step_y - 0.5, step_y, 0.5 * step_x - 0.5, step_x)
+        sizes = f"scale {min(placement.scale):.3g}; HSI {hsi.width}x{hsi.height}, MSI {msi.width}x{msi.height}"
+        got = f"the HSI's pixels are finer than the MSI's ({sizes})"
+        expected = "an MSI with smaller pixels than the HSI's"
+        raise GridError(got, expected, "give the coarse HSI first and the fine MSI second")
 
 
 def _applied(transform: Affine, x: Positions, y: Positions) -> tuple[Positions, Positions]:
@@ -278,11 +268,8 @@ def _transformed(x: Positions, y: Positions, source: CRS, target: CRS) -> tuple[
         # Created each time: a transformer must not be shared between threads nor pickled to another process.
         return pyproj.Transformer.from_crs(source.to_wkt(), target.to_wkt(), always_xy=True).transform(x, y)
     except pyproj.exceptions.ProjError as error:
-        raise GridError(
-            f"no way from {crs_name(source)} to {crs_name(target)}",
-            "two images on the Earth",
-            "check their CRS with `hyperfuse info`",
-        ) from error
+        got = f"no way from {crs_name(source)} to {crs_name(target)}"
+        raise GridError(got, "two images on the Earth", "check their CRS with `hyperfuse info`") from error
 
 
 def _exact_placement(hsi: Grid, msi: Grid) -> GridPlacement | None:
@@ -324,11 +311,8 @@ def _shared_positions(hsi: Grid, msi: Grid) -> tuple[tuple[Positions, Positions]
             if reached_rows.size
             else f"the MSI lies outside of {crs_name(hsi.crs)}"
         )
-        raise GridError(
-            f"the two images do not overlap: {covered}",
-            "two images of the same place",
-            "check their coordinates with `hyperfuse info`",
-        )
+        got = f"the two images do not overlap: {covered}"
+        raise GridError(got, "two images of the same place", "check their coordinates with `hyperfuse info`")
     rows, columns = (
         (
             np.concatenate([fine_nodes[axis][shared_fine], in_msi[axis][shared_coarse]]),

@@ -257,9 +257,8 @@ def _check_matrix(elements: list[_Element], order: str) -> None:
         raise ValueError("a matrix without dimensions and name")
     entries = math.prod(elements[1].integers(order))
     if not _fits_class(flags, entries, elements[3:], order):
-        raise ValueError(
-            f"a matrix of class {flags & 0xFF} with {entries} entries and elements of types {kinds[3:9]} cannot be"
-        )
+        got = f"a matrix of class {flags & 0xFF} with {entries} entries and elements of types {kinds[3:9]} cannot be"
+        raise ValueError(got)
 
 
 def _fits_class(flags: int, entries: int, rest: list[_Element], order: str) -> bool:

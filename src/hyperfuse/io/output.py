@@ -220,11 +220,8 @@ def check_fits(source: xr.DataArray, target: xr.DataArray) -> None:
     clipped = float(np.mean((steps.round() < low) | (steps.round() > high)))
     what = f"values from {np.nanmin(values):.4g} to {np.nanmax(values):.4g} as {target.dtype.name}"
     if clipped > LARGEST_CLIPPED_SHARE:
-        raise OptionError(
-            f"{what}: {clipped:.0%} of them do not fit",
-            f"most within {_range_text(target)}",
-            "change --dtype or --scale-factor",
-        )
+        got = f"{what}: {clipped:.0%} of them do not fit"
+        raise OptionError(got, f"most within {_range_text(target)}", "change --dtype or --scale-factor")
     if np.abs(steps).max() < FEWEST_STEPS and np.abs(steps - steps.round()).max() > LARGEST_ROUNDING:
         largest = float(np.nanmax(np.abs(values))) or 1.0
         remedy = f"add --scale-factor {10.0 ** math.ceil(math.log10(largest / high)):g}, or choose --dtype float32"
@@ -263,16 +260,7 @@ def provenance(
 ) -> dict[str, str]:
     """Return the attributes that record how a cube was made.
 
-    Parameters
-    ----------
-    method, weights
-        Name of the method, digest of the weights.
-    inputs
-        Role -> file, of which only the name is kept.
-    options
-        Options of the run; those that are None are left out.
-    facts
-        Anything else worth keeping.
+    `weights` is a digest; `inputs` maps roles to files, of which the names are kept; options of None are left out.
     """
     given = [f"{key}={value}" for key, value in (options or {}).items() if value is not None]
     record = {

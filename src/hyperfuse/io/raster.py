@@ -80,7 +80,9 @@ def read_raster(path: Path, data_path: Path | None = None, driver: str | None = 
         check_truncated(source, data_path)
         tags = [source.tags(band) | source.tags(band, ns="IMAGERY") for band in source.indexes]
         wavelength, fwhm = _lengths(source, tags, path)
-        described = native_description(source, dtype, wavelength).with_exact_values(_record_of(source))
+        folded = source.tags(ns="ENVI").get(ENVI_RECORD_KEY, "")
+        record = "".join(folded.split()).strip("{}") or source.tags().get(RECORD_TAG)
+        described = native_description(source, dtype, wavelength).with_exact_values(record)
         reader = RasterReader(str(data_path), driver, (source.count, source.height, source.width), dtype)
         return make_cube(
             lazy_variable(reader),
@@ -122,9 +124,8 @@ def raster_dataset(path: Path, driver: str | None = None) -> Iterator[Any]:
             with rasterio.open(path, driver=driver) as source:
                 yield source
     except (*GDAL_ERRORS, ValueError, OverflowError, MemoryError) as error:
-        raise CubeFileError(
-            f"{path} cannot be read: {gdal_message(error, path)}", "a whole raster file", "fetch it again"
-        ) from error
+        got = f"{path} cannot be read: {gdal_message(error, path)}"
+        raise CubeFileError(got, "a whole raster file", "fetch it again") from error
 
 
 def gdal_message(error: BaseException, path: Path) -> str:
@@ -216,11 +217,6 @@ def native_description(source: Any, dtype: np.dtype[Any], wavelength_nm: Lengths
     )
 
 
-def _record_of(source: Any) -> str | None:
-    folded = source.tags(ns="ENVI").get(ENVI_RECORD_KEY, "")
-    return "".join(folded.split()).strip("{}") or source.tags().get(RECORD_TAG)
-
-
 def automatic_description(index: int, wavelength_nm: float) -> str:
     """Name a band without a name in a GeoTIFF: "B012 553.2 nm"; index counts from 1."""
     return "" if np.isnan(wavelength_nm) else f"B{index:03d} {wavelength_nm:.1f} nm"
@@ -286,8 +282,7 @@ def _names(source: Any, envi: Mapping[str, str], wavelength_nm: Lengths | None) 
 def _scale_and_offset(source: Any, envi: Mapping[str, str]) -> tuple[Lengths, Lengths]:
     scale, offset = np.array(source.scales, dtype=np.float64), np.array(source.offsets, dtype=np.float64)
     factor = numbers([envi.get("reflectance_scale_factor", "")])
-    usable = factor is not None and np.isfinite(factor[0]) and factor[0] > 0
-    if factor is not None and usable and (scale == 1).all() and "data_gain_values" not in envi:
+    if factor is not None and 0 < factor[0] < np.inf and (scale == 1).all() and "data_gain_values" not in envi:
         scale = scale / factor[0]
     return scale, offset
 
@@ -327,9 +322,8 @@ def _check_blocks(source: Any, path: Path) -> None:
 def check_truncated(source: Any, path: Path) -> None:
     """Refuse a GeoTIFF whose last blocks lie behind the end of the file."""
     if source.driver == "GTiff" and missing_blocks(source, path, all_rows=False):
-        raise CubeFileError(
-            f"{path} is truncated: its last pixels lie behind its end", "a whole file", "fetch it again"
-        )
+        got = f"{path} is truncated: its last pixels lie behind its end"
+        raise CubeFileError(got, "a whole file", "fetch it again")
 
 
 def missing_blocks(source: Any, path: Path, *, all_rows: bool) -> int:
@@ -378,19 +372,16 @@ def check_header(header: Path, data: Path) -> None:
     """Refuse an ENVI header that promises more pixels than the data file holds, before memory is allocated for them."""
     promised, held = _promised_bytes(header), data.stat().st_size
     if held < promised:
-        raise CubeFileError(
-            f"{data} holds {held} bytes, but its header promises {promised}",
-            "a whole file and a header that fits",
-            "fetch the data again or fix samples, lines, bands, data type in the header",
-        )
+        got = f"{data} holds {held} bytes, but its header promises {promised}"
+        remedy = "fetch the data again or fix samples, lines, bands, data type in the header"
+        raise CubeFileError(got, "a whole file and a header that fits", remedy)
 
 
 def _promised_bytes(header: Path) -> int:
     """Size that the data file of this header must have; 0 where it is compressed, so that nothing is known."""
     if header.stat().st_size > LARGEST_HEADER or not _is_envi_header(header):
-        raise CubeFileError(
-            f"{header} is not an ENVI header", "a text file that begins with ENVI", "name the header of an ENVI file"
-        )
+        got = f"{header} is not an ENVI header"
+        raise CubeFileError(got, "a text file that begins with ENVI", "name the header of an ENVI file")
     text = header.read_text(encoding="utf-8", errors="replace")
     if text.rfind("{") > text.rfind("}"):
         # GDAL leaves out a list without an end.

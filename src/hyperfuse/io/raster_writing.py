@@ -116,7 +116,11 @@ def created_geotiff(
         yield write
     opener.raise_error()
     if overviews or cog:
-        _add_overviews(first, opener)
+        # One thread, whatever the environment says: GDAL's workers would call our Python file while this one waits.
+        with _gdal_errors(first), _not_georeferenced(), rasterio.Env(GDAL_NUM_THREADS="1"):
+            with rasterio.open(first, "r+", driver="GTiff", opener=opener) as target:
+                target.build_overviews(overview_factors(target.height, target.width), Resampling.average)
+            opener.raise_error()
     _verify_tiff(first)
     if cog:
         _copy_to_cog(first, path, {"blocksize": str(block)} | chosen)
@@ -244,16 +248,6 @@ def _reserve(path: Path, size: int) -> None:
 def overview_factors(height: int, width: int) -> list[int]:
     """Return 2, 4, 8, ... until the longer side fits into one block, as GDAL itself does."""
     return [2**level for level in range(1, 32) if max(height, width) > BLOCK * 2 ** (level - 1)]
-
-
-def _add_overviews(path: Path, opener: GuardedOpener) -> None:
-    """Add averages of the valid pixels, compressed as the image is."""
-    # One thread, whatever the environment says: GDAL's workers would call our Python file while this thread waits for
-    # them.
-    with _gdal_errors(path), _not_georeferenced(), rasterio.Env(GDAL_NUM_THREADS="1"):
-        with rasterio.open(path, "r+", driver="GTiff", opener=opener) as target:
-            target.build_overviews(overview_factors(target.height, target.width), Resampling.average)
-        opener.raise_error()
 
 
 def _verify_tiff(path: Path) -> None:

@@ -60,7 +60,12 @@ def stac_item(
     footprint = _footprint(grid)
     if footprint is None:
         warnings.warn(f"{target.name} has no georeference: its STAC item has no geometry", stacklevel=2)
-    properties = _times(target, attributes) | _projection(grid) | _processing(attributes)
+    record = provenance_of(attributes)
+    properties = _times(target, attributes) | _projection(grid)
+    if attributes.get("sensor"):
+        properties["instruments"] = [attributes["sensor"]]
+    properties["processing:software"] = {"hyperfuse": record.pop("version", version("hyperfuse"))}
+    properties |= {f"hyperfuse:{key}": text for key, text in record.items()}
     size = metres_per_pixel(grid)
     if footprint is not None and size is not None:
         properties["gsd"] = round(max(size), 6)
@@ -151,13 +156,6 @@ def _projection(grid: Grid) -> dict[str, Any]:
         if not code:
             fields["proj:wkt2"] = pyproj.CRS.from_wkt(grid.crs.to_wkt()).to_wkt()
     return fields
-
-
-def _processing(attributes: Mapping[str, str]) -> dict[str, Any]:
-    record = provenance_of(attributes)
-    software = {"hyperfuse": record.pop("version", version("hyperfuse"))}
-    sensor = {"instruments": [attributes["sensor"]]} if attributes.get("sensor") else {}
-    return sensor | {"processing:software": software} | {f"hyperfuse:{key}": text for key, text in record.items()}
 
 
 def _derived_from(source: Path, target: Path) -> dict[str, str]:

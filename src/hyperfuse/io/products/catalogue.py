@@ -21,7 +21,7 @@ file by which it was recognised, and the user's `--variable`, and returns the ba
 
     Mission("ALI", ali.KEY, ali.open_ali)  # in MISSIONS
 
-Products of one image with all bands and an XML file start from `enmap.image_product`; HDF5 and NetCDF-4 products from
+Products of one image with all bands and an XML file start from `dlr.image_product`; HDF5 and NetCDF-4 products from
 `swath.Hdf5Metadata`, as `emit` does. A test writes a small product of the documented layout (see
 tests/io/products) and compares the opened cube with what was written.
 '''
@@ -37,7 +37,7 @@ import h5py
 
 from hyperfuse.errors import CubeFileError
 from hyperfuse.io.arrays import cube_from_arrays
-from hyperfuse.io.products import aviris, desis, emit, enmap, hyperion, landsat, prisma, sentinel2
+from hyperfuse.io.products import aviris, dlr, emit, hyperion, landsat, prisma, sentinel2
 from hyperfuse.io.products.product import (
     DEEPEST,
     Product,
@@ -75,10 +75,10 @@ class Mission:
 
 
 MISSIONS = (
-    Mission("EnMAP", enmap.KEY, enmap.open_enmap, image=enmap.IMAGE, open_image=enmap.open_image),
+    Mission("EnMAP", dlr.ENMAP_KEY, dlr.open_enmap, image=dlr.ENMAP_IMAGE, open_image=dlr.open_enmap_image),
     Mission("PRISMA", prisma.KEY, prisma.open_prisma),
     Mission("EMIT", emit.KEY, emit.open_emit),
-    Mission("DESIS", desis.KEY, desis.open_desis, image=desis.IMAGE, open_image=desis.open_image),
+    Mission("DESIS", dlr.DESIS_KEY, dlr.open_desis, image=dlr.DESIS_IMAGE, open_image=dlr.open_desis_image),
     Mission("AVIRIS", aviris.KEY, aviris.open_aviris, aviris.choose_keys, aviris.IMAGE, aviris.open_image),
     Mission(
         "Hyperion", hyperion.KEY, hyperion.open_hyperion, hyperion.choose_keys, hyperion.IMAGE, hyperion.open_image
@@ -89,18 +89,9 @@ MISSIONS = (
 
 
 def open_product(path: Path, variable: str | None = None) -> Product | None:
-    """Open the product in a folder or an archive, or to which a file belongs.
+    """Open the product in a folder or an archive, or to which a file belongs; None for a file that belongs to none.
 
-    Parameters
-    ----------
-    path
-        Folder, archive (.zip, .tar, .tar.gz), metadata file or image of a product.
-    variable
-        What to open instead of the default: a detector, a set or list of bands, another raster or array.
-
-    Returns
-    -------
-    The product; None for a file that belongs to none.
+    `variable` names what to open instead of the default: a detector, a set or list of bands, another raster or array.
     """
     if path.name.lower() == SENTINEL2_MANIFEST:
         path = path.parent
@@ -147,8 +138,6 @@ def _require_one(files: ProductFiles) -> tuple[Mission, ProductFile]:
         raise CubeFileError(f"{files.path} has {len(products)} products", "one", f"name one of them: {names}")
     known = ", ".join(mission.name for mission in MISSIONS)
     inner = next((file.name for file in files if is_archive(Path(file.name))), None)
-    raise CubeFileError(
-        f"no product was recognised in {files.path}",
-        f"a file, a .zarr folder, or a product of {known}",
-        f"unpack it: {inner} in it is an archive itself" if inner else "name the file in it",
-    )
+    got = f"no product was recognised in {files.path}"
+    remedy = f"unpack it: {inner} in it is an archive itself" if inner else "name the file in it"
+    raise CubeFileError(got, f"a file, a .zarr folder, or a product of {known}", remedy)

@@ -46,7 +46,10 @@ def open_emit(files: ProductFiles, key: ProductFile, variable: str | None) -> Pr
     grid: MapGrid = (None, None)
     notes = {}
     if chosen != SENSOR_GEOMETRY:
-        reader = LookupReader(reader, _lookup(metadata), FILL if fill is None else fill)
+        height, width = metadata.array(GLT_Y, (None, None), "iu").shape
+        metadata.array(GLT_X, (height, width), "iu")
+        lookup = StoredLookup(LoadMember(key, GLT_Y), LoadMember(key, GLT_X), (height, width))
+        reader = LookupReader(reader, lookup, FILL if fill is None else fill)
         crs = metadata.crs("spatial_ref", metadata.text("spatial_ref") or "EPSG:4326")
         grid = crs, Affine.from_gdal(*map(float, metadata.numbers("geotransform", 6)))
         notes["geometry"] = "map, by the geometry lookup table of the product"
@@ -62,10 +65,3 @@ def open_emit(files: ProductFiles, key: ProductFile, variable: str | None) -> Pr
         others=[SENSOR_GEOMETRY, ANY_ARRAY],
         notes=notes,
     )
-
-
-def _lookup(metadata: Hdf5Metadata) -> StoredLookup:
-    rows = metadata.array(GLT_Y, (None, None), "iu")
-    height, width = rows.shape
-    columns = metadata.array(GLT_X, (height, width), "iu")
-    return StoredLookup(LoadMember(metadata.file, rows.name), LoadMember(metadata.file, columns.name), (height, width))

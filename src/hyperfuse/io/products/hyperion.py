@@ -89,16 +89,15 @@ def choose_keys(keys: Iterable[ProductFile]) -> list[ProductFile]:
 
 def open_hyperion(files: ProductFiles, key: ProductFile, variable: str | None) -> Product:
     mtl = None if BAND.fullmatch(key.base_name) else MtlMetadata(key)
-    images, level = _band_images(files, key, mtl)
+    images, level = _band_images(files, key)
     chosen = BANDS if variable is None else select_bands(variable, SETS, BANDS, images, files.path)
     if chosen is None:
         return Product(open_layer(files, variable or "", [*SETS, LIST]))
-    bands = [_band(name, mtl) for name in chosen]
     reader, first = stack([read_info(images[name]) for name in chosen])
     acquired = mtl.get("PRODUCT_METADATA", "ACQUISITION_DATE") if mtl else None
     return make_product(
         reader,
-        bands,
+        [_band(name, mtl) for name in chosen],
         identity(f"Hyperion {level}", "Hyperion", acquired, QUANTITY),
         key.base_name.partition("_")[0],
         nodata=FILL,
@@ -112,11 +111,8 @@ def open_image(files: ProductFiles, image: ProductFile, variable: str | None) ->
     """Add the wavelengths to a cube of all 242 or the 198 calibrated bands that has none; None for any other file."""
     path = Path(image.container)
     if path.suffix.lower() == ".l1r":
-        raise CubeFileError(
-            f"{path} is Hyperion L1R in HDF4, which is not supported",
-            "L1T or L1Gst in GeoTIFF, or ENVI",
-            "convert it with gdal_translate",
-        )
+        got = f"{path} is Hyperion L1R in HDF4, which is not supported"
+        raise CubeFileError(got, "L1T or L1Gst in GeoTIFF, or ENVI", "convert it with gdal_translate")
     if variable is not None or BAND.fullmatch(path.name) or not is_envi_or_tiff(path):
         return None
     cube = open_raster(path)
@@ -129,7 +125,7 @@ def open_image(files: ProductFiles, image: ProductFile, variable: str | None) ->
     return Product(cube, describe(cube, f"{path.name}: wavelengths from the band table of the sensor", (), FLAGGED))
 
 
-def _band_images(files: ProductFiles, key: ProductFile, mtl: MtlMetadata | None) -> tuple[dict[str, ProductFile], str]:
+def _band_images(files: ProductFiles, key: ProductFile) -> tuple[dict[str, ProductFile], str]:
     match = KEY.fullmatch(key.base_name)
     scene = (match[1] or match[2]).upper() if match else ""
     images: dict[str, ProductFile] = {}
@@ -146,7 +142,7 @@ def _band_images(files: ProductFiles, key: ProductFile, mtl: MtlMetadata | None)
 
 
 def _band(name: str, mtl: MtlMetadata | None) -> Band:
-    number = int(name[1:])
+    index = int(name[1:]) - 1
     detector = "VNIR" if name in SETS["VNIR"] else "SWIR"
     factor = 40.0 if detector == "VNIR" else 80.0
     tag = f"SCALING_FACTOR_{detector}"
@@ -154,6 +150,5 @@ def _band(name: str, mtl: MtlMetadata | None) -> Band:
         factor = mtl.number("RADIANCE_SCALING", tag)
         if factor <= 0:
             raise mtl.file.damaged(f": {tag} is {factor:g}", "a positive number")
-    index = number - 1
-    label = f"B{number:03d} {detector}"
+    label = f"B{index + 1:03d} {detector}"
     return Band(label, WAVELENGTH_NM[index], FWHM_NM[index], 1 / factor, good=bool(GOOD[index]), detector=detector)

@@ -34,12 +34,12 @@ LIST = "a list such as B2,B3,B4"
 FILL = 0.0
 ROOT_OF_COLLECTION_1 = "PRODUCT_METADATA"
 LEVEL_1 = "LEVEL1_RADIOMETRIC_RESCALING"
-# By level and whether the band is thermal.
+# By level and whether the band is thermal: the quantity, and the group and name of its scaling.
 QUANTITIES = {
-    ("L1", False): "reflectance at the top of the atmosphere",
-    ("L1", True): "radiance at the sensor, W m-2 sr-1 um-1",
-    ("L2", False): "surface reflectance",
-    ("L2", True): "surface temperature, K",
+    ("L1", False): ("reflectance at the top of the atmosphere", LEVEL_1, "REFLECTANCE"),
+    ("L1", True): ("radiance at the sensor, W m-2 sr-1 um-1", LEVEL_1, "RADIANCE"),
+    ("L2", False): ("surface reflectance", "LEVEL2_SURFACE_REFLECTANCE_PARAMETERS", "REFLECTANCE"),
+    ("L2", True): ("surface temperature, K", "LEVEL2_SURFACE_TEMPERATURE_PARAMETERS", "TEMPERATURE"),
 }
 
 
@@ -66,15 +66,16 @@ def open_landsat(files: ProductFiles, key: ProductFile, variable: str | None) ->
         return Product(open_layer(files, variable or "", [*sets, LIST]))
     thermal = chosen[0] in THERMAL
     if any((band in THERMAL) != thermal for band in chosen):
-        raise OptionError(
-            f"{', '.join(chosen)} of {files.path}", "bands of one kind, reflective or thermal", "choose one kind"
-        )
+        got = f"{', '.join(chosen)} of {files.path}"
+        raise OptionError(got, "bands of one kind, reflective or thermal", "choose one kind")
     reader, finest = stack([read_info(files.require(images[band], key.base_name)) for band in chosen])
     bands = [
         Band(band, wavelengths[index], widths[index], *_scaling(band, mtl), good=band != CIRRUS)
         for band, index in zip(chosen, map(BANDS.index, chosen), strict=True)
     ]
-    quantity = QUANTITIES["L2" if level.startswith("L2") else "L1", thermal]
+    date, time = (mtl.get("IMAGE_ATTRIBUTES", name) for name in ("DATE_ACQUIRED", "SCENE_CENTER_TIME"))
+    acquired = f"{date}T{time}" if date and time else date
+    quantity = QUANTITIES["L2" if level.startswith("L2") else "L1", thermal][0]
     notes = {"bands": f"{', '.join(chosen)} of {', '.join(images)}"}
     if not level.startswith("L2") and not thermal:
         scaling = format_scaling(bands[0].scale, bands[0].offset)
@@ -82,7 +83,7 @@ def open_landsat(files: ProductFiles, key: ProductFile, variable: str | None) ->
     return make_product(
         reader,
         bands,
-        identity(f"Landsat {level}", sensor, _acquired(mtl), quantity),
+        identity(f"Landsat {level}", sensor, acquired, quantity),
         mtl.get("PRODUCT_CONTENTS", "LANDSAT_PRODUCT_ID") or key.base_name,
         nodata=FILL,
         grid=finest.grid,
@@ -102,27 +103,15 @@ def _band_images(mtl: MtlMetadata) -> dict[str, str]:
 
 def _scaling(band: str, mtl: MtlMetadata) -> tuple[float, float]:
     """Return scale and offset; Level 1 reflectance is stored for a sun at the zenith and corrected here."""
-    thermal = band in THERMAL
-    if mtl.text("PRODUCT_CONTENTS", "PROCESSING_LEVEL").startswith("L2"):
-        if thermal:
-            return _scale_and_offset(mtl, "LEVEL2_SURFACE_TEMPERATURE_PARAMETERS", "TEMPERATURE", f"ST_{band}")
-        return _scale_and_offset(mtl, "LEVEL2_SURFACE_REFLECTANCE_PARAMETERS", "REFLECTANCE", band[1:])
-    if thermal:
-        return _scale_and_offset(mtl, LEVEL_1, "RADIANCE", band[1:])
-    scale, offset = _scale_and_offset(mtl, LEVEL_1, "REFLECTANCE", band[1:])
+    level = "L2" if mtl.text("PRODUCT_CONTENTS", "PROCESSING_LEVEL").startswith("L2") else "L1"
+    _, group, name = QUANTITIES[level, band in THERMAL]
+    number = f"ST_{band}" if name == "TEMPERATURE" else band[1:]
+    scale, offset = (mtl.number(group, f"{name}_{term}_BAND_{number}") for term in ("MULT", "ADD"))
+    if level == "L2" or band in THERMAL:
+        return scale, offset
     elevation = mtl.number("IMAGE_ATTRIBUTES", "SUN_ELEVATION")
     sine = math.sin(math.radians(elevation))
     if sine <= 0:
-        raise CubeFileError(
-            f"{mtl.file}: SUN_ELEVATION is {elevation:g}", "a sun above the horizon", "choose --variable thermal"
-        )
+        got = f"{mtl.file}: SUN_ELEVATION is {elevation:g}"
+        raise CubeFileError(got, "a sun above the horizon", "choose --variable thermal")
     return scale / sine, offset / sine
-
-
-def _scale_and_offset(mtl: MtlMetadata, group: str, quantity: str, band: str) -> tuple[float, float]:
-    return mtl.number(group, f"{quantity}_MULT_BAND_{band}"), mtl.number(group, f"{quantity}_ADD_BAND_{band}")
-
-
-def _acquired(mtl: MtlMetadata) -> str | None:
-    date, time = (mtl.get("IMAGE_ATTRIBUTES", name) for name in ("DATE_ACQUIRED", "SCENE_CENTER_TIME"))
-    return f"{date}T{time}" if date and time else date

@@ -7,7 +7,7 @@ pixel. Slots of the arrays whose wavelength is zero have no band and are left ou
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -96,10 +96,8 @@ def _open_detector(
     suffix = detector.capitalize()
     wavelength, fwhm = (metadata.numbers(f"List_{kind}_{suffix}") for kind in ("Cw", "Fwhm"))
     if not array.shape[1] == wavelength.size == fwhm.size:
-        raise metadata.file.damaged(
-            f": {detector}_Cube has {array.shape[1]} bands, {wavelength.size} wavelengths, {fwhm.size} widths",
-            "one of each for every band",
-        )
+        problem = f": {detector}_Cube has {array.shape[1]} bands, {wavelength.size} wavelengths, {fwhm.size} widths"
+        raise metadata.file.damaged(problem, "one of each for every band")
     flags = f"List_Cw_{suffix}_Flags"
     good = np.ones(wavelength.size, dtype=bool)
     if flags in metadata.attributes and metadata.numbers(flags).size == good.size:
@@ -132,11 +130,9 @@ def _place(
     for coordinate in ("Latitude", "Longitude"):
         name = f"{SWATHS}/PRS_{level}_HCO/Geolocation Fields/{coordinate}{'_VNIR' if level == 'L1' else ''}"
         if name not in metadata.arrays or metadata.arrays[name].shape != reader.shape[1:]:
-            raise CubeFileError(
-                f"{metadata.file} has no {name} for its pixels",
-                "coordinates of each pixel",
-                f"add --variable {SENSOR_GEOMETRY} to read it in sensor geometry",
-            )
+            got = f"{metadata.file} has no {name} for its pixels"
+            remedy = f"add --variable {SENSOR_GEOMETRY} to read it in sensor geometry"
+            raise CubeFileError(got, "coordinates of each pixel", remedy)
         tables.append(LoadMember(metadata.file, name))
     lookup = NearestLookup.covering(tables[0], tables[1], PIXEL)
     return LookupReader(reader, lookup, FILL), (lookup.crs, lookup.transform)
@@ -144,20 +140,15 @@ def _place(
 
 def _open_panchromatic(metadata: Hdf5Metadata, level: str) -> tuple[list[Band], WindowReader, MapGrid]:
     array = metadata.array(f"{SWATHS}/PRS_{level}_PCO/Data Fields/Cube", (None, None))
-    cube = FoundArray(array.name, (1, *array.shape), array.dtype, _OneBand(array))
+    cube = FoundArray(array.name, (1, *array.shape), array.dtype, partial(_load_one_band, array))
     reader = TransposedReader(cube, (0, 1, 2))
     bands = [Band("PAN", 550.0, 300.0, *_scaling(metadata, level, "Pan"))]
     return bands, reader, _map_grid(metadata, array.shape, PAN_PIXEL) if level == "L2D" else (None, None)
 
 
-@dataclass(frozen=True)
-class _OneBand:
-    """A 2-D array as the one band of a cube."""
-
-    array: FoundArray
-
-    def __call__(self, key: tuple[Any, ...]) -> NDArray[Any]:
-        return np.asarray(self.array.load(key[1:])[np.newaxis][key[0]])
+def _load_one_band(array: FoundArray, key: tuple[Any, ...]) -> NDArray[Any]:
+    """Read part of a 2-D array as the one band of a cube."""
+    return np.asarray(array.load(key[1:])[np.newaxis][key[0]])
 
 
 def _map_grid(metadata: Hdf5Metadata, shape: tuple[int, ...], pixel: float) -> MapGrid:
@@ -174,8 +165,6 @@ def _map_grid(metadata: Hdf5Metadata, shape: tuple[int, ...], pixel: float) -> M
     }
     gap = min(errors, key=lambda gap: errors[gap])
     if errors[gap] > PIXEL / 2:
-        raise metadata.file.damaged(
-            f": its corners are {right - left:g} x {top - bottom:g} m apart",
-            f"{pixels_x:g} x {pixels_y:g} pixels of {PIXEL:g} m",
-        )
+        problem = f": its corners are {right - left:g} x {top - bottom:g} m apart"
+        raise metadata.file.damaged(problem, f"{pixels_x:g} x {pixels_y:g} pixels of {PIXEL:g} m")
     return crs, Affine(pixel, 0.0, left - gap * PIXEL / 2, 0.0, -pixel, top + gap * PIXEL / 2)

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import IO
+from typing import IO, Any
 from xml.etree.ElementTree import Element, ParseError
 
 import numpy as np
@@ -158,11 +158,9 @@ def _unpack_into(folder: Path, files: Sequence[ProductFile]) -> None:
         file.refuse_bomb()
     needed, free = sum(file.size for file in files), shutil.disk_usage(folder).free
     if needed > free:
-        raise CubeFileError(
-            f"{files[0]} needs {needed / 1e9:.1f} GB unpacked, {folder.parent} has {free / 1e9:.1f} GB",
-            "space for temporary files",
-            "set TMPDIR to a larger disk, or unpack the archive yourself",
-        )
+        got = f"{files[0]} needs {needed / 1e9:.1f} GB unpacked, {folder.parent} has {free / 1e9:.1f} GB"
+        remedy = "set TMPDIR to a larger disk, or unpack the archive yourself"
+        raise CubeFileError(got, "space for temporary files", remedy)
     with progress("Unpacking", -(-needed // CHUNK_BYTES)) as advance:
         for file in files:
             with file.open() as source, Path(folder, file.base_name).open("xb") as target:
@@ -217,10 +215,8 @@ def is_zip(path: Path) -> bool:
 def list_files(path: Path, depth: int = DEEPEST) -> ProductFiles:
     """List the members of an archive, or the files of a folder and of its subfolders down to `depth` levels."""
     files: dict[str, ProductFile] = {}
-    if path.is_dir():
-        members = _files_below(path, depth)
-    else:
-        members = _zip_members(path) if is_zip(path) else _tar_members(path)
+    list_archive = _zip_members if is_zip(path) else _tar_members
+    members = _files_below(path, depth) if path.is_dir() else list_archive(path)
     with reading(path, "a readable folder" if path.is_dir() else WHOLE_ARCHIVE, DOWNLOAD_AGAIN):
         for file in members:
             # The resource forks that macOS adds to archives bear the names of the actual files.
@@ -228,9 +224,8 @@ def list_files(path: Path, depth: int = DEEPEST) -> ProductFiles:
                 continue
             files[file.name] = file
             if len(files) > MOST_FILES:
-                raise CubeFileError(
-                    f"{path} has more than {MOST_FILES} files", "one product", "name its folder or metadata file"
-                )
+                got = f"{path} has more than {MOST_FILES} files"
+                raise CubeFileError(got, "one product", "name its folder or metadata file")
     return ProductFiles(path, dict(sorted(files.items())))
 
 
@@ -396,41 +391,21 @@ def make_product(
     others: Iterable[str] = (),
     notes: Mapping[str, str] | None = None,
 ) -> Product:
-    """Build a lazy cube and its notes.
+    """Build a lazy cube and its notes; `reader` reads one band for each of `bands`.
 
-    Parameters
-    ----------
-    reader
-        Reads windows of the stored values, one band for each of `bands`.
-    bands
-        The band table.
-    attributes
-        Attributes of the cube, see `identity`.
-    scene
-        Identifier of the scene.
-    nodata
-        Stored value of missing pixels; ignored if the data type cannot represent it.
-    grid
-        CRS and transform; None for an image in sensor geometry.
-    flagged
-        Why bands are flagged bad.
-    others
-        What else can be selected with `--variable`.
-    notes
-        Further notes; they replace those of the same label.
+    `nodata` is ignored if the data type cannot represent it, `flagged` says why bands are flagged bad, `others` lists
+    what else can be selected with `--variable`, and `notes` replace those of the same label.
     """
+    column_names = ("wavelength_nm", "fwhm_nm", "good", "scale", "offset")
+    columns: dict[str, Any] = {name: [getattr(band, name) for band in bands] for name in column_names}
     cube = make_cube(
         lazy_variable(reader),
-        wavelength_nm=[band.wavelength_nm for band in bands],
-        fwhm_nm=[band.fwhm_nm for band in bands],
-        good=[band.good for band in bands],
         band_names=[band.name for band in bands],
-        scale=[band.scale for band in bands],
-        offset=[band.offset for band in bands],
         nodata=fitting_nodata(nodata, reader.dtype),
         crs=grid[0],
         transform=grid[1],
         attributes=attributes,
+        **columns,
     )
     detectors = [band.detector for band in bands]
     return Product(cube, describe(cube, scene, detectors, flagged, others) | dict(notes or {}))
@@ -441,13 +416,14 @@ def describe(
 ) -> dict[str, str]:
     """Describe a product in one sentence for each label; see `make_product` for the parameters."""
     bad = int((~cube["good"].values).sum())
-    names = list_names(others)
+    names, transform = list_names(others), grid_of(cube).transform
+    map_text = "map" if transform is None or transform.b == transform.d == 0 else "map, rotated"
     notes = {
         "product": f"{cube.attrs['product']}, {scene}",
         "detectors": _describe_detectors(detectors, cube["wavelength"].values) if any(detectors) else "",
         "scaling": _describe_scaling(detectors, cube["scale"].values, cube["offset"].values),
         "flags": f"{bad} of {cube.sizes['band']} bands are flagged bad: {flagged}" if bad else "no band is flagged bad",
-        "geometry": _describe_geometry(grid_of(cube).transform),
+        "geometry": "sensor geometry, without map coordinates" if transform is None else map_text,
         "also available": f"--variable {names} (in fuse --hsi-variable or --msi-variable)" if names else "nothing",
     }
     return {label: note for label, note in notes.items() if note}
@@ -492,9 +468,3 @@ def _describe_detectors(detectors: Sequence[str], wavelength_nm: NDArray[np.floa
     if len(ranges) > 1 and low < high:
         parts.append(f"overlap {low:.0f}-{high:.0f} nm")
     return "; ".join(parts)
-
-
-def _describe_geometry(transform: Affine | None) -> str:
-    if transform is None:
-        return "sensor geometry, without map coordinates"
-    return "map, rotated" if transform.b != 0 or transform.d != 0 else "map"

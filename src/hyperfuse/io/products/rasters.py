@@ -12,9 +12,7 @@ from typing import Any
 
 import numpy as np
 import xarray as xr
-from affine import Affine
 from numpy.typing import NDArray
-from rasterio.crs import CRS
 from rasterio.windows import Window
 
 from hyperfuse.errors import CubeFileError, OptionError
@@ -40,13 +38,8 @@ class RasterInfo:
     height: int
     width: int
     dtype: np.dtype[Any]
-    crs: CRS | None
-    transform: Affine | None
+    grid: MapGrid
     nodata: float | None
-
-    @property
-    def grid(self) -> MapGrid:
-        return self.crs, self.transform
 
 
 @dataclass(frozen=True)
@@ -98,9 +91,9 @@ def read_info(file: ProductFile) -> RasterInfo:
         if source.count == 0 or np.dtype(source.dtypes[0]).kind not in "iuf":
             raise file.damaged(" has no numeric bands", "an image")
         check_truncated(source, path)
-        transform = None if source.transform.is_identity else source.transform
+        grid = source.crs, None if source.transform.is_identity else source.transform
         dtype = np.dtype(source.dtypes[0])
-        return RasterInfo(file, source.count, source.height, source.width, dtype, source.crs, transform, source.nodata)
+        return RasterInfo(file, source.count, source.height, source.width, dtype, grid, source.nodata)
 
 
 def _refuse_truncated_jp2(file: ProductFile) -> None:
@@ -143,10 +136,11 @@ def stack(images: Sequence[RasterInfo], indexes: Sequence[int] | None = None) ->
 
 def _zoom(image: RasterInfo, finest: RasterInfo) -> int:
     """Return how many pixels of the finest image make up one of `image`, which has to lie on the same grid."""
+    (crs, transform), (finest_crs, finest_transform) = image.grid, finest.grid
     zoom = round(finest.width / image.width)
-    fits = (image.width * zoom, image.height * zoom) == (finest.width, finest.height) and image.crs == finest.crs
-    if fits and image.transform is not None and finest.transform is not None:
-        offset = ~finest.transform @ image.transform
+    fits = (image.width * zoom, image.height * zoom) == (finest.width, finest.height) and crs == finest_crs
+    if fits and transform is not None and finest_transform is not None:
+        offset = ~finest_transform @ transform
         moved = np.abs(np.array([offset.a - zoom, offset.e - zoom, offset.b, offset.d, offset.c, offset.f]))
         fits = bool(moved.max() < PIXEL_TOLERANCE)
     if not fits:

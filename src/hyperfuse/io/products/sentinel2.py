@@ -44,6 +44,9 @@ def open_sentinel2(files: ProductFiles, key: ProductFile, variable: str | None) 
     quantity = "surface reflectance" if level == "L2A" else "reflectance at the top of the atmosphere"
     acquired = xml.text(".//DATATAKE_SENSING_START", ".//PRODUCT_START_TIME")
     reader, finest = stack([read_info(product.require(images[band], key.base_name)) for band in chosen])
+    metres = min(METRES[band] for band in chosen)
+    coarse = [band for band in chosen if METRES[band] > metres]
+    repeated = f"; pixels of {', '.join(coarse)} are repeated, not interpolated" if coarse else ""
     return make_product(
         reader,
         [_band(band, xml, spacecraft) for band in chosen],
@@ -53,15 +56,8 @@ def open_sentinel2(files: ProductFiles, key: ProductFile, variable: str | None) 
         grid=finest.grid,
         flagged="B10 (cirrus) does not see the ground",
         others=[*(name for name, bands in sets.items() if bands), LIST, *_layers(product)],
-        notes={"bands": _describe_bands(chosen)},
+        notes={"bands": f"{', '.join(chosen)} on a grid of {metres} m{repeated}"},
     )
-
-
-def _describe_bands(chosen: list[str]) -> str:
-    finest = min(METRES[band] for band in chosen)
-    coarse = [band for band in chosen if METRES[band] > finest]
-    repeated = f"; pixels of {', '.join(coarse)} are repeated, not interpolated" if coarse else ""
-    return f"{', '.join(chosen)} on a grid of {finest} m{repeated}"
 
 
 def _band_images(xml: XmlMetadata) -> dict[str, str]:
@@ -69,9 +65,8 @@ def _band_images(xml: XmlMetadata) -> dict[str, str]:
     elements = [*xml.root.findall(".//IMAGE_FILE"), *xml.root.findall(".//IMAGE_FILE_2A")]
     paths = [PurePosixPath((element.text or "").strip()) for element in elements]
     if len({path.parts[:2] for path in paths}) > 1:
-        raise CubeFileError(
-            f"{xml.file} lists several tiles", "a product of one tile (since 2016)", "split it into tiles first"
-        )
+        got = f"{xml.file} lists several tiles"
+        raise CubeFileError(got, "a product of one tile (since 2016)", "split it into tiles first")
     images: dict[str, str] = {}
     for path in paths:
         match = re.search(r"_B(\d[\dA])(?:_(\d\d)m)?$", path.name)

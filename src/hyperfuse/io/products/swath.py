@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import rasterio
@@ -127,20 +127,15 @@ class JoinedReader:
         return block
 
 
-class Lookup(Protocol):
-    @property
-    def shape(self) -> tuple[int, int]: ...
-
-    def window(self, rows: slice, columns: slice) -> tuple[Indices, Indices]:
-        """Return row and column in the sensor's image for each pixel of a window of the map, -1 for none."""
-
-
 @dataclass(frozen=True)
 class LookupReader:
-    """Reads windows of the map from an image in sensor geometry."""
+    """Reads windows of the map from an image in sensor geometry.
+
+    `lookup.window` gives the row and column in that image for each pixel of a window of the map, -1 for none.
+    """
 
     source: WindowReader
-    lookup: Lookup
+    lookup: StoredLookup | NearestLookup
     nodata: float
 
     @property

@@ -1,14 +1,14 @@
-"""EnMAP: L2A and L1C (one orthorectified image of 224 bands), L1B (one image per detector, in sensor geometry).
+"""EnMAP and DESIS, delivered by DLR: one image of all bands and an XML file that describes each of them.
 
-L2A bands are sorted by wavelength, so the two detectors alternate where they overlap. The first half of the module is
-shared with DESIS, also delivered by DLR: one image of all bands and an XML file that describes each of them.
+EnMAP L2A and L1C have one orthorectified image of 224 bands, L1B one image per detector, in sensor geometry. L2A bands
+are sorted by wavelength, so the two detectors alternate where they overlap. DESIS (L2A, L1C, L1B) has up to 235 bands.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,24 +17,25 @@ from hyperfuse.errors import CubeFileError, OptionError
 from hyperfuse.io.products.product import Band, Product, ProductFile, ProductFiles, XmlMetadata, identity, make_product
 from hyperfuse.io.products.rasters import layer_names, open_layer, read_info, stack
 
+ENMAP_KEY = re.compile(r"ENMAP\d\d-.*-METADATA\.XML(\.XML)?", re.IGNORECASE)
+ENMAP_IMAGE = re.compile(r"ENMAP\d\d-.*-SPECTRAL_IMAGE(_VNIR|_SWIR)?(_COG)?\.\w+", re.IGNORECASE)
+ENMAP_TAGS = ("wavelengthCenterOfBand", "FWHMOfBand", "GainOfBand", "OffsetOfBand")
+ENMAP_RADIANCE = "radiance at the sensor, W m-2 sr-1 nm-1"
+DESIS_KEY = re.compile(r"DESIS-HSI-.*-METADATA\.xml", re.IGNORECASE)
+DESIS_IMAGE = re.compile(r"(DESIS-HSI-.*)-SPECTRAL_IMAGE\.(tiff?|hdr)", re.IGNORECASE)
+DESIS_TAGS = ("wavelengthCenterOfBand", "wavelengthWidthOfBand", "gainOfBand", "offsetOfBand")
+DESIS_RADIANCE = "radiance at the sensor, mW cm-2 sr-1 um-1"
+LEVELS = ("L2A", "L1C", "L1B")
+DETECTORS = ("VNIR", "SWIR")
+FLAGGED = "the product has only nodata in them (water vapour), or does not expect them"
 FILL = -32768
 IMAGE_SUFFIXES = r"\.(tiff?|geotiff|bsq|bil|bip|jp2|jpeg2000)"
 
 
-@dataclass(frozen=True)
-class BandTags:
-    """The names of the XML elements that describe a band."""
-
-    band: str
-    width: str
-    gain: str
-    offset: str
-
-
-def read_bands(xml: XmlMetadata, tags: BandTags, detector: str = "") -> list[Band]:
-    path = f"specific/bandCharacterisation/{tags.band}"
-    columns = ("wavelengthCenterOfBand", tags.width, tags.gain, tags.offset)
-    rows = [[xml.child_number(element, column) for column in columns] for element in xml.root.findall(path)]
+def read_bands(xml: XmlMetadata, band_tag: str, column_tags: Sequence[str], detector: str = "") -> list[Band]:
+    """Read the band table; `column_tags` name the elements of centre, width, gain and offset of a band."""
+    path = f"specific/bandCharacterisation/{band_tag}"
+    rows = [[xml.child_number(element, tag) for tag in column_tags] for element in xml.root.findall(path)]
     bands = [
         Band(f"B{number:03d}", wavelength, fwhm, gain, offset, detector=detector)
         for number, (wavelength, fwhm, gain, offset) in enumerate(rows, start=1)
@@ -96,37 +97,29 @@ def _prefix(file: ProductFile) -> str:
     return re.split("-METADATA|-SPECTRAL_IMAGE", file.base_name, flags=re.IGNORECASE)[0]
 
 
-KEY = re.compile(r"ENMAP\d\d-.*-METADATA\.XML(\.XML)?", re.IGNORECASE)
-IMAGE = re.compile(r"ENMAP\d\d-.*-SPECTRAL_IMAGE(_VNIR|_SWIR)?(_COG)?\.\w+", re.IGNORECASE)
-TAGS = BandTags("bandID", "FWHMOfBand", "GainOfBand", "OffsetOfBand")
-DETECTORS = ("VNIR", "SWIR")
-RADIANCE = "radiance at the sensor, W m-2 sr-1 nm-1"
-QUANTITIES = {"L2A": "surface reflectance", "L1C": RADIANCE, "L1B": RADIANCE}
-FLAGGED = "the product has only nodata in them (water vapour), or does not expect them"
+def _attributes(mission: str, level: str, acquired: str | None, radiance: str) -> dict[str, str]:
+    return identity(f"{mission} {level}", mission, acquired, "surface reflectance" if level == "L2A" else radiance)
 
 
 def open_enmap(files: ProductFiles, key: ProductFile, variable: str | None) -> Product:
     xml = XmlMetadata(key)
     level = (re.search(r"_(L\d[ABC])-", key.base_name) or ["", xml.text("base/level") or ""])[1]
-    if level not in QUANTITIES:
-        raise CubeFileError(f"{key} is EnMAP of level {level or 'unknown'}", f"one of {', '.join(QUANTITIES)}")
+    if level not in LEVELS:
+        raise CubeFileError(f"{key} is EnMAP of level {level or 'unknown'}", f"one of {', '.join(LEVELS)}")
     chosen = (variable or "").upper()
     if variable is not None and chosen not in DETECTORS:
         return Product(open_layer(files, variable, DETECTORS))
     if level == "L1B" and not chosen:
-        raise OptionError(
-            f"{files.path} is EnMAP L1B, whose two detectors are not co-registered",
-            "one of them",
-            "add --variable VNIR or --variable SWIR",
-        )
-    bands = read_bands(xml, TAGS)
+        got = f"{files.path} is EnMAP L1B, whose two detectors are not co-registered"
+        raise OptionError(got, "one of them", "add --variable VNIR or --variable SWIR")
+    bands = read_bands(xml, "bandID", ENMAP_TAGS)
     rows = zip(bands, _detectors(xml, len(bands)), _good_bands(xml, len(bands)), strict=True)
     bands = [
         replace(band, name=f"{band.name} {detector}", detector=str(detector), good=bool(good))
         for band, detector, good in rows
     ]
     acquired = xml.text("specific/datatakeStart", "base/temporalCoverage/startTime")
-    attributes = identity(f"EnMAP {level}", "EnMAP", acquired, QUANTITIES[level])
+    attributes = _attributes("EnMAP", level, acquired, ENMAP_RADIANCE)
     image = find_image(files, key, f"SPECTRAL_IMAGE_{chosen}" if level == "L1B" else "SPECTRAL_IMAGE")
     others = [*DETECTORS, *layer_names(files, [image])]
     if level == "L1B":
@@ -137,10 +130,28 @@ def open_enmap(files: ProductFiles, key: ProductFile, variable: str | None) -> P
     return image_product(image, bands, xml, attributes, others, selected=selected, flagged=FLAGGED)
 
 
-def open_image(files: ProductFiles, image: ProductFile, variable: str | None) -> Product | None:
-    key = find_key(files, image, KEY)
+def open_enmap_image(files: ProductFiles, image: ProductFile, variable: str | None) -> Product | None:
+    key = find_key(files, image, ENMAP_KEY)
     detector = re.search("_(VNIR|SWIR)", image.base_name, re.IGNORECASE)
     return open_enmap(files, key, variable or (detector[1] if detector else None)) if key else None
+
+
+def open_desis(files: ProductFiles, key: ProductFile, variable: str | None) -> Product:
+    xml = XmlMetadata(key)
+    level = (re.search(r"-(L\d[ABC])-", key.base_name) or ["", ""])[1]
+    if level not in LEVELS:
+        raise CubeFileError(f"{key} is DESIS of level {level or 'unknown'}", f"one of {', '.join(LEVELS)}")
+    if variable is not None:
+        return Product(open_layer(files, variable, ()))
+    bands = read_bands(xml, "band", DESIS_TAGS, detector="DESIS")
+    attributes = _attributes("DESIS", level, xml.text("base/temporalCoverage/startTime"), DESIS_RADIANCE)
+    image = find_image(files, key, "SPECTRAL_IMAGE")
+    return image_product(image, bands, xml, attributes, layer_names(files, [image]))
+
+
+def open_desis_image(files: ProductFiles, image: ProductFile, variable: str | None) -> Product | None:
+    key = find_key(files, image, DESIS_KEY)
+    return open_desis(files, key, variable) if key else None
 
 
 def _detectors(xml: XmlMetadata, bands: int) -> NDArray[np.str_]:
