@@ -19,7 +19,7 @@ from hyperfuse.io.cube import lazy_variable
 from hyperfuse.models.baselines.mimo_sst import MIMOSST, MIMOSSTConfig
 from hyperfuse.reporting import examine as examined_part
 from hyperfuse.reporting.examine import examine, read_record
-from hyperfuse.reporting.report import DASH, InputFile, Line, line_chart, render_page, thinned
+from hyperfuse.reporting.report import DASH, InputFile, line_chart, render_page, thinned
 from hyperfuse.reporting.style import highest_square
 
 VOID = {"meta", "img", "br", "line", "path"}
@@ -306,8 +306,8 @@ def test_one_band_has_no_angles_and_can_still_be_seen(folder: Path, tmp_path: Pa
 
 def test_ticks_are_told_apart() -> None:
     along = np.array([1.0])
-    lines = [Line(str(height), "fused", along, np.array([height])) for height in (34561.2, 34563.1)]
-    chart = line_chart(lines, "", "band", "")
+    lines = [(str(height), "fused", np.array([height])) for height in (34561.2, 34563.1)]
+    chart = line_chart((along, "band"), lines, "", "")
     assert [label for _, label in chart.columns] == ["1"]
     labels = [label for _, label in chart.rows]
     assert "34561.6" in labels and len(set(labels)) == len(labels)

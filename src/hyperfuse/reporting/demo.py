@@ -20,7 +20,7 @@ from hyperfuse.fusion.run import estimate, run_fusion
 from hyperfuse.io.cube import make_cube
 from hyperfuse.io.files import write_cube
 from hyperfuse.methods.catalogue import METHODS
-from hyperfuse.metrics.evaluation import Evaluation, evaluate
+from hyperfuse.metrics.evaluation import evaluate
 from hyperfuse.physics.simulate import Simulation, simulate
 from hyperfuse.progress import listening, progress
 from hyperfuse.reporting.figures import fusion_figure
@@ -40,9 +40,8 @@ def indian_pines() -> xr.DataArray:
     try:
         from tensorly.datasets import load_indian_pines
     except ImportError as error:
-        raise CubeFileError(
-            "the demo scene is not installed", "tensorly, whose wheel carries it", "pip install 'hyperfuse[demo]'"
-        ) from error
+        remedy = "pip install 'hyperfuse[demo]'"
+        raise CubeFileError("the demo scene is not installed", "tensorly, whose wheel carries it", remedy) from error
     counts = np.asarray(load_indian_pines()["tensor"]).transpose(2, 0, 1)
     centres = np.linspace(FIRST_NM, LAST_NM, BANDS_RECORDED)
     kept = [band - 1 for band in range(1, BANDS_RECORDED + 1) if band not in BANDS_REMOVED]
@@ -61,7 +60,6 @@ SRF = "Sentinel-2A"
 
 @dataclass(frozen=True)
 class DemoResult:
-    scores: dict[str, Evaluation]
     table: Table
     files: dict[str, Path]
 
@@ -89,7 +87,7 @@ def run_demo(folder: Path) -> DemoResult:
         name: write_cube(cube, folder / f"{name}.tif", config=OutputConfig(overwrite=True))
         for name, cube in {"fused": fused[best], **cubes}.items()
     }
-    return DemoResult(scores, score_table(scores, seconds, title), {"picture": picture, **written})
+    return DemoResult(score_table(scores, seconds, title), {"picture": picture, **written})
 
 
 def _fuse_by_method(pair: Simulation) -> tuple[dict[str, xr.DataArray], dict[str, float]]:

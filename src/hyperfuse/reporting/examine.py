@@ -301,11 +301,12 @@ class QualityReport:
     def headlines(self) -> dict[str, str]:
         """The main scores as text by their names, the most telling first."""
         reference, coarser = self.against_reference, self.reduced_resolution.scores
+        hsi, msi = self.consistency.with_hsi.relative, self.consistency.with_msi.relative
         candidates = [
             ("PSNR against the reference", None if reference is None else reference.scores.psnr_db, "{:.2f} dB"),
             ("SAM", reference.scores.spectral_angle_degrees if reference and self.has_angles else None, "{:.2f}°"),
-            ("error against the HSI", _percentage(self.consistency.with_hsi.relative), "{:.3g} %"),
-            ("error against the MSI", _percentage(self.consistency.with_msi.relative), "{:.3g} %"),
+            ("error against the HSI", hsi and 100 * hsi, "{:.3g} %"),
+            ("error against the MSI", msi and 100 * msi, "{:.3g} %"),
             ("PSNR at reduced resolution", None if coarser is None else coarser.psnr_db, "{:.2f} dB"),
             ("HQNR", self.without_reference.hqnr, "{:.3f}"),
         ]
@@ -418,10 +419,6 @@ def _against_reference(part: ExaminedPart, reference: xr.DataArray) -> AgainstRe
     fused, truth = part.fused_values.astype(np.float64), values.astype(np.float64)
     mask_incomparable(fused, truth)
     return AgainstReference(scores, values, pixel_rmse(fused, truth), spectral_angles_degrees(fused, truth))
-
-
-def _percentage(share: float | None) -> float | None:
-    return None if share is None else 100 * share
 
 
 def _finite(value: Any) -> Any:

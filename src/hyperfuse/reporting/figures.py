@@ -204,7 +204,6 @@ def draw_kernel_maps(maps: Sequence[KernelMap], path: str | Path, projection: st
 LARGEST_GREY_PICTURE = 900
 LONGEST_SIDE_INCHES = 9.0
 ARROWS = 14  # along the longer side
-OFFSET_COLOURS = "viridis"
 GREY_PERCENTILES = (2.0, 98.0)
 # Coloured arrows and black marks are visible on all greys above this.
 DARKEST_GREY = 0.4
@@ -268,13 +267,7 @@ def _draw_arrows(axes: Any, report: RegistrationReport) -> Any:
     stretch, key = arrow_stretch(high, spacing)
     if high - low < SMALLEST_RANGE:
         low, high = max(0.0, (low + high - SMALLEST_RANGE) / 2), (low + high + SMALLEST_RANGE) / 2
-    colours = {
-        "cmap": OFFSET_COLOURS,
-        "norm": Normalize(low, high),
-        "edgecolor": "black",
-        "linewidth": 0.4,
-        "zorder": 4,
-    }
+    colours = {"cmap": "viridis", "norm": Normalize(low, high), "edgecolor": "black", "linewidth": 0.4, "zorder": 4}
     units = {"angles": "xy", "scale_units": "xy", "scale": 1, "width": 0.004, "pivot": "mid"}
     arrows = axes.quiver(x, y, right * stretch, down * stretch, length, **colours, **units)
     key_look = {"labelpos": "E", "coordinates": "axes", "fontproperties": {"size": style.SMALL}}
@@ -310,6 +303,5 @@ def _summary(report: RegistrationReport) -> str:
     text = f"whole scene {down:+.2f} {right:+.2f} (down, right), confidence {whole.confidence:.2f}; "
     if not any(field.used):
         return text + "no local offsets"
-    return text + (
-        f"local: varies by {field.variation:.2f}, at most {field.largest:.2f}, confidence {field.confidence:.2f}"
-    )
+    local = f"local: varies by {field.variation:.2f}, at most {field.largest:.2f}, confidence {field.confidence:.2f}"
+    return text + local

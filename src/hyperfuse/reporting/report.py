@@ -280,14 +280,8 @@ def _edges(image: NDArray[np.float32]) -> Floats:
     return np.minimum(edges, np.percentile(edges, ERROR_PERCENTILE))
 
 
-@dataclass(frozen=True, eq=False)
-class Line:
-    """`css_class` is a class of the style sheet; a line is interrupted where its heights are NaN."""
-
-    name: str
-    css_class: str
-    along: Floats
-    heights: Floats
+Line = tuple[str, str, Floats]
+"""Name, class of the style sheet, and values; the line is interrupted where these are NaN."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -311,15 +305,26 @@ MOST_DIGITS = 8
 
 
 def line_chart(
-    lines: Sequence[Line], title: str, x_label: str, y_label: str, caption: str = "", *, from_zero: bool = False
+    axis: tuple[Floats, str],
+    lines: Sequence[Line],
+    title: str,
+    y_label: str,
+    caption: str = "",
+    *,
+    from_zero: bool = False,
 ) -> Chart:
-    """Lay out a chart; without paths where no line has a value."""
+    """Lay out a chart over positions with a label; without paths where no line has a value."""
+    positions, x_label = axis
     chart = Chart(lines, title, x_label, y_label, caption)
-    drawn = [line for line in lines if np.isfinite(line.heights).any()]
+    drawn = [(css_class, values) for _, css_class, values in lines if np.isfinite(values).any()]
     if not drawn:
         return chart
-    x_limits = _limits([line.along for line in drawn], around_one=0.5)
-    y_limits = _limits([line.heights for line in drawn], from_zero=from_zero)
+    x_limits = _limits(positions, around_one=0.5)
+    y_limits = _limits(np.concatenate([values for _, values in drawn]), from_zero=from_zero)
+
+    def path(values: Floats) -> str:
+        along, heights = broken_line(positions, values)
+        return _svg_path(x(along), y(heights))
 
     def x(values: Any) -> Any:
         return np.interp(values, x_limits, (chart.left, chart.right))
@@ -331,7 +336,7 @@ def line_chart(
         chart,
         columns=[(x(value), label) for value, label in _labelled_ticks(*x_limits, whole=True)],
         rows=[(y(value), label) for value, label in _labelled_ticks(*y_limits)],
-        paths=[(line.css_class, _svg_path(x(line.along), y(line.heights))) for line in drawn],
+        paths=[(css_class, path(values)) for css_class, values in drawn],
     )
 
 
@@ -347,11 +352,9 @@ def _svg_path(x: Floats, y: Floats) -> str:
     return "".join(pieces)
 
 
-def _limits(
-    series: Sequence[Floats], *, from_zero: bool = False, around_one: float | None = None
-) -> tuple[float, float]:
+def _limits(values: Floats, *, from_zero: bool = False, around_one: float | None = None) -> tuple[float, float]:
     """Of all values; around a single one a tenth of it, or `around_one`."""
-    values = np.concatenate([each[np.isfinite(each)] for each in series])
+    values = values[np.isfinite(values)]
     low, high = float(values.min()), float(values.max())
     low = min(0.0, low) if from_zero else low
     if high == low:
@@ -374,7 +377,6 @@ def _labelled_ticks(low: float, high: float, *, whole: bool = False) -> list[tup
 
 def _spectra(quality: QualityReport, truth: xr.DataArray, pixels: Sequence[tuple[int, int]]) -> list[Chart]:
     part, compared = quality.part, quality.against_reference
-    along, axis = spectral_axis(truth)
     cubes = [] if compared is None else [("reference", "reference", compared.values)]
     cubes += [
         ("HSI pixel that it lies in", "hsi", part.coarse_on_fine(part.hsi_values)),
@@ -382,29 +384,26 @@ def _spectra(quality: QualityReport, truth: xr.DataArray, pixels: Sequence[tuple
     ]
     charts = []
     for number, (row, column) in enumerate(pixels, start=1):
-        spectra = [(name, css_class, values[:, row, column].astype(np.float64)) for name, css_class, values in cubes]
-        lines = [Line(name, css_class, *broken_line(along, values)) for name, css_class, values in spectra]
+        lines = [(name, css_class, values[:, row, column].astype(np.float64)) for name, css_class, values in cubes]
         where = f"row {row + part.rows.start}, column {column + part.columns.start}"
-        charts.append(line_chart(lines, f"Spectrum of pixel {number}, {where}", axis, "value", where))
+        title = f"Spectrum of pixel {number}, {where}"
+        charts.append(line_chart(spectral_axis(truth), lines, title, "value", where))
     return charts
 
 
 def _band_charts(quality: QualityReport, truth: xr.DataArray) -> list[Chart]:
     part, compared = quality.part, quality.against_reference
-    along, axis = spectral_axis(truth)
+    axis = spectral_axis(truth)
     signal = np.sqrt(np.nanmean(np.square(part.hsi_values.astype(np.float64)), axis=(1, 2)))
     noise = part.observation.hsi_noise.numpy() / np.where(signal > 0, signal, np.nan)
     error = quality.consistency.with_hsi.band_relative
-    lines = [
-        Line("fused against HSI", "fused", *broken_line(along, 100 * error)),
-        Line("noise of the HSI, estimated", "other", *broken_line(along, 100 * noise)),
-    ]
+    lines = [("fused against HSI", "fused", 100 * error), ("noise of the HSI, estimated", "other", 100 * noise)]
     title = "Consistency with the HSI, band by band"
-    charts = [line_chart(lines, title, axis, "error, % of signal", from_zero=True)]
+    charts = [line_chart(axis, lines, title, "error, % of signal", from_zero=True)]
     if compared is not None:
         psnr = compared.scores.band_psnr_db[part.bands]
-        line = Line("PSNR", "fused", *broken_line(along, np.where(np.isfinite(psnr), psnr, np.nan)))
-        charts.insert(0, line_chart([line], "PSNR against the reference, band by band", axis, "dB"))
+        line = ("PSNR", "fused", np.where(np.isfinite(psnr), psnr, np.nan))
+        charts.insert(0, line_chart(axis, [line], "PSNR against the reference, band by band", "dB"))
     return charts
 
 

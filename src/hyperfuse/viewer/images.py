@@ -6,14 +6,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import xarray as xr
 from affine import Affine
 from numpy.typing import NDArray
 from rasterio.features import geometry_mask
-from rasterio.windows import Window
 
 from hyperfuse.errors import GridError, OptionError
 from hyperfuse.io.cube import physical_values, wavelengths_nm
@@ -43,20 +41,6 @@ class RasterSource:
     """Decimation factors, empty without overviews."""
     bands_together: bool
     """Compressed and pixel-interleaved: reading one band decodes all of them."""
-
-    def read_decimated(
-        self, bands: NDArray[np.int64], rows: slice, columns: slice, factor: int, dtype: np.dtype[Any]
-    ) -> NDArray[Any]:
-        """Read the stored values of every `factor`-th pixel from the best overview."""
-        height, width = rows.stop - rows.start, columns.stop - columns.start
-        with raster_dataset(self.path, self.driver) as source:
-            values: NDArray[Any] = source.read(
-                [int(band) + 1 for band in bands],
-                window=Window(columns.start, rows.start, width, height),
-                out_shape=(bands.size, -(-height // factor), -(-width // factor)),
-                out_dtype=dtype,
-            )
-        return values
 
 
 @dataclass(frozen=True, eq=False)

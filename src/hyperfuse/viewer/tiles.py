@@ -16,10 +16,12 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from rasterio.windows import Window
 from scipy.ndimage import distance_transform_edt
 
 from hyperfuse.io.cube import physical_values
 from hyperfuse.io.grid import Grid, Positions
+from hyperfuse.io.raster import raster_dataset
 from hyperfuse.reporting.colour import nan_mean
 from hyperfuse.viewer.colours import Composite, Planes
 from hyperfuse.viewer.images import OpenImage
@@ -79,7 +81,11 @@ def image_layer(image: OpenImage, composite: Composite) -> Layer:
 
     def decimated(rows: slice, columns: slice, factor: int) -> Planes:
         assert raster is not None
-        stored = raster.read_decimated(bands, rows, columns, factor, cube.dtype)
+        part = Window.from_slices(rows, columns)
+        size = math.ceil(part.height / factor), math.ceil(part.width / factor)
+        with raster_dataset(raster.path, raster.driver) as source:
+            # From the best overview.
+            stored = source.read((bands + 1).tolist(), window=part, out_shape=(bands.size, *size), out_dtype=cube.dtype)
         small = cube.isel(band=bands, y=slice(0, stored.shape[1]), x=slice(0, stored.shape[2])).copy(data=stored)
         return composite.combine(physical_values(small))
 
