@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from hyperfuse.config import SimulateConfig
 from hyperfuse.data.datasets import dataset_named, load_scenes
 from hyperfuse.data.scenes import Scene, scene_unit
-from hyperfuse.data.splits import Split, SplitKind, keep_for_testing, split_scenes
+from hyperfuse.data.splits import SplitKind, keep_for_testing, split_scenes
 from hyperfuse.errors import BandError, GridError, OptionError
 from hyperfuse.fusion.pair import align_pair
 from hyperfuse.io.cube import make_cube, physical_values
@@ -143,12 +143,10 @@ def read_pair(text: str) -> RecordedPair:
     cubes = [open_cube(path) for path in paths]
     hsi, msi, reference = (None, cubes[1], cubes[0]) if len(cubes) == 2 else cubes
     if hsi is None and reference.shape[1:] != msi.shape[1:]:
-        raise GridError(
-            f"{paths[0].name} of {reference.shape[1]}x{reference.shape[2]} pixels and {paths[1].name} of "
-            f"{msi.shape[1]}x{msi.shape[2]}",
-            "a reference and an MSI of the same pixels",
-            "cut both to one grid, or give HSI,MSI,REFERENCE",
-        )
+        sizes = [f"{cube.shape[1]}x{cube.shape[2]}" for cube in (reference, msi)]
+        got = f"{paths[0].name} of {sizes[0]} pixels and {paths[1].name} of {sizes[1]}"
+        remedy = "cut both to one grid, or give HSI,MSI,REFERENCE"
+        raise GridError(got, "a reference and an MSI of the same pixels", remedy)
     unit, msi_unit = (scene_unit(physical_values(cube), np.nan) for cube in (reference, msi))
     scaled_hsi = None if hsi is None else _in_unit(hsi, unit)
     return RecordedPair(paths[0].stem, scaled_hsi, _in_unit(msi, msi_unit), _in_unit(reference, unit))
@@ -213,22 +211,18 @@ def choose_scenes(
         parts = split_scenes(scenes, split) if dataset_named(source) else keep_for_testing(scenes)
         chosen_srfs = tuple(dict.fromkeys(own or srfs))
         require_unique("SRFs", map(srf_name, chosen_srfs), "rename one of the two files")
-        chosen += _scored_blocks(scenes, parts, name or _name_of(source), chosen_srfs)
+        dataset = name or _name_of(source)
+        if not chosen_srfs:
+            raise OptionError(f"no SRF for the scenes of {dataset}", "--srfs, or @SRF behind the source")
+        blocks = [block.scene for block in parts.test]
+        for block in parts.test:
+            scene = scenes[block.scene]
+            part = scene.name if blocks.count(block.scene) == 1 else f"{scene.name}[{block.top},{block.left}]"
+            where = scene, block.rows, block.columns
+            chosen.append(ScoredScene(dataset, part, *where, chosen_srfs, parts.overlapping))
     names = [f"{scene.dataset}/{scene.name}" for scene in chosen]
     require_unique("scenes", names, "leave out one of the two --scenes, or give it a NAME")
     return chosen
-
-
-def _scored_blocks(scenes: Sequence[Scene], parts: Split, dataset: str, srfs: tuple[str, ...]) -> list[ScoredScene]:
-    if not srfs:
-        raise OptionError(f"no SRF for the scenes of {dataset}", "--srfs, or @SRF behind the source")
-    blocks = [block.scene for block in parts.test]
-    scored = []
-    for block in parts.test:
-        scene = scenes[block.scene]
-        name = scene.name if blocks.count(block.scene) == 1 else f"{scene.name}[{block.top},{block.left}]"
-        scored.append(ScoredScene(dataset, name, scene, block.rows, block.columns, srfs, parts.overlapping))
-    return scored
 
 
 def _parse_source(text: str) -> tuple[str, str, list[str]]:

@@ -1,8 +1,8 @@
 """Time, memory and growth of networks and methods on this machine.
 
-Presets of ours and of baselines with fresh weights, trained networks from their folders, methods. The paper measures
-the mean of 50 runs after 20 of warm-up; so does this where runs are short. Where they are long, there are as many as
-fit into the given seconds, and the table says how many. Shapes: C bands, M msi bands, h w coarse, H W fine.
+Measured are presets with fresh weights, trained networks from their folders, and methods. As in the paper, a time is
+the mean of 50 runs after 20 of warm-up; of longer runs, as many as fit into the given seconds, which the table tells.
+Shapes: C bands, M msi bands, h w coarse, H W fine.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import shlex
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -26,11 +27,11 @@ from matplotlib.ticker import NullLocator
 from torch import Tensor
 
 from hyperfuse.benchmarking.paper import PrintedEfficiency, printed_efficiency
-from hyperfuse.benchmarking.plan import named_folder
+from hyperfuse.benchmarking.plan import named_folder, takes_bands
 from hyperfuse.benchmarking.results import current_session
 from hyperfuse.benchmarking.run import measured
 from hyperfuse.config import EfficiencyConfig
-from hyperfuse.errors import BandError, CubeWriteError, OptionError
+from hyperfuse.errors import CubeWriteError, OptionError
 from hyperfuse.fusion.fusers import fuse_with_network, load_network
 from hyperfuse.fusion.tiles import GIGABYTE, default_ram_gb
 from hyperfuse.io.atomic import check_writable, published
@@ -76,14 +77,11 @@ class PairSize:
 
     def __post_init__(self) -> None:
         if not (1 <= self.bands <= MOST_BANDS and 1 <= self.msi_bands <= MOST_BANDS):
-            raise OptionError(
-                f"{self.bands} and {self.msi_bands} bands", f"1 to {MOST_BANDS} of the HSI and of the MSI"
-            )
+            expected = f"1 to {MOST_BANDS} of the HSI and of the MSI"
+            raise OptionError(f"{self.bands} and {self.msi_bands} bands", expected)
         if not (2 <= self.side <= LARGEST_SIDE and 1 <= self.scale <= self.side / 2):
-            raise OptionError(
-                f"{self.side} pixels on a side at scale {self.scale:g}",
-                f"at most {LARGEST_SIDE} pixels, and a scale from 1 up that leaves two coarse ones",
-            )
+            expected = f"at most {LARGEST_SIDE} pixels, and a scale from 1 up that leaves two coarse ones"
+            raise OptionError(f"{self.side} pixels on a side at scale {self.scale:g}", expected)
 
     @property
     def coarse_side(self) -> int:
@@ -105,9 +103,8 @@ class PairSize:
         return hsi, torch.rand(self.msi_bands, self.side, self.side, generator=generator)
 
     def observation(self) -> Observation:
-        srf = torch.zeros(self.msi_bands, self.bands, dtype=torch.float64)
-        for band in range(self.bands):
-            srf[band * self.msi_bands // self.bands, band] = 1.0
+        msi_band = torch.arange(self.bands) * self.msi_bands // self.bands
+        srf = (msi_band == torch.arange(self.msi_bands)[:, None]).double()
         srf = srf / srf.sum(dim=1, keepdim=True).clamp_min(1.0)
         return known_observation(srf, self.side / self.coarse_side)
 
@@ -126,13 +123,7 @@ class Subject:
     trained: AnyNetwork | None = None
 
     def fits(self, size: PairSize) -> bool:
-        network = self._network(size, "meta")
-        try:
-            if network is not None:
-                network.check_bands(size.bands, size.msi_bands)
-        except BandError:
-            return False
-        return True
+        return takes_bands(self._network(size, "meta"), size.bands, size.msi_bands)
 
     def parameters(self, size: PairSize) -> int:
         network = self._network(size, "meta")
@@ -198,9 +189,9 @@ def find_subjects(
         chosen.append(Subject(name, kind, trained=network))
     if not chosen:
         raise OptionError("nothing to measure", "at least one network, method or folder of weights")
-    counts: dict[str, int] = {}
+    counts: Counter[str] = Counter()
     for place, subject in enumerate(chosen):
-        counts[subject.name] = counts.get(subject.name, 0) + 1
+        counts[subject.name] += 1
         if counts[subject.name] > 1:
             chosen[place] = replace(subject, name=f"{subject.name} {counts[subject.name]}")
     return chosen
@@ -235,27 +226,16 @@ class Timing:
 
 
 @dataclass(frozen=True)
-class Point:
-    """What a subject costs at one size."""
-
-    bands: int
-    msi_bands: int
-    fine_side: int
-    coarse_side: int
-    scale: float
-    steady_seconds: float
-    peak_bytes: int | None
-    multiply_adds: int
-
-
-@dataclass(frozen=True)
 class Growth:
-    """Exponents p of cost ~ size^p, fitted to the points; None where too few could be measured."""
+    """Exponents p of cost ~ size^p, fitted to the points; None where too few could be measured.
+
+    A point is the size of a pair with its `steady_seconds`, `peak_bytes` and `multiply_adds`.
+    """
 
     exponent_of_time: float | None
     exponent_of_memory: float | None
     exponent_of_multiply_adds: float | None
-    points: tuple[Point, ...]
+    points: tuple[dict[str, Any], ...]
 
 
 @dataclass(frozen=True)
@@ -321,10 +301,9 @@ def growth_sizes(size: PairSize) -> tuple[list[PairSize], list[PairSize]]:
     small = replace(size, side=max(smallest, round(SIDE_FOR_BANDS * size.side)))
     counts = sorted({max(count, size.msi_bands) for count in BAND_COUNTS})
     room = default_ram_gb() * GIGABYTE
-    by_side, by_bands = [replace(size, side=side) for side in sides], [replace(small, bands=count) for count in counts]
-    return [each for each in by_side if each.bytes_in_use <= room], [
-        each for each in by_bands if each.bytes_in_use <= room
-    ]
+    candidates = [replace(size, side=side) for side in sides], [replace(small, bands=count) for count in counts]
+    by_side, by_bands = ([each for each in listed if each.bytes_in_use <= room] for listed in candidates)
+    return by_side, by_bands
 
 
 def timed(run: Run, effort: Effort, device: str) -> Timing:
@@ -402,9 +381,9 @@ def _measure(subject: Subject, size: PairSize, effort: Effort, device: str, matm
     )
 
 
-def _point(size: PairSize, timing: Timing, counted: int) -> Point:
-    costs: dict[str, Any] = {"steady_seconds": timing.steady_seconds, "peak_bytes": timing.peak_bytes}
-    return Point(**size.as_dict(), **costs, multiply_adds=counted)
+def _point(size: PairSize, timing: Timing, counted: int) -> dict[str, Any]:
+    costs = {"steady_seconds": timing.steady_seconds, "peak_bytes": timing.peak_bytes, "multiply_adds": counted}
+    return size.as_dict() | costs
 
 
 def _measure_growth(
@@ -413,26 +392,25 @@ def _measure_growth(
     effort: Effort,
     device: str,
     extent: Callable[[PairSize], int],
-    known: dict[PairSize, Point],
+    known: dict[PairSize, dict[str, Any]],
 ) -> Growth:
     """From the smallest up; a size that would take longer than its seconds, by the one before it, is left out."""
     measured_sizes: list[PairSize] = []
     for size in filter(subject.fits, sizes):
         if size not in known:
             before = measured_sizes[-1] if measured_sizes else None
-            if before and known[before].steady_seconds * extent(size) / extent(before) > effort.seconds:
+            if before and known[before]["steady_seconds"] * extent(size) / extent(before) > effort.seconds:
                 continue
             timing = timed(subject.prepared(size, device), effort, device)
             known[size] = _point(size, timing, subject.multiply_adds(size))
         measured_sizes.append(size)
-    points = [known[size] for size in measured_sizes]
+    points = tuple(known[size] for size in measured_sizes)
     extents = [float(extent(size)) for size in measured_sizes]
-    return Growth(
-        fitted_exponent(extents, [point.steady_seconds for point in points]),
-        fitted_exponent(extents, [float(point.peak_bytes or 0) for point in points]),
-        fitted_exponent(extents, [float(point.multiply_adds) for point in points]),
-        tuple(points),
+    time_exponent, memory_exponent, count_exponent = (
+        fitted_exponent(extents, [point[cost] or 0 for point in points])
+        for cost in ("steady_seconds", "peak_bytes", "multiply_adds")
     )
+    return Growth(time_exponent, memory_exponent, count_exponent, points)
 
 
 def run_efficiency(folder: Path, config: EfficiencyConfig) -> list[Path]:
@@ -466,19 +444,17 @@ def _choose_device(name: str) -> str:
 def _require_memory(size: PairSize) -> None:
     needed, room = size.bytes_in_use / GIGABYTE, default_ram_gb()
     if needed > room:
-        raise OptionError(
-            f"a pair of {size.side}x{size.side} pixels and {size.bands} bands needs about {needed:.1f} GB",
-            f"at most {room:.1f} GB, half of this machine's memory",
-            "choose a smaller --size or fewer --bands",
-        )
+        got = f"a pair of {size.side}x{size.side} pixels and {size.bands} bands needs about {needed:.1f} GB"
+        expected = f"at most {room:.1f} GB, half of this machine's memory"
+        raise OptionError(got, expected, "choose a smaller --size or fewer --bands")
 
 
 def _make_folder(folder: Path, *, overwrite: bool) -> None:
     """Raise before minutes of work, not after them."""
-    if folder.exists() and not folder.is_dir():
-        raise CubeWriteError(f"{folder} is a file", "a folder", "choose another -o")
     try:
         folder.mkdir(parents=True, exist_ok=True)
+    except FileExistsError as error:
+        raise CubeWriteError(f"{folder} is a file", "a folder", "choose another -o") from error
     except OSError as error:
         reason = f"cannot make the folder {folder}: {error.strerror}"
         raise CubeWriteError(reason, remedy="choose another -o") from error
@@ -489,9 +465,9 @@ def _make_folder(folder: Path, *, overwrite: bool) -> None:
 def _write_files(result: EfficiencyResult, folder: Path, *, overwrite: bool) -> list[Path]:
     """All of them or none; a figure of an earlier measurement goes."""
     session = current_session(shlex.join(["hyperfuse", *sys.argv[1:]]))
-    figure = folder / FIGURE_NAME
-    paths = [folder / JSON_NAME, folder / MARKDOWN_NAME, *([figure] if result.has_growth else [])]
-    stale = [] if result.has_growth else [figure]
+    figure = [folder / FIGURE_NAME]
+    stale = [] if result.has_growth else figure
+    paths = [folder / JSON_NAME, folder / MARKDOWN_NAME, *(figure if result.has_growth else [])]
     document = {
         "session": session,
         "device": result.device,
@@ -522,7 +498,7 @@ def _markdown_lines(result: EfficiencyResult, session: dict[str, Any]) -> Iterat
         f"({1e3 * result.matmul_seconds:.1f} ms at best). Methods are given the observation of the pair; of their "
         "multiply-adds only matrix products are counted.\n"
     )
-    yield from _table(COST_COLUMNS, [(cost,) for cost in costs])
+    yield from markdown_table([*COST_COLUMNS], [[cell(cost) for cell in COST_COLUMNS.values()] for cost in costs])
     if result.left_out:
         yield f"\nNot for {size.bands} and {size.msi_bands} bands: {', '.join(result.left_out)}."
     if result.has_growth:
@@ -531,25 +507,25 @@ def _markdown_lines(result: EfficiencyResult, session: dict[str, Any]) -> Iterat
             f"at {size.bands} bands, bands at a quarter of the side. 1 is proportional; blank: too few sizes, or "
             "memory too small to be measured.\n"
         )
-        names = ["time", "memory", "multiply-adds", "up to"]
-        growths = [(each.name, each.growth_with_pixels, each.growth_with_bands) for each in costs]
+        rest = ["memory", "multiply-adds", "up to"]
         rows = [
-            [name, *_growth_cells(pixels, of_pixels=True), *_growth_cells(bands, of_pixels=False)]
-            for name, pixels, bands in growths
+            [
+                each.name,
+                *_growth_cells(each.growth_with_pixels, of_pixels=True),
+                *_growth_cells(each.growth_with_bands, of_pixels=False),
+            ]
+            for each in costs
         ]
-        yield from markdown_table(["", "pixels: time", *names[1:], "bands: time", *names[1:]], rows)
+        yield from markdown_table(["", "pixels: time", *rest, "bands: time", *rest], rows)
     printed = {each.method: each for each in printed_efficiency()}
-    named = [(cost, printed.get(PRINTED_NAMES.get(cost.name, ""))) for cost in costs]
-    if shown := [pair for pair in named if pair[1] is not None]:
+    names = {cost.name: PRINTED_NAMES.get(cost.name, "") for cost in costs}
+    if shown := [(cost, printed[names[cost.name]]) for cost in costs if names[cost.name] in printed]:
         yield (
             "\nThe paper's own, as printed: an RTX 4090, 512 x 512 pixels, half precision where supported; its caption "
             "says 191 bands, but parameters and operations are those of 31 (32 for DSPNet), at 128 x 128 pixels.\n"
         )
-        yield from _table(PRINTED_COLUMNS, shown)
-
-
-def _table(columns: Mapping[str, Callable[..., str]], rows: Iterable[tuple[Any, ...]]) -> Iterator[str]:
-    yield from markdown_table([*columns], [[cell(*row) for cell in columns.values()] for row in rows])
+        rows = [[cell(*pair) for cell in PRINTED_COLUMNS.values()] for pair in shown]
+        yield from markdown_table([*PRINTED_COLUMNS], rows)
 
 
 def _optional(form: str, value: float | None, unit: float = 1.0) -> str:
@@ -585,7 +561,7 @@ def _growth_cells(growth: Growth | None, *, of_pixels: bool) -> list[str]:
         return [""] * 4
     exponents = growth.exponent_of_time, growth.exponent_of_memory, growth.exponent_of_multiply_adds
     largest = growth.points[-1] if growth.points else None
-    reached = "" if largest is None else f"{largest.fine_side}²" if of_pixels else str(largest.bands)
+    reached = "" if largest is None else f"{largest['fine_side']}²" if of_pixels else str(largest["bands"])
     return [*(_optional("{:z.2f}", each) for each in exponents), reached]
 
 
@@ -603,8 +579,8 @@ def _growth_figure(result: EfficiencyResult) -> Figure:
                 # Neighbours differ in both colour and marker.
                 marker, colour = markers_and_colours[(place * (len(COLOURS) + 1)) % len(markers_and_colours)]
                 line = {"linestyle": LINE_STYLES[cost.kind], "markersize": 4, "linewidth": 1.2}
-                x = [point.bands if name == "bands" else point.fine_side**2 for point in growth.points]
-                y = [1e3 * point.steady_seconds for point in growth.points]
+                x = [point["bands"] if name == "bands" else point["fine_side"] ** 2 for point in growth.points]
+                y = [1e3 * point["steady_seconds"] for point in growth.points]
                 axes.plot(x, y, label=cost.name, color=colour, marker=marker, **line)
         axes.set(xscale="log", yscale="log", xlabel=name, ylabel=f"{measured_time} of one pair, ms")
         ticks = sorted({x for line in axes.get_lines() for x in line.get_xdata()})

@@ -81,10 +81,8 @@ def keep_views(folder: Path, pair: CasePair, model: str, fused: NDArray[np.float
         pixels = np.array(distinct_pixels(reference, SPECTRA))
         composites = colour_composite(pair.hsi, stretch_limits(reference)), colour_composite(pair.msi)
         spectra = reference.values[:, pixels[:, 0], pixels[:, 1]].T.astype(np.float32)
-        _save(
-            _file_of(folder),
-            InputViews(*composites, colour_composite(reference), pixels, spectra, *style.spectral_axis(reference)),
-        )
+        axis = style.spectral_axis(reference)
+        _save(_file_of(folder), InputViews(*composites, colour_composite(reference), pixels, spectra, *axis))
     pixels = load_inputs(folder).pixels
     cube = make_cube(np.clip(fused, 0.0, 1.0), wavelength_nm=wavelength_nm)
     without_grid = make_cube(reference.values, wavelength_nm=wavelength_nm)  # as the fused array
@@ -237,9 +235,8 @@ def scale_chart(path: Path, results: Sequence[Result], beside_paper: bool = Fals
     across = min(PANELS_PER_ROW, len(panels))
     down = math.ceil(len(panels) / across)
     figure = style.new_figure(across * PANEL_WIDTH, down * PANEL_HEIGHT + LEGEND_HEIGHT, DPI, layout="constrained")
-    styles_in_turn = itertools.product(
-        ("-", *itertools.repeat("-.", 20)), zip(style.COLOURS, style.MARKERS, strict=True)
-    )
+    dashes = ("-", *itertools.repeat("-.", 20))
+    styles_in_turn = itertools.product(dashes, zip(style.COLOURS, style.MARKERS, strict=True))
     names = dict.fromkeys(result.model for result in results)
     styles = {
         name: {"color": colour, "marker": marker, "linestyle": dash, "linewidth": 1.4, "markersize": 4.5}
@@ -253,8 +250,9 @@ def scale_chart(path: Path, results: Sequence[Result], beside_paper: bool = Fals
         if beside_paper and key[2] == CLEAN:
             printed |= _draw_printed(axes, key[0], scales)
         for column in columns_of(group):
-            points = _mean_psnr(group, column.model, scales)
-            if points:
+            own = [each for each in group if each.model == column.model]
+            means = [(x, mean_score((each for each in own if each.case.scale == x), "psnr_db")) for x in scales]
+            if points := [(scale, spread.mean) for scale, spread in means if spread is not None]:
                 (measured[column.label],) = axes.plot(*zip(*points, strict=True), **styles[column.model])
         axes.set_title(", ".join(dict.fromkeys(key)), fontsize=style.MEDIUM, loc="left")
         axes.set_xscale("log", base=2)
@@ -266,14 +264,6 @@ def scale_chart(path: Path, results: Sequence[Result], beside_paper: bool = Fals
         style.clean_axes(axes)
     _draw_legend(figure, measured | printed, "outside lower center", 3 * across)
     return style.save_png(figure, path)
-
-
-def _mean_psnr(results: Sequence[Result], model: str, scales: Sequence[float]) -> list[tuple[float, float]]:
-    means = (
-        (scale, mean_score((each for each in results if (each.model, each.case.scale) == (model, scale)), "psnr_db"))
-        for scale in scales
-    )
-    return [(scale, spread.mean) for scale, spread in means if spread is not None]
 
 
 def _draw_printed(axes: Any, dataset: str, scales: Sequence[float]) -> dict[str, Any]:

@@ -6,9 +6,10 @@ true PSF, shift, SRF and noise.
 
 from __future__ import annotations
 
+import itertools
 import warnings
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -69,13 +70,7 @@ class BenchmarkModel:
         return f"{self.method} {zlib.crc32(shipped.read_bytes()):08x}" if shipped.is_file() else None
 
     def fits(self, pair: CasePair) -> bool:
-        """Whether the network was made for these bands."""
-        try:
-            if self.network is not None:
-                self.network.check_bands(pair.hsi.sizes["band"], pair.msi.sizes["band"])
-        except BandError:
-            return False
-        return True
+        return takes_bands(self.network, pair.hsi.sizes["band"], pair.msi.sizes["band"])
 
     def fuse(self, pair: CasePair, knowledge: str) -> NDArray[np.float32]:
         """(C, H, W)"""
@@ -92,6 +87,16 @@ class BenchmarkModel:
             with warnings.catch_warnings(), suppress(HyperfuseError):
                 warnings.simplefilter("ignore")
                 self.fuse(_small_pair(*bands), ORACLE)
+
+
+def takes_bands(network: AnyNetwork | None, bands: int, msi_bands: int) -> bool:
+    """Whether a network was made for these numbers of bands; methods, which have none, take all."""
+    try:
+        if network is not None:
+            network.check_bands(bands, msi_bands)
+    except BandError:
+        return False
+    return True
 
 
 def find_models(methods: Sequence[str], weights: Sequence[str]) -> list[BenchmarkModel]:
@@ -147,22 +152,8 @@ def plan_cases(
     seed: int,
 ) -> tuple[list[PlannedCase], list[str]]:
     """All combinations that are possible, and what had to be left out."""
+    cases: list[PlannedCase] = []
     left_out: list[str] = []
-    cases = [*_simulated(scenes, scales, conditions, knowledge, seed, left_out), *_recorded(pairs, scales, left_out)]
-    if not cases:
-        expected = "a scene that covers an SRF and has room for a scale"
-        raise OptionError("no case to score", expected, "; ".join(left_out))
-    return cases, left_out
-
-
-def _simulated(
-    scenes: Sequence[ScoredScene],
-    scales: Sequence[float],
-    conditions: Sequence[Condition],
-    knowledge: tuple[str, ...],
-    seed: int,
-    left_out: list[str],
-) -> Iterable[PlannedCase]:
     for scored in scenes:
         reference = scored.reference()
         size = (reference.sizes["y"], reference.sizes["x"])
@@ -172,18 +163,19 @@ def _simulated(
             if not covers(reference, srf):
                 left_out.append(f"{scored.name} does not cover {srf}")
                 continue
-            for scale in fitting:
-                for condition in conditions:
-                    require_shift(condition.shift, largest_crop(size, exact_scale(scale)).fine_size)
-                    name = CaseName(scored.dataset, scored.name, srf_name(srf), float(scale), condition.name)
-                    yield PlannedCase(name, knowledge, partial(simulated_case, scored, srf, scale, condition, seed))
-
-
-def _recorded(pairs: Sequence[RecordedPair], scales: Sequence[float], left_out: list[str]) -> Iterable[PlannedCase]:
+            for scale, condition in itertools.product(fitting, conditions):
+                require_shift(condition.shift, largest_crop(size, exact_scale(scale)).fine_size)
+                name = CaseName(scored.dataset, scored.name, srf_name(srf), float(scale), condition.name)
+                make = partial(simulated_case, scored, srf, scale, condition, seed)
+                cases.append(PlannedCase(name, knowledge, make))
     for pair in pairs:
         for scale in pair.scales(scales):
             if pair.hsi is None and not has_room((pair.reference.sizes["y"], pair.reference.sizes["x"]), scale):
                 left_out.append(f"{pair.name} has no room for x{scale:g}")
                 continue
             name = CaseName(RECORDED, pair.name, AS_RECORDED, float(scale), AS_RECORDED)
-            yield PlannedCase(name, (BLIND,), partial(pair.case, scale))
+            cases.append(PlannedCase(name, (BLIND,), partial(pair.case, scale)))
+    if not cases:
+        expected = "a scene that covers an SRF and has room for a scale"
+        raise OptionError("no case to score", expected, "; ".join(left_out))
+    return cases, left_out

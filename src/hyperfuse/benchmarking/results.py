@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -134,9 +135,8 @@ def read_results(path: Path) -> Iterable[Result]:
             entry = _from_file(json.loads(line))
             yield Result(**(entry | {"case": CaseName(**_from_file(entry["case"]))}))
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise CubeFileError(
-                f"{path}, line {number}: {error}", "a result of `hyperfuse benchmark`", "choose another folder"
-            ) from error
+            expected = "a result of `hyperfuse benchmark`"
+            raise CubeFileError(f"{path}, line {number}: {error}", expected, "choose another folder") from error
 
 
 def results_in(folder: Path) -> list[Result]:
@@ -156,11 +156,8 @@ def open_folder(folder: Path, request: Mapping[str, Any], command: str) -> None:
         _refuse_another(folder, before["request"], json.loads(json.dumps(request)))
         sessions = before["sessions"]
     elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise OptionError(
-            f"{folder} holds other files",
-            "a new folder, or one of an earlier `hyperfuse benchmark`",
-            "choose another -o",
-        )
+        expected = "a new folder, or one of an earlier `hyperfuse benchmark`"
+        raise OptionError(f"{folder} holds other files", expected, "choose another -o")
     folder.mkdir(parents=True, exist_ok=True)
     session = current_session(command)
     if not sessions or sessions[-1] | {"date": ""} != session | {"date": ""}:
@@ -177,19 +174,16 @@ def read_record(folder: Path) -> dict[str, Any]:
         record = json.loads(path.read_text(encoding="utf-8"))
         return {"request": _from_file(record["request"]), "sessions": list(record["sessions"])}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise OptionError(
-            f"{path} cannot be read ({error})", "a folder of `hyperfuse benchmark`", "choose another folder"
-        ) from error
+        expected = "a folder of `hyperfuse benchmark`"
+        raise OptionError(f"{path} cannot be read ({error})", expected, "choose another folder") from error
 
 
 def _refuse_another(folder: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     for name in now:
         if before.get(name) != now[name]:
-            raise OptionError(
-                f"{folder} holds results of another request: {name} {_difference(before.get(name), now[name])}",
-                "the same request as before, to resume it",
-                "choose another -o, or repeat the request",
-            )
+            got = f"{folder} holds results of another request: {name} {_difference(before.get(name), now[name])}"
+            expected = "the same request as before, to resume it"
+            raise OptionError(got, expected, "choose another -o, or repeat the request")
 
 
 def _difference(before: Any, now: Any) -> str:
@@ -238,9 +232,8 @@ def _commit() -> str | None:
 
 def _processor() -> str:
     with suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
+        if named := re.search(r"^model name\s*:(.*)$", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.MULTILINE):
+            return named[1].strip()
     return platform.processor() or platform.machine()
 
 

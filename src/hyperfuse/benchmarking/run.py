@@ -92,11 +92,8 @@ def score(fused: NDArray[np.float32], pair: CasePair) -> dict[str, float | None]
     """Scores by name; None where undefined: a PSNR of equal images, an SSIM of images smaller than its window."""
     reference = pair.reference.values
     if fused.shape != reference.shape:
-        raise GridError(
-            f"fused image of shape {fused.shape} for a reference of {reference.shape}",
-            "the same bands and pixels",
-            "cut the reference to what both images show",
-        )
+        got = f"fused image of shape {fused.shape} for a reference of {reference.shape}"
+        raise GridError(got, "the same bands and pixels", "cut the reference to what both images show")
     valid = np.isfinite(reference).all(axis=0) if pair.valid is None else pair.valid
     missing = int(np.count_nonzero(~np.isfinite(fused).all(axis=0) & valid))
     if missing and pair.truth is not None:
@@ -188,10 +185,10 @@ def benchmark(folder: str | Path, *, config: BenchmarkConfig | None = None, comm
     config = config or BenchmarkConfig()
     _check_choices(config)
     require_seed(config.seed)
-    degradations = [Condition(noise_db=each) for each in config.noise] + [
-        Condition(shift=each) for each in config.shift
-    ]
-    conditions = list(dict.fromkeys([*([Condition()] if config.clean else []), *degradations]))
+    conditions = [Condition()] if config.clean else []
+    conditions += [Condition(noise_db=each) for each in config.noise]
+    conditions += [Condition(shift=each) for each in config.shift]
+    conditions = list(dict.fromkeys(conditions))
     if config.scenes and not conditions:
         expected, remedy = "clean pairs, noise or a shift", "leave out --no-clean, or add --noise, --shift"
         raise OptionError("no condition to simulate", expected, remedy)

@@ -267,9 +267,8 @@ def describe_failures(results: Iterable[Result]) -> list[str]:
         if result.state == FAILED:
             failed.setdefault(Column(result.model, result.knowledge), []).append(result)
     return [
-        f"{column.model} ({column.knowledge}) failed on {len(own)} of its cases, first on {own[0].case}: "
-        f"{own[0].message}"
-        for column, own in failed.items()
+        f"{model} ({knowledge}) failed on {len(own)} of its cases, first on {own[0].case}: {own[0].message}"
+        for (model, knowledge), own in failed.items()
     ]
 
 

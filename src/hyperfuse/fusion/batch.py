@@ -61,9 +61,8 @@ def read_batch(path: str | Path, **defaults: Any) -> list[BatchPair]:
     except csv.Error as error:
         raise OptionError(f"{path}, line {lines.line_num}: {error}", "a CSV file", "fix the line") from error
     if len(numbered) < 2:
-        raise OptionError(
-            f"{path} holds no pairs", "a line of column names and a line per pair", "see `hyperfuse batch --help`"
-        )
+        expected = "a line of column names and a line per pair"
+        raise OptionError(f"{path} holds no pairs", expected, "see `hyperfuse batch --help`")
     columns = _columns(numbered[0][1], path)
     given = {name: value for name, value in defaults.items() if value is not None}
     pairs = [_pair(columns, cells, f"{path}, line {number}", path.parent, given) for number, cells in numbered[1:]]
@@ -71,9 +70,8 @@ def read_batch(path: str | Path, **defaults: Any) -> list[BatchPair]:
     for pair, (number, _) in zip(pairs, numbered[1:], strict=True):
         first = seen.setdefault(pair.output.absolute(), number)
         if first != number:
-            raise OptionError(
-                f"{path}, lines {first} and {number}: the same output", "an output for each pair", "rename one"
-            )
+            got = f"{path}, lines {first} and {number}: the same output"
+            raise OptionError(got, "an output for each pair", "rename one")
     return pairs
 
 
@@ -105,9 +103,8 @@ def _columns(header: list[str], path: Path) -> list[str]:
         if name not in known:
             positive = name.removeprefix("no_")
             remedy = f"name it {positive!r}, with no in its cells" if name != positive in known else "fix its name"
-            raise OptionError(
-                f"{path}: column {cell.strip()!r}", f"{', '.join(NEEDED)} or an option of `hyperfuse fuse`", remedy
-            )
+            expected = f"{', '.join(NEEDED)} or an option of `hyperfuse fuse`"
+            raise OptionError(f"{path}: column {cell.strip()!r}", expected, remedy)
         columns.append(known[name])
     missing = [name for name in NEEDED if name not in columns]
     twice = [name for name in columns if columns.count(name) > 1]

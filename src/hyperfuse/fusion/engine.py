@@ -247,9 +247,8 @@ def _client(workers: int | None, address: str | None) -> Iterator[Any]:
         try:
             client = opened.enter_context(distributed.Client(address, timeout=SECONDS_TO_CONNECT))
         except (OSError, ValueError) as error:
-            raise OptionError(
-                f"no Dask scheduler at {address}", "an address like tcp://host:8786", "check --cluster"
-            ) from error
+            got = f"no Dask scheduler at {address}"
+            raise OptionError(got, "an address like tcp://host:8786", "check --cluster") from error
         if not client.nthreads():
             raise OptionError(f"the cluster at {address} has no workers", "at least one", "start `dask worker`")
         yield client

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,7 +27,6 @@ from hyperfuse.models.prior import PriorNetwork
 from hyperfuse.models.ssa import SSA
 from hyperfuse.models.weights import BICUBIC
 from hyperfuse.physics.observation import Observation
-from hyperfuse.physics.resample import AxisPlacement, Placement
 
 # Highlights, the brightest pixels beyond this quantile, may exceed the range of values that a network was trained on.
 RANGE_QUANTILE = 0.9995
@@ -36,18 +35,6 @@ LARGEST_SAMPLE = 1_000_000
 LARGEST_SAMPLE_OF_WINDOW = 100_000
 # An SRF that explains less than this share of an msi band's brightness does not determine the band's unit.
 SMALLEST_GAIN = 0.2
-
-
-class Fuser(Protocol):
-    @property
-    def interpolates_bad_bands(self) -> bool:
-        """Whether bands flagged bad are interpolated; otherwise nothing is known of them."""
-
-    def halo(self, observation: Observation) -> int:
-        """How many coarse pixels a window must show around its core."""
-
-    def fuse_window(self, window: Window) -> Tensor:
-        """The core of a window (C, rows, columns) in the hsi's unit, NaN where there is no data."""
 
 
 @dataclass(frozen=True)
@@ -63,14 +50,16 @@ class MethodFuser:
 
     @property
     def interpolates_bad_bands(self) -> bool:
+        """Whether bands flagged bad are interpolated; otherwise nothing is known of them."""
         return not self.uncertainty
 
     def halo(self, observation: Observation) -> int:
-        """Consistency needs the halo of FUSE around the result of the method."""
+        """Coarse pixels around the core of a window; consistency needs those of FUSE around the method's result."""
         own = find_method(self.method).halo(observation)
         return own + find_method("fuse").halo(observation) if self.consistency else own
 
     def fuse_window(self, window: Window) -> Tensor:
+        """The core of a window (C, rows, columns) in the hsi's unit, NaN where there is no data."""
         steps = self._steps(window)
         return run_on_scene(steps) if self.statistics is None else run_with_statistics(steps, self.statistics)
 
@@ -102,21 +91,23 @@ class NetworkFuser:
     @torch.inference_mode()
     def fuse_window(self, window: Window) -> Tensor:
         network = self.network
-        if network is None:
-            raise RuntimeError("a fuser read from disk without its network")
+        assert network is not None
         filled = _filled(window)
         cut = window.near_core(network_halo(network, window.observation))
         base = None if self.base is None else self.base.fuse_window(replace(filled, fine_core=cut.fine))
         inner = cut.window(filled)
         device = next(network.parameters()).device
         hsi, msi = (inner.hsi / self.hsi_unit)[None].to(device), (inner.msi / self.msi_unit)[None].to(device)
-        placement = placement_of(inner.observation)
+        placement = inner.observation.placement
         if isinstance(network, BaselineNetwork):
             fused = network(hsi, msi, placement)
         else:
             scaled_base = None if base is None else (base / self.hsi_unit)[None].to(device)
             fused = network(hsi, msi, placement, scaled_base, self.channels)
         return mask_missing(inner.fine(fused[0]).cpu() * self.hsi_unit, window)
+
+
+Fuser = MethodFuser | NetworkFuser
 
 
 def network_halo(network: AnyNetwork | None, observation: Observation) -> int:
@@ -132,7 +123,7 @@ def network_fuser(
     windows: Sequence[Callable[[], Window]],
     *,
     whole: bool = False,
-) -> MethodFuser | NetworkFuser:
+) -> Fuser:
     """A network with the units and channels of a scene, from some of its windows; `whole`: the window is the scene."""
     if isinstance(network, PriorNetwork):
         fuser = MethodFuser("universal", network=network)
@@ -190,12 +181,6 @@ def unit_of(image: Tensor, high: float) -> float:
     values = image.flatten()[:: max(1, image.numel() // LARGEST_SAMPLE)]
     brightest = float(torch.quantile(values.float(), RANGE_QUANTILE)) / high
     return brightest if brightest > 0 else max(1.0, float(image.max()) / high)
-
-
-def placement_of(observation: Observation) -> Placement:
-    """Fine pixel i lies at coarse position (i + 0.5 - shift) / scale - 0.5."""
-    axes = zip(observation.scale, observation.shift, strict=True)
-    return Placement(*(AxisPlacement((0.5 - shift) / scale - 0.5, 1 / scale) for scale, shift in axes))
 
 
 def _pixels_of(window: Window, most: int | None) -> tuple[Tensor, Tensor]:

@@ -1,15 +1,15 @@
-"""What an interrupted run leaves for the next one: a hidden folder beside the target.
+"""The state of an interrupted run, in a hidden folder beside the target, from which the next one resumes.
 
-.NAME.tiles/journal.json     inputs, options and plan: what a run must agree with to resume this one
+.NAME.tiles/journal.json     inputs, options and tile size; a resumed run must have the same
             scene.pt         observation, warp and the fuser with its statistics
             00012.tile       values of a finished tile, compressed, with a checksum
-            target/          the target as far as it is written; always started anew
+            target/          the partly written target; not reused
 """
 
 from __future__ import annotations
 
+import glob
 import json
-import os
 import shutil
 import zlib
 from collections.abc import Iterator, Mapping
@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from hyperfuse.config import FuseConfig
 from hyperfuse.errors import CubeWriteError, OptionError
-from hyperfuse.fusion.fusers import MethodFuser, NetworkFuser
+from hyperfuse.fusion.fusers import Fuser, MethodFuser, NetworkFuser
 from hyperfuse.fusion.tiles import Tile
 from hyperfuse.fusion.warp import Warp
 from hyperfuse.io.atomic import DISK_FULL, atomic_write
@@ -40,17 +40,19 @@ JOURNAL, SCENE, TARGET = "journal.json", "scene.pt", "target"
 STORED_TYPES: list[Any] = [Observation, MethodFuser, NetworkFuser, PairChannels, Subspace]
 CODEC = Blosc(cname="lz4", clevel=1, shuffle=Blosc.SHUFFLE)
 CHECKSUM_BYTES = 4
-# A product is a folder of files; beyond so many their names and sizes are not looked at.
+# A product is a folder of files; of larger ones only so many are compared.
 MOST_FILES = 10_000
+# Options that name files, which are compared as inputs.
+INPUT_OPTIONS = ("weights", "mask", "hsi_mask")
 
 
 @dataclass(frozen=True)
 class Journal:
-    """What a run must agree with to continue another one."""
+    """The state of a run, and what another run must have in common with it to resume it."""
 
     version: str
     inputs: dict[str, list[list[Any]]]
-    """By role: name, size and time of change of every file."""
+    """By role: name, size and modification time of every file."""
     options: dict[str, str]
     tile_size: list[int]
     record: dict[str, str]
@@ -58,16 +60,11 @@ class Journal:
 
     @classmethod
     def of(
-        cls, inputs: Mapping[str, Any], config: FuseConfig, tile_size: tuple[int, int], record: Mapping[str, str]
+        cls, inputs: Mapping[str, Path], config: FuseConfig, tile_size: tuple[int, int], record: Mapping[str, str]
     ) -> Journal:
-        paths = {**inputs, "weights": config.weights}
-        files = {role: _files_of(Path(path)) for role, path in paths.items() if isinstance(path, str | os.PathLike)}
-        options = {name: str(value) for name, value in config.recorded().items() if name not in paths}
+        files = {role: _files_of(path) for role, path in inputs.items()}
+        options = {name: str(value) for name, value in config.recorded().items() if name not in INPUT_OPTIONS}
         return cls(version("hyperfuse"), files, options, list(tile_size), dict(record))
-
-    @property
-    def tile_shape(self) -> tuple[int, int]:
-        return self.tile_size[0], self.tile_size[1]
 
     @property
     def method(self) -> str | None:
@@ -75,14 +72,14 @@ class Journal:
         return provenance_of(self.record).get("method")
 
     def difference(self, other: Journal) -> str | None:
-        """The first thing that would make another result, in words."""
+        """Describe the first difference that would change the result."""
         if self.version != other.version:
             return f"hyperfuse {self.version} instead of {other.version}"
-        changed = [role for role in {*self.inputs, *other.inputs} if self.inputs.get(role) != other.inputs.get(role)]
-        if changed:
-            return f"another {sorted(changed)[0]}"
-        names = [name for name in {*self.options, *other.options} if self.options.get(name) != other.options.get(name)]
-        return f"another {sorted(names)[0]}" if names else None
+        for own, others in ((self.inputs, other.inputs), (self.options, other.options)):
+            for name in sorted({*own, *others}):
+                if own.get(name) != others.get(name):
+                    return f"another {name}"
+        return None
 
 
 class WorkFolder:
@@ -92,40 +89,35 @@ class WorkFolder:
 
     @property
     def workplace(self) -> Path:
-        """Where the target is written; what an earlier run left of it is removed."""
+        """An empty place in which to write the target."""
         place = self.path / TARGET
         shutil.rmtree(place, ignore_errors=True)
         return place
 
     def journal(self) -> Journal | None:
-        """None where there is no run to continue; half a journal was never the beginning of one."""
+        """The journal of an interrupted run; None where there is none, or an incomplete one."""
         try:
             return Journal(**json.loads((self.path / JOURNAL).read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError):
             return None
 
-    def load_scene(self, network: AnyNetwork | None) -> tuple[Observation, Warp | None, MethodFuser | NetworkFuser]:
-        """What `begin` stored; the fuser gets its network back, which is not stored."""
+    def load_scene(self, network: AnyNetwork | None) -> tuple[Observation, Warp | None, Fuser]:
+        """Load what `begin` stored; networks are not stored, so the fuser gets the given one."""
         try:
             with torch.serialization.safe_globals(STORED_TYPES):
-                found = torch.load(self.path / SCENE, weights_only=True)
-            observation, warp, fuser = found["observation"], found["warp"], found["fuser"]
+                scene = torch.load(self.path / SCENE, weights_only=True)
+            observation, warp, fuser = scene["observation"], scene["warp"], scene["fuser"]
         except Exception as error:
             raise OptionError(f"damaged scene.pt in {self.path}", remedy="leave out --resume to start anew") from error
         if network is not None:
             fuser = replace(fuser, network=network)
         return observation, None if warp is None else Warp.from_notes(warp), fuser
 
-    def begin(
-        self, journal: Journal, observation: Observation, warp: Warp | None, fuser: MethodFuser | NetworkFuser
-    ) -> None:
-        """Discard what is there and start anew."""
+    def begin(self, journal: Journal, observation: Observation, warp: Warp | None, fuser: Fuser) -> None:
+        """Remove what an earlier run left and start a new one."""
         self.remove()
-        scene = {
-            "observation": observation,
-            "warp": None if warp is None else warp.notes(),
-            "fuser": replace(fuser, network=None),
-        }
+        notes = None if warp is None else warp.notes()
+        scene = {"observation": observation, "warp": notes, "fuser": replace(fuser, network=None)}
         with self._errors():
             self.path.mkdir()
             torch.save(scene, self.path / SCENE)
@@ -137,11 +129,11 @@ class WorkFolder:
             self._write(_name(tile), zlib.crc32(packed).to_bytes(CHECKSUM_BYTES, "big") + packed)
 
     def finished(self) -> set[int]:
-        """Indices of the tiles that are there."""
+        """Indices of the stored tiles."""
         return {int(path.stem) for path in self.path.glob("*.tile")}
 
     def load(self, tile: Tile, bands: int, dtype: np.dtype[Any]) -> NDArray[Any] | None:
-        """A finished tile; None where it is not there, or not whole."""
+        """The values of a stored tile; None where it is missing or damaged."""
         try:
             content = (self.path / _name(tile)).read_bytes()
         except OSError:
@@ -166,9 +158,8 @@ class WorkFolder:
             yield
         except OSError as error:
             what = "no space left" if error.errno in DISK_FULL else (error.strerror or str(error))
-            raise CubeWriteError(
-                f"{what} while keeping a tile of {self.target}", remedy="choose another disk"
-            ) from error
+            got = f"{what} while storing a tile of {self.target}"
+            raise CubeWriteError(got, remedy="choose another disk") from error
 
 
 def _name(tile: Tile) -> str:
@@ -176,12 +167,8 @@ def _name(tile: Tile) -> str:
 
 
 def _files_of(path: Path) -> list[list[Any]]:
-    """Name, size and time of change of a file and its companions (a header's data), or of everything in a folder."""
+    """Name, size and modification time of a file and its companions (a header's data), or of all files in a folder."""
     path = path.absolute()
-    found = path.rglob("*") if path.is_dir() else path.parent.glob(f"{_escaped(path.stem)}.*")
+    found = path.rglob("*") if path.is_dir() else path.parent.glob(f"{glob.escape(path.stem)}.*")
     files = sorted(each for _, each in zip(range(MOST_FILES), found, strict=False) if each.is_file())
     return [[str(each), each.stat().st_size, each.stat().st_mtime_ns] for each in files]
-
-
-def _escaped(stem: str) -> str:
-    return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in stem)

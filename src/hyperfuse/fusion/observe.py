@@ -22,7 +22,7 @@ from hyperfuse.config import ObservationConfig
 from hyperfuse.errors import BandError
 from hyperfuse.fusion.pair import AlignedPair, require_possible_shift
 from hyperfuse.fusion.sample import LARGEST_NOISE_SIDE, NOISE_COPIES, StreamedSamples, representative_window
-from hyperfuse.fusion.warp import Warp, find_warp
+from hyperfuse.fusion.warp import Warp, find_warp, spread_slices
 from hyperfuse.io.cube import wavelengths_nm
 from hyperfuse.methods.catalogue import AUTO
 from hyperfuse.methods.injection import detail_halo
@@ -157,24 +157,17 @@ def find_misregistration(
 def warn_of_misregistration(found: Misregistration) -> None:
     """Warn of a pair that is shifted by more than a coarse pixel or shows two places."""
     y, x = found.offset
+    distance = f"{y:+.1f} {x:+.1f} fine pixels ({found.coarse_pixels:.1f} HSI pixels)"
+    shifted = f"the HSI is shifted by {distance} against its georeference"
     if not found.same_place:
-        warnings.warn(
-            f"the two images do not seem to show the same place at the same time (confidence {found.confidence:.2f}): "
-            "look at them with `hyperfuse register`",
-            stacklevel=2,
-        )
+        doubt = "the two images do not seem to show the same place at the same time"
+        remedy = "compare them with `hyperfuse register`"
+        warnings.warn(f"{doubt} (confidence {found.confidence:.2f}): {remedy}", stacklevel=2)
     elif not found.absorbed:
-        warnings.warn(
-            f"the HSI is shifted by {y:+.1f} {x:+.1f} fine pixels ({found.coarse_pixels:.1f} HSI pixels) against its "
-            f"georeference, more than the estimation absorbs ({ABSORBED:g} HSI pixels): give --shift {y:.2f} {x:.2f}",
-            stacklevel=2,
-        )
+        limit = f"more than the estimation absorbs ({ABSORBED:g} HSI pixels)"
+        warnings.warn(f"{shifted}, {limit}: give --shift {y:.2f} {x:.2f}", stacklevel=2)
     elif found.coarse_pixels > REMARKABLE:
-        warnings.warn(
-            f"the HSI is shifted by {y:+.1f} {x:+.1f} fine pixels ({found.coarse_pixels:.1f} HSI pixels) against its "
-            "georeference: the estimated shift corrects it",
-            stacklevel=2,
-        )
+        warnings.warn(f"{shifted}: the estimated shift corrects it", stacklevel=2)
 
 
 def moved_start(pair: AlignedPair, offset: tuple[float, float]) -> AlignedPair:
@@ -245,8 +238,7 @@ def _spans(size: int) -> list[slice]:
     """Windows along one axis: half overlapping, at least three where possible, spread evenly over long axes."""
     side = min(size, WINDOW)
     count = max(3 if size >= 1.5 * side else 1, min(MOST_WINDOWS, round(2 * (size - side) / side) + 1))
-    starts = [round(index * (size - side) / max(1, count - 1)) for index in range(count)]
-    return [slice(start, start + side) for start in starts]
+    return spread_slices(size, side, count)
 
 
 def _window_offset(
@@ -323,10 +315,8 @@ def register_pair(
     if local_shift:
         field = estimate_offset_field(pair, observation)
         if not any(field.used):
-            warnings.warn(
-                "local shifts not estimated: too few parts of the scene have texture that both images show",
-                stacklevel=2,
-            )
+            reason = "too few parts of the scene have texture that both images show"
+            warnings.warn(f"local shifts not estimated: {reason}", stacklevel=2)
         if field.variation < SMALLEST_VARIATION:
             field = None
     warped, warp = pair, None

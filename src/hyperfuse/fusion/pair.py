@@ -104,11 +104,8 @@ def _coarse_pixels(
     stop = min(coarse_size, math.floor(reached[1] + 0.5 + ROUNDING) + 1)
     shared = max(0, stop - first) if fine[1] > fine[0] else 0
     if shared < SMALLEST_HSI:
-        raise GridError(
-            f"the two images share only {shared} HSI pixels along an axis{' within the bounds' if bounded else ''}",
-            "at least 2x2 HSI pixels in common",
-            "check their coordinates with `hyperfuse info`",
-        )
+        got = f"the two images share only {shared} HSI pixels along an axis{' within the bounds' if bounded else ''}"
+        raise GridError(got, "at least 2x2 HSI pixels in common", "check their coordinates with `hyperfuse info`")
     covered = [index for index in range(first, stop) if _coverage(index, start, step, covering) > SMALLEST_COVERAGE]
     return (covered[0], covered[-1] + 1) if len(covered) >= SMALLEST_HSI else (first, stop)
 
@@ -130,9 +127,8 @@ def _fine_bounds(msi: Grid, config: FuseConfig) -> tuple[tuple[int, int] | None,
     box = Grid(1, 1, Affine(xmax - xmin, 0, xmin, 0, ymax - ymin, ymin), _bounds_crs(msi, config))
     rows, columns = (axis[np.isfinite(axis)] for axis in positions_in(msi, box, *grid_nodes(box)))
     if not rows.size:
-        raise OptionError(
-            f"bounds outside of {crs_name(msi.crs)}", "bounds around the images", "check --bounds and --bounds-crs"
-        )
+        got = f"bounds outside of {crs_name(msi.crs)}"
+        raise OptionError(got, "bounds around the images", "check --bounds and --bounds-crs")
     y, x = ((math.floor(axis.min() + 0.5 + SNAPPED), math.ceil(axis.max() + 0.5 - SNAPPED)) for axis in (rows, columns))
     return y, x
 
@@ -141,9 +137,8 @@ def _bounds_crs(msi: Grid, config: FuseConfig) -> CRS | None:
     if config.bounds_crs is None:
         return msi.crs
     if msi.crs is None:
-        raise OptionError(
-            "a CRS for bounds of an MSI that has none", "bounds in the MSI's coordinates", "leave out --bounds-crs"
-        )
+        got = "a CRS for bounds of an MSI that has none"
+        raise OptionError(got, "bounds in the MSI's coordinates", "leave out --bounds-crs")
     try:
         return CRS.from_user_input(config.bounds_crs)
     except CRSError as error:
@@ -210,18 +205,17 @@ def _source_pixels(pixels: NDArray[np.int64], cut: slice, direction: int, size: 
 
 
 def require_values(image: CutImage, name: str) -> NDArray[np.bool_]:
-    """Which bands hold any value; windows are read only for bands that were empty so far."""
-    found = np.zeros(image.shape[0], dtype=bool)
+    """Which bands have any value; windows are read only for bands that were empty so far."""
+    has_values = np.zeros(image.shape[0], dtype=bool)
     for rows, columns in iterate_windows(image.cube.isel(y=image.rows, x=image.columns)):
-        empty = np.flatnonzero(~found)
+        empty = np.flatnonzero(~has_values)
         if not empty.size:
             break
-        found[empty] = np.isfinite(image.values(rows, columns, empty)).any(axis=(1, 2))
-    if not found.any():
-        raise ValueRangeError(
-            f"the {name} holds nothing but nodata or NaN in the overlap", "some valid pixels", "check nodata and extent"
-        )
-    return found
+        has_values[empty] = np.isfinite(image.values(rows, columns, empty)).any(axis=(1, 2))
+    if not has_values.any():
+        got = f"the {name} holds nothing but nodata or NaN in the overlap"
+        raise ValueRangeError(got, "some valid pixels", "check nodata and extent")
+    return has_values
 
 
 DEFAULTS = FuseConfig()
@@ -263,11 +257,10 @@ class AlignedPair:
         """(M, ...) The same of the MSI, also NaN over missing HSI pixels that were left out at the edges of the cut."""
         values = self.msi_source.values(rows, columns)
         underneath = self._underneath(0, rows), self._underneath(1, columns)
-        beyond = [
-            (pixels < 0) | (pixels >= size) for pixels, size in zip(underneath, self.coarse_shape[1:], strict=True)
-        ]
-        everywhere = [np.ones_like(axis) for axis in beyond]
-        for chosen in ((beyond[0], everywhere[1]), (everywhere[0], beyond[1])):
+        sizes = self.coarse_shape[1:]
+        outside = [(pixels < 0) | (pixels >= size) for pixels, size in zip(underneath, sizes, strict=True)]
+        everywhere = [np.ones_like(axis) for axis in outside]
+        for chosen in ((outside[0], everywhere[1]), (everywhere[0], outside[1])):
             if all(axis.any() for axis in chosen):
                 pixels = [axis[part] for axis, part in zip(underneath, chosen, strict=True)]
                 missing = self.hsi_source.is_missing(pixels[0], pixels[1], np.flatnonzero(self.usable_bands))
@@ -335,9 +328,8 @@ def align_pair(
     require_values(msi_source, "MSI")
     usable_bands = hsi["good"].values & require_values(hsi_source, "HSI")
     if not usable_bands.any():
-        raise ValueRangeError(
-            "every HSI band is flagged bad or empty", "at least one good band", "fix the bad-band list"
-        )
+        got = "every HSI band is flagged bad or empty"
+        raise ValueRangeError(got, "at least one good band", "fix the bad-band list")
     return AlignedPair(
         hsi_source=hsi_source,
         msi_source=msi_source,

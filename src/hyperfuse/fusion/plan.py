@@ -1,9 +1,6 @@
 """Everything that is decided about a scene before its first pixel is fused: pair, observation, fuser, tiles.
 
 `make_plan` reads as much of both images as the estimation needs and writes nothing.
-
-Fused values -> a cube on the MSI's grid with the HSI's bands, data type, scale, nodata and metadata, and how it was
-made.
 """
 
 from __future__ import annotations
@@ -27,7 +24,7 @@ from numpy.typing import NDArray
 from hyperfuse.config import FuseConfig, PairConfig
 from hyperfuse.errors import OptionError
 from hyperfuse.fusion.engine import TileJob, one_thread_per_tile
-from hyperfuse.fusion.fusers import Fuser, MethodFuser, NetworkFuser, load_network, network_fuser, network_halo
+from hyperfuse.fusion.fusers import Fuser, MethodFuser, load_network, network_fuser, network_halo
 from hyperfuse.fusion.observe import observe, register_pair, resolve_method
 from hyperfuse.fusion.pair import AlignedPair, align_pair
 from hyperfuse.fusion.sample import SAMPLED_FINE_PIXELS, representative_window, sample_places
@@ -65,9 +62,17 @@ from hyperfuse.progress import progress
 
 
 def fused_template(pair: AlignedPair, hsi: xr.DataArray, record: Mapping[str, str], *, complete: bool) -> xr.DataArray:
-    """The fused cube without its values, which take no memory. `complete` promises that no pixel will be missing."""
-    grid = pair.output_grid
+    """The fused cube without its values: the MSI's grid with the HSI's bands, data type, scale, nodata and metadata.
+
+    `complete` promises that no pixel will be missing. Otherwise, where the HSI has no nodata, it is NaN or an unusual
+    integer.
+    """
+    grid, nodata = pair.output_grid, nodata_of(hsi)
+    if nodata is None and not complete:
+        nodata = usual_nodata(hsi.dtype)
     shape = (hsi.sizes["band"], grid.height, grid.width)
+    y, x = pair.scale
+    scale = f"{y:.9g}" if abs(y - x) < 1e-6 * y else f"{y:.9g} {x:.9g}"
     attributes = {key: value for key, value in hsi.attrs.items() if key != "_FillValue"}
     return make_cube(
         np.broadcast_to(np.zeros((), hsi.dtype), shape),
@@ -77,36 +82,11 @@ def fused_template(pair: AlignedPair, hsi: xr.DataArray, record: Mapping[str, st
         band_names=[str(name) for name in hsi["band_name"].values],
         scale=hsi["scale"].values,
         offset=hsi["offset"].values,
-        nodata=_nodata_for(hsi, complete=complete),
+        nodata=nodata,
         crs=grid.crs,
         transform=grid.transform,
-        attributes=attributes
-        | {"hyperfuse_version": version("hyperfuse"), "hyperfuse_scale": _scale_text(pair.scale)}
-        | dict(record),
+        attributes={**attributes, "hyperfuse_version": version("hyperfuse"), "hyperfuse_scale": scale, **record},
     )
-
-
-def covers_output(pair: AlignedPair) -> bool:
-    return pair.fine_shape[1:] == (pair.output_grid.height, pair.output_grid.width)
-
-
-def cannot_miss(pair: AlignedPair) -> bool:
-    """Whether it is clear, without reading them, that the images have a value for every pixel of the output."""
-    images = (pair.hsi_source.cube, pair.msi_source.cube)
-    return covers_output(pair) and all(cube.dtype.kind in "iu" and nodata_of(cube) is None for cube in images)
-
-
-def _scale_text(scale: tuple[float, float]) -> str:
-    y, x = scale
-    return f"{y:.9g}" if abs(y - x) < 1e-6 * y else f"{y:.9g} {x:.9g}"
-
-
-def _nodata_for(hsi: xr.DataArray, *, complete: bool) -> float | None:
-    """The HSI's nodata; where it has none and some pixels are missing, NaN or the integer least likely to be a
-    measurement.
-    """
-    nodata = nodata_of(hsi)
-    return nodata if nodata is not None or complete else usual_nodata(hsi.dtype)
 
 
 PathLike = str | os.PathLike[str]
@@ -142,11 +122,6 @@ class Plan:
     uncertainty: bool = False
     """Whether the output is the expected error instead of the fused image."""
 
-    @property
-    def is_whole(self) -> bool:
-        """Whether the scene is a single tile."""
-        return self.memory.whole
-
     @cached_property
     def tiles(self) -> list[Tile]:
         grid = self.pair.output_grid
@@ -155,9 +130,9 @@ class Plan:
     @cached_property
     def bands(self) -> NDArray[np.int64]:
         """Bands of the HSI that the output has."""
-        wanted = self.config.bands
-        count = self.hsi.sizes["band"]
-        return np.arange(count) if wanted is None else np.asarray(select_bands(self.hsi, wanted), dtype=np.int64)
+        if self.config.bands is None:
+            return np.arange(self.hsi.sizes["band"])
+        return np.asarray(select_bands(self.hsi, self.config.bands), dtype=np.int64)
 
     def record(self) -> dict[str, str]:
         """The provenance of the output."""
@@ -171,8 +146,11 @@ class Plan:
         return None if self.network is None else self.network.weights_digest or "unsaved"
 
     def template(self, record: Mapping[str, str], *, complete: bool | None = None) -> xr.DataArray:
-        """The output without its values; `complete` promises that no pixel is missing."""
-        complete = cannot_miss(self.pair) if complete is None else complete
+        """The output without its values; `complete` promises that no pixel is missing, which integers may show."""
+        if complete is None:
+            grid, images = self.pair.output_grid, (self.pair.hsi_source.cube, self.pair.msi_source.cube)
+            is_covered = self.pair.fine_shape[1:] == (grid.height, grid.width)
+            complete = is_covered and all(cube.dtype.kind in "iu" and nodata_of(cube) is None for cube in images)
         return output_template(fused_template(self.pair, self.hsi, record, complete=complete), self.config)
 
     def job(self, fuser: Fuser, template: xr.DataArray | None) -> TileJob:
@@ -184,13 +162,12 @@ class Plan:
         """The same with tiles of an earlier plan."""
         if size == self.memory.tile_size:
             return self
-        ram_gb = ram_of(self.config)
-        memory = plan_memory(self.pair, self.observation, self.workload, self.halo, ram_gb, (size,))
-        return replace(self, memory=memory)
+        inputs = self.pair, self.observation, self.workload, self.halo, ram_of(self.config)
+        return replace(self, memory=plan_memory(*inputs, (size,)))
 
-    def fuser(self) -> MethodFuser | NetworkFuser:
+    def fuser(self) -> Fuser:
         """What fuses the tiles, with the statistics of the scene from windows spread over it."""
-        if self.is_whole:
+        if self.memory.whole:
             rows, columns = (slice(0, size) for size in self.pair.fine_shape[1:])
             place = place_for(self.pair, self.observation, rows, columns, self.halo)
             return self.fuser_from([lambda: read_window(self.pair, self.observation, place)], whole=True)
@@ -209,14 +186,14 @@ class Plan:
         def window(index: int) -> Window:
             if index in kept:
                 return kept[index]
-            found = read_window(self.pair, self.observation, places[index])
+            values = read_window(self.pair, self.observation, places[index])
             if len(kept) < most_kept:
-                kept[index] = found
-            return found
+                kept[index] = values
+            return values
 
         return self.fuser_from([partial(window, index) for index in range(len(places))])
 
-    def fuser_from(self, windows: Sequence[Callable[[], Window]], *, whole: bool = False) -> MethodFuser | NetworkFuser:
+    def fuser_from(self, windows: Sequence[Callable[[], Window]], *, whole: bool = False) -> Fuser:
         if self.network is None:
             fuser = MethodFuser(self.method, self.config.consistency, uncertainty=self.uncertainty)
             return fuser if whole else fuser.gather(windows)
@@ -229,9 +206,24 @@ def ram_of(config: FuseConfig) -> float:
     return default_ram_gb() if config.ram_gb is None else config.ram_gb
 
 
-def as_image(image: Image, variable: str | None = None, band_axis: int | None = None) -> xr.DataArray:
-    """A cube, an array (band, y, x) or a file, as a cube."""
-    return open_cube(image, variable, band_axis) if isinstance(image, str | os.PathLike) else as_cube(image)
+def open_pair(
+    hsi: Image, msi: Image, config: PairConfig
+) -> tuple[xr.DataArray, xr.DataArray, dict[str, xr.DataArray | None]]:
+    """Cubes of both images, and the masks of `config` by their names, from files, arrays (band, y, x) or cubes."""
+
+    def as_image(image: Image, variable: str | None = None, band_axis: int | None = None) -> xr.DataArray:
+        return open_cube(image, variable, band_axis) if isinstance(image, str | os.PathLike) else as_cube(image)
+
+    hsi_cube = as_image(hsi, config.hsi_variable, config.hsi_band_axis)
+    msi_cube = as_image(msi, config.msi_variable, config.msi_band_axis)
+    masks = {"mask": config.mask, "hsi_mask": config.hsi_mask}
+    return hsi_cube, msi_cube, {name: None if mask is None else as_image(mask) for name, mask in masks.items()}
+
+
+def input_paths(hsi: Image, msi: Image, config: PairConfig) -> dict[str, Path]:
+    """The files among the inputs, by their role."""
+    inputs = {"hsi": hsi, "msi": msi, "mask": config.mask, "hsi_mask": config.hsi_mask}
+    return {role: Path(image) for role, image in inputs.items() if isinstance(image, str | os.PathLike)}
 
 
 def make_plan(
@@ -250,15 +242,11 @@ def make_plan(
     ram_gb = ram_of(config)
     budget = available_bytes(ram_gb)
     if budget <= 0:
-        least = ram_gb - budget / 1e9
-        raise OptionError(
-            f"{ram_gb:g} GB of memory", f"more than {least:.2g} GB, which the program itself needs", "raise --ram"
-        )
+        expected = f"more than {ram_gb - budget / 1e9:.2g} GB, which the program itself needs"
+        raise OptionError(f"{ram_gb:g} GB of memory", expected, "raise --ram")
     with progress("Preparing", total=3) as advance:
-        hsi_cube = as_image(hsi, config.hsi_variable, config.hsi_band_axis)
-        msi_cube = as_image(msi, config.msi_variable, config.msi_band_axis)
+        hsi_cube, msi_cube, masks = open_pair(hsi, msi, config)
         check_fits(selected(hsi_cube, config), output_template(hsi_cube, config))
-        masks = {name: None if mask is None else as_image(mask) for name, mask in masks_of(config).items()}
         aligned = align_pair(hsi_cube, msi_cube, config, **masks)
         advance(1)
         network = None if config.weights is None else load_network(config.weights)
@@ -289,19 +277,6 @@ def make_plan(
         workload, base = network_workload(pair, network, itemsize=itemsize), network.config.base
         halo = network_halo(network, observation) + (0 if base == BICUBIC else MethodFuser(base).halo(observation))
     memory = plan_memory(pair, observation, workload, halo, ram_gb)
-    _require_whole_for_baselines(network, pair, memory)
-    images = {"hsi": hsi, "msi": msi} | masks_of(config)
-    inputs = {role: Path(image) for role, image in images.items() if isinstance(image, str | os.PathLike)}
-    return Plan(
-        config, inputs, hsi_cube, aligned, pair, warp, observation, method, network, workload, halo, memory, uncertainty
-    )
-
-
-def masks_of(config: PairConfig) -> dict[str, Any]:
-    return {"mask": config.mask, "hsi_mask": config.hsi_mask}
-
-
-def _require_whole_for_baselines(network: AnyNetwork | None, pair: AlignedPair, memory: MemoryPlan) -> None:
     if network is not None and network.receptive_field is None and not memory.whole:
         grid = pair.output_grid
         raise OptionError(
@@ -310,6 +285,10 @@ def _require_whole_for_baselines(network: AnyNetwork | None, pair: AlignedPair, 
             "a side: this network weighs its features by the whole scene, so it cannot work in tiles",
             "cut the scene with --bounds, raise --ram, or use the weights of a fusion network",
         )
+    inputs = input_paths(hsi, msi, config)
+    return Plan(
+        config, inputs, hsi_cube, aligned, pair, warp, observation, method, network, workload, halo, memory, uncertainty
+    )
 
 
 def summarise_plan(plan: Plan, target: Path, seconds_so_far: float = 0.0) -> dict[str, str]:
@@ -319,7 +298,7 @@ def summarise_plan(plan: Plan, target: Path, seconds_so_far: float = 0.0) -> dic
     (bands, *coarse), (msi_bands, *fine) = pair.coarse_shape, pair.fine_shape
     height, width = template.sizes["y"], template.sizes["x"]
     tiles, at_once = "1, the whole scene", 1
-    if not plan.is_whole:
+    if not memory.whole:
         size, at_once = _size(*memory.tile_size), memory.tiles_at_once
         tiles = f"{len(plan.tiles)} of {size} pixels with a halo of {plan.halo} HSI pixels; {at_once} at once"
     peak = PROGRAM_BYTES + CACHE_BYTES + memory.tile_bytes * at_once
@@ -334,7 +313,7 @@ def summarise_plan(plan: Plan, target: Path, seconds_so_far: float = 0.0) -> dic
         "time": f"about {_duration(seconds)}, {height * width / seconds / 1e6:.2g} MPix/s",
         "output": f"{_size(height, width)} pixels, {template.sizes['band']} bands of {template.dtype}: "
         f"{_bytes(template.nbytes)} before compression"
-        + ("" if plan.is_whole else ", and as much for tiles while it runs"),
+        + ("" if memory.whole else ", and as much for tiles while it runs"),
         "disk": f"{_bytes(shutil.disk_usage(target.absolute().parent).free)} free",
     }
 
@@ -348,7 +327,7 @@ def _expected_seconds(plan: Plan) -> float:
         fuser = plan.fuser_from([lambda: window])
         per_pixel = min(_seconds_to_fuse(fuser, window) for _ in range(2)) / math.prod(window.fine_size)
     pixels = len(plan.tiles) * near_pixels(pair, observation, plan.memory.tile_size, plan.halo)
-    sampled = 0 if plan.is_whole else 2 * min(SAMPLED_FINE_PIXELS, math.prod(pair.fine_shape[1:]))
+    sampled = 0 if plan.memory.whole else 2 * min(SAMPLED_FINE_PIXELS, math.prod(pair.fine_shape[1:]))
     return per_pixel * (pixels / plan.memory.tiles_at_once + sampled)
 
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,16 +24,29 @@ from rasterio.warp import reproject
 from scipy.ndimage import distance_transform_edt, map_coordinates, spline_filter
 
 from hyperfuse.errors import GridError
-from hyperfuse.io.cube import WindowReader, lazy_variable, make_cube, physical_values, window_of
+from hyperfuse.io.cube import lazy_variable, make_cube, physical_values, window_of
 from hyperfuse.io.grid import Grid, Positions, crs_name, grid_nodes, grid_of, positions_in, same_crs, window_of_grid
 
-DERIVED_TYPE: np.dtype[Any] = np.dtype(np.float32)
+FLOAT32: np.dtype[Any] = np.dtype(np.float32)
+ComputeWindow = Callable[[NDArray[np.int64], slice, slice], NDArray[np.float32]]
 
 
-def derived_cube(reader: WindowReader, like: xr.DataArray, grid: Grid) -> xr.DataArray:
-    """A lazy cube on this grid, read by `reader`, with the bands of `like`."""
+@dataclass(frozen=True)
+class DerivedReader:
+    """Bands, rows and columns of a cube, computed when they are read."""
+
+    shape: tuple[int, int, int]
+    compute: ComputeWindow
+    dtype: np.dtype[Any] = FLOAT32
+
+    def read(self, bands: NDArray[np.int64], rows: slice, columns: slice) -> NDArray[np.float32]:
+        return self.compute(bands, rows, columns)
+
+
+def derived_cube(compute: ComputeWindow, like: xr.DataArray, grid: Grid) -> xr.DataArray:
+    """A lazy cube on this grid with the bands of `like`."""
     return make_cube(
-        lazy_variable(reader),
+        lazy_variable(DerivedReader((like.sizes["band"], grid.height, grid.width), compute)),
         wavelength_nm=like["wavelength"].values,
         fwhm_nm=like["fwhm"].values,
         good=like["good"].values,
@@ -44,8 +59,7 @@ def derived_cube(reader: WindowReader, like: xr.DataArray, grid: Grid) -> xr.Dat
 
 PixelPositions = tuple[NDArray[np.float64], NDArray[np.float64]]
 Window = tuple[slice, slice]
-# Spline coefficients depend on all pixels around, by a factor of 0.27 per pixel: beyond this, less than float32
-# resolves.
+# Spline coefficients depend on all pixels, by a factor of 0.27 per pixel of distance: farther ones are below float32.
 SURROUNDINGS = 12
 PADDING = 6
 
@@ -127,7 +141,7 @@ def parallel_to(msi: Grid, hsi: xr.DataArray, *, keep_all: bool) -> xr.DataArray
     """The HSI on a grid parallel to the MSI's with about its own pixel size; cut around the MSI unless `keep_all`."""
     source = grid_of(hsi)
     if not keep_all:
-        hsi = window_of(hsi, *_window_around(source, msi))
+        hsi = window_of(hsi, *_window_around(source, msi, HALO))
         source = grid_of(hsi)
     target = coarse_grid_along(msi, source)
     height, width = target.pixel_size
@@ -136,7 +150,7 @@ def parallel_to(msi: Grid, hsi: xr.DataArray, *, keep_all: bool) -> xr.DataArray
         f"resampled by cubic splines onto pixels of {width:.6g} x {height:.6g} along the MSI's axes",
         stacklevel=2,
     )
-    return derived_cube(ResampledReader(hsi, source, target), hsi, target)
+    return derived_cube(partial(_resampled_window, hsi, source, target), hsi, target)
 
 
 def coarse_grid_along(msi: Grid, hsi: Grid) -> Grid:
@@ -164,37 +178,26 @@ def _span(covered: Positions, centre: float, size: float) -> tuple[float, int]:
     return centre + 0.5 + (first - 0.5) * size, stop - first
 
 
-def _window_around(hsi: Grid, msi: Grid) -> tuple[slice, slice]:
+def _window_around(grid: Grid, other: Grid, margin: int) -> Window:
+    """Rows and columns of a grid that another may touch, and a margin; empty where they do not overlap."""
     windows = []
-    for positions, size in zip(positions_in(hsi, msi, *grid_nodes(msi)), (hsi.height, hsi.width), strict=True):
+    for positions, size in zip(positions_in(grid, other, *grid_nodes(other)), (grid.height, grid.width), strict=True):
         finite = positions[np.isfinite(positions)]
-        windows.append(slice(max(0, math.floor(finite.min()) - HALO), min(size, math.ceil(finite.max()) + HALO + 1)))
+        first, last = (finite.min(), finite.max()) if finite.size else (size, size)
+        windows.append(slice(max(0, math.floor(first) - margin), min(size, math.ceil(last) + margin + 1)))
     return windows[0], windows[1]
 
 
-@dataclass(frozen=True)
-class ResampledReader:
+def _resampled_window(
+    cube: xr.DataArray, source: Grid, target: Grid, bands: NDArray[np.int64], rows: slice, columns: slice
+) -> NDArray[np.float32]:
     """A cube at the pixel centres of another georeferenced grid; missing where its nearest pixel is."""
-
-    cube: xr.DataArray
-    source: Grid
-    target: Grid
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        return self.cube.sizes["band"], self.target.height, self.target.width
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        return DERIVED_TYPE
-
-    def read(self, bands: NDArray[np.int64], rows: slice, columns: slice) -> NDArray[np.float32]:
-        nodes = np.meshgrid(np.arange(rows.start, rows.stop), np.arange(columns.start, columns.stop), indexing="ij")
-        positions = positions_in(self.source, self.target, nodes[0], nodes[1])
-        needed = needed_window(positions, (self.source.height, self.source.width))
-        if needed is None:
-            return np.full((len(bands), *nodes[0].shape), np.nan, dtype=np.float32)
-        return interpolated(physical_values(self.cube, *needed, bands), within(positions, needed))
+    nodes = np.meshgrid(np.arange(rows.start, rows.stop), np.arange(columns.start, columns.stop), indexing="ij")
+    positions = positions_in(source, target, nodes[0], nodes[1])
+    needed = needed_window(positions, (source.height, source.width))
+    if needed is None:
+        return np.full((len(bands), *nodes[0].shape), np.nan, dtype=np.float32)
+    return interpolated(physical_values(cube, *needed, bands), within(positions, needed))
 
 
 # GDAL wants a CRS even where none is needed to compare two grids.
@@ -210,43 +213,33 @@ def without_masked(cube: xr.DataArray, mask: xr.DataArray) -> xr.DataArray:
     extent as the cube.
     """
     grid, mask_grid = grid_of(cube), grid_of(mask)
+    placed = grid
     if grid.transform is None or mask_grid.transform is None:
         placed = Grid(grid.height, grid.width, Affine.identity(), None)
         shrink = Affine.scale(grid.width / mask_grid.width, grid.height / mask_grid.height)
-        reader = MaskedReader(cube, placed, mask, Grid(mask_grid.height, mask_grid.width, shrink, None))
-    else:
-        _require_overlap(mask_grid, grid)
-        reader = MaskedReader(cube, grid, mask, mask_grid)
-    return derived_cube(reader, cube, grid)
+        mask_grid = Grid(mask_grid.height, mask_grid.width, shrink, None)
+    elif any(part.stop <= part.start for part in _window_around(mask_grid, grid, 1)):
+        got = f"a mask ({crs_name(mask_grid.crs)}) that lies beside its image ({crs_name(grid.crs)})"
+        raise GridError(got, "a mask of the same place", "check its coordinates with `hyperfuse info`")
+    return derived_cube(partial(_masked_window, cube, placed, mask, mask_grid), cube, grid)
 
 
-@dataclass(frozen=True)
-class MaskedReader:
-    cube: xr.DataArray
-    grid: Grid
-    mask: xr.DataArray
-    mask_grid: Grid
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        return self.cube.sizes["band"], self.grid.height, self.grid.width
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        return DERIVED_TYPE
-
-    def read(self, bands: NDArray[np.int64], rows: slice, columns: slice) -> NDArray[np.float32]:
-        values: NDArray[np.float32] = physical_values(self.cube, rows, columns, bands)
-        values[:, self._unusable(window_of_grid(self.grid, rows, columns))] = np.nan
-        return values
-
-    def _unusable(self, window: Grid) -> NDArray[np.bool_]:
-        """(rows, columns) of a window of the cube."""
-        rows, columns = _touched_pixels(self.mask_grid, window)
-        if rows.stop <= rows.start or columns.stop <= columns.start:
-            return np.zeros((window.height, window.width), dtype=bool)
-        marked = (self.mask.isel(y=rows, x=columns).values != 0).any(axis=0)
-        return _marked_on(window, marked, window_of_grid(self.mask_grid, rows, columns))
+def _masked_window(
+    cube: xr.DataArray,
+    grid: Grid,
+    mask: xr.DataArray,
+    mask_grid: Grid,
+    bands: NDArray[np.int64],
+    rows: slice,
+    columns: slice,
+) -> NDArray[np.float32]:
+    values: NDArray[np.float32] = physical_values(cube, rows, columns, bands)
+    window = window_of_grid(grid, rows, columns)
+    mask_rows, mask_columns = _window_around(mask_grid, window, 1)
+    if mask_rows.stop > mask_rows.start and mask_columns.stop > mask_columns.start:
+        marked = (mask.isel(y=mask_rows, x=mask_columns).values != 0).any(axis=0)
+        values[:, _marked_on(window, marked, window_of_grid(mask_grid, mask_rows, mask_columns))] = np.nan
+    return values
 
 
 def _marked_on(target: Grid, marked: NDArray[np.bool_], source: Grid) -> NDArray[np.bool_]:
@@ -268,22 +261,3 @@ def _marked_on(target: Grid, marked: NDArray[np.bool_], source: Grid) -> NDArray
         tolerance=0.0,
     )
     return result > 0
-
-
-def _touched_pixels(mask: Grid, window: Grid) -> tuple[slice, slice]:
-    """Rows and columns of the mask that a window of the cube may touch; empty where they do not overlap."""
-    touched = []
-    for positions, size in zip(positions_in(mask, window, *grid_nodes(window)), (mask.height, mask.width), strict=True):
-        finite = positions[np.isfinite(positions)]
-        first, last = (finite.min(), finite.max()) if finite.size else (size, size)
-        touched.append(slice(max(0, math.floor(first) - 1), min(size, math.ceil(last) + 2)))
-    return touched[0], touched[1]
-
-
-def _require_overlap(mask: Grid, cube: Grid) -> None:
-    if any(part.stop <= part.start for part in _touched_pixels(mask, cube)):
-        raise GridError(
-            f"a mask ({crs_name(mask.crs)}) that lies beside its image ({crs_name(cube.crs)})",
-            "a mask of the same place",
-            "check its coordinates with `hyperfuse info`",
-        )

@@ -11,10 +11,10 @@ import os
 import time
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import xarray as xr
@@ -26,7 +26,7 @@ from hyperfuse.fusion.engine import FusedTile, TileJob, fuse_tiles
 from hyperfuse.fusion.journal import Journal, WorkFolder
 from hyperfuse.fusion.observe import observe
 from hyperfuse.fusion.pair import align_pair
-from hyperfuse.fusion.plan import Image, PathLike, Plan, as_image, make_plan, masks_of, summarise_plan
+from hyperfuse.fusion.plan import Image, PathLike, Plan, input_paths, make_plan, open_pair, summarise_plan
 from hyperfuse.fusion.tiles import Tile, bounded_pools
 from hyperfuse.io.atomic import CubeWriter, target_lock
 from hyperfuse.io.files import check_target, created_cube
@@ -52,8 +52,8 @@ class StageSeconds:
     writing: float = 0.0
 
     def shares(self) -> dict[str, float]:
-        total = max(1e-9, self.reading + self.computing + self.writing)
-        return {stage: getattr(self, stage) / total for stage in ("reading", "computing", "writing")}
+        total = max(1e-9, sum(vars(self).values()))
+        return {stage: seconds / total for stage, seconds in vars(self).items()}
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def fuse(
     (20, 32, 32)
     """
     run = run_fusion(hsi, msi, output, config or FuseConfig())
-    return run.path if run.cube is None and run.path is not None else _cube_of(run)
+    return cast("xr.DataArray | Path", run.path if run.cube is None else run.cube)
 
 
 @takes_options(ObservationConfig)
@@ -132,9 +132,7 @@ def estimate(hsi: Image, msi: Image, config: ObservationConfig | None = None) ->
     (4.0, 4.0)
     """
     config = config or ObservationConfig()
-    hsi_cube = as_image(hsi, config.hsi_variable, config.hsi_band_axis)
-    msi_cube = as_image(msi, config.msi_variable, config.msi_band_axis)
-    masks = {name: None if mask is None else as_image(mask) for name, mask in masks_of(config).items()}
+    hsi_cube, msi_cube, masks = open_pair(hsi, msi, config)
     pair = align_pair(hsi_cube, msi_cube, FuseConfig(shift=config.shift), **masks)
     return observe(pair, hsi_cube, config)
 
@@ -157,9 +155,8 @@ def run_fusion(
     if config.uncertainty is not None and not uncertainty:
         check_request(hsi, msi, Path(config.uncertainty), config)
         if target is not None and Path(config.uncertainty).absolute() == target.absolute():
-            raise OptionError(
-                f"{target} for the fused image and its uncertainty", "two files", "fix -o or --uncertainty"
-            )
+            got = f"{target} for the fused image and its uncertainty"
+            raise OptionError(got, "two files", "fix -o or --uncertainty")
     check_request(hsi, msi, target, config)
     with ExitStack() as stack:
         if target is not None:
@@ -185,8 +182,8 @@ def check_request(hsi: Image, msi: Image, target: Path | None, config: FuseConfi
     """Refuse what cannot succeed before any work is done."""
     if config.method != AUTO:
         find_method(config.method)
-    paths = {role: image for role, image in {"hsi": hsi, "msi": msi, **masks_of(config)}.items() if _is_path(image)}
-    same = {"hsi", "msi"} <= paths.keys() and Path(paths["hsi"]).absolute() == Path(paths["msi"]).absolute()
+    paths = {role: path.absolute() for role, path in input_paths(hsi, msi, config).items()}
+    same = "hsi" in paths and paths["hsi"] == paths.get("msi")
     if same and config.hsi_variable == config.msi_variable:
         raise OptionError(f"{hsi} as both HSI and MSI", "a coarse image and a fine one", "name two images")
     if target is None:
@@ -195,13 +192,9 @@ def check_request(hsi: Image, msi: Image, target: Path | None, config: FuseConfi
     if target.suffix.lower() == ENVI_HEADER:
         written.add(target.absolute().with_suffix(ENVI_PIXELS))
     for role, path in paths.items():
-        if Path(path).absolute() in written:
+        if path in written:
             raise OptionError(f"output {target}, which is the {role} itself", "a file of its own", "fix -o")
     check_target(target, config)
-
-
-def _is_path(image: object) -> bool:
-    return isinstance(image, str | os.PathLike)
 
 
 def _run(
@@ -214,12 +207,14 @@ def _run(
     observation: Observation | None,
 ) -> FusionRun:
     folder = None if target is None else WorkFolder(target)
-    inputs = {role: image for role, image in {"hsi": hsi, "msi": msi, **masks_of(config)}.items() if image is not None}
+    inputs = input_paths(hsi, msi, config)
+    if isinstance(config.weights, str | os.PathLike):
+        inputs["weights"] = Path(config.weights)
     journal = None if folder is None else _journal_to_resume(folder, inputs, config)
     method = None if journal is None else journal.method
     plan = make_plan(hsi, msi, config, method=method, uncertainty=uncertainty, observation=observation)
     seconds, clipping = StageSeconds(), Clipping()
-    if plan.is_whole and journal is None:
+    if plan.memory.whole and journal is None:
         # The only tile is computed before the output is created: then it is known whether any pixel is missing.
         folder = None
         with progress("Fusing", total=1, unit="tiles") as advance:
@@ -234,10 +229,16 @@ def _run(
         plan, job, template = _prepare_tiles(plan, folder, journal, inputs)
         finished = set() if folder is None else folder.finished()
         tiles = _all_tiles(plan, job, folder, finished)
+    output: AbstractContextManager[CubeWriter | _ArrayWriter]
+    if target is None:
+        output = nullcontext(_ArrayWriter(template))
+    else:
+        workplace = None if folder is None else folder.workplace
+        output = created_cube(target, template, plan.config, list(plan.inputs.values()), workplace)
     with (
         _keeping_tiles(folder, len(plan.tiles)),
-        _writer(plan, target, template, folder) as writer,
-        progress("Fusing" if not plan.is_whole else "Writing", len(plan.tiles), "tiles", len(finished)) as advance,
+        output as writer,
+        progress("Writing" if plan.memory.whole else "Fusing", len(plan.tiles), "tiles", len(finished)) as advance,
     ):
         for tile, fused in tiles:
             is_new = tile.index not in finished
@@ -260,12 +261,6 @@ def _run(
     return FusionRun(target, cube, len(plan.tiles), sum(tile.pixels for tile in plan.tiles), seconds)
 
 
-def _cube_of(run: FusionRun) -> xr.DataArray:
-    if run.cube is None:
-        raise RuntimeError("a run into a file has no cube")
-    return run.cube
-
-
 class _ArrayWriter:
     """Collects tiles in memory."""
 
@@ -276,32 +271,15 @@ class _ArrayWriter:
         self.values[:, rows, columns] = block
 
 
-@contextmanager
-def _writer(
-    plan: Plan, target: Path | None, template: xr.DataArray, folder: WorkFolder | None
-) -> Iterator[CubeWriter | _ArrayWriter]:
-    if target is None:
-        yield _ArrayWriter(template)
-        return
-    config = plan.config
-    with created_cube(
-        target,
-        template,
-        config,
-        inputs=list(plan.inputs.values()),
-        work_folder=None if folder is None else folder.workplace,
-    ) as writer:
-        yield writer
-
-
 def _prepare_tiles(
-    plan: Plan, folder: WorkFolder | None, journal: Journal | None, inputs: dict[str, Any]
+    plan: Plan, folder: WorkFolder | None, journal: Journal | None, inputs: dict[str, Path]
 ) -> tuple[Plan, TileJob, xr.DataArray]:
     """The statistics of the scene, computed and kept on disk, or those of the interrupted run."""
     if folder is not None and journal is not None:
         observation, warp, fuser = folder.load_scene(plan.network)
         pair = plan.aligned if warp is None else warp.warped(plan.aligned)
-        plan = replace(plan, observation=observation, pair=pair).with_tile_size(journal.tile_shape)
+        height, width = journal.tile_size
+        plan = replace(plan, observation=observation, pair=pair).with_tile_size((height, width))
         template = plan.template(journal.record)
         return plan, plan.job(fuser, template), template
     record = plan.record()
@@ -346,35 +324,31 @@ def _keeping_tiles(folder: WorkFolder | None, total: int) -> Iterator[None]:
 
 
 def _remains(folder: WorkFolder | None, total: int) -> str:
-    count = 0 if folder is None else len(folder.finished())
-    if folder is None or count == 0:
-        if folder is not None:
-            folder.remove()
-        return "nothing was left behind"
-    return f"{count} of {total} tiles are kept in {folder.path}, --resume continues"
+    if folder is not None and (count := len(folder.finished())):
+        return f"{count} of {total} tiles are kept in {folder.path}, --resume continues"
+    if folder is not None:
+        folder.remove()
+    return "nothing was left behind"
 
 
 def _in_parts(plan: Plan, target: Path) -> Plan:
     """Refuse formats that need all values at once, or choose their variant that does not."""
     suffix, options = target.suffix.lower(), plan.config.creation_options
     if suffix in WRITTEN_AT_ONCE:
-        raise OptionError(
-            f"{suffix} for a scene larger than the memory", "a format that is written in parts", "choose .tif or .zarr"
-        )
+        got = f"{suffix} for a scene larger than the memory"
+        raise OptionError(got, "a format that is written in parts", "choose .tif or .zarr")
     if suffix != MATLAB or any(name.upper() == "VERSION" for name in options):
         return plan
     return replace(plan, config=plan.config.replace(creation_options={**options, "VERSION": "7.3"}))
 
 
-def _journal_to_resume(folder: WorkFolder, inputs: dict[str, Any], config: FuseConfig) -> Journal | None:
+def _journal_to_resume(folder: WorkFolder, inputs: dict[str, Path], config: FuseConfig) -> Journal | None:
     """The journal of the interrupted run that this one continues; what is left of any other is removed."""
     journal = folder.journal()
     if not config.resume:
         if journal is not None:
-            count = len(folder.finished())
-            warnings.warn(
-                f"{count} finished tiles of an interrupted run are discarded; --resume would keep them", stacklevel=2
-            )
+            discarded = f"{len(folder.finished())} finished tiles of an interrupted run are discarded"
+            warnings.warn(f"{discarded}; --resume would keep them", stacklevel=2)
         folder.remove()
         return None
     if journal is None:
@@ -382,9 +356,6 @@ def _journal_to_resume(folder: WorkFolder, inputs: dict[str, Any], config: FuseC
         return None
     difference = Journal.of(inputs, config, (0, 0), {}).difference(journal)
     if difference is not None:
-        raise OptionError(
-            f"--resume with {difference}",
-            "the inputs and options of the interrupted run",
-            "use those, or leave out --resume",
-        )
+        expected = "the inputs and options of the interrupted run"
+        raise OptionError(f"--resume with {difference}", expected, "use those, or leave out --resume")
     return journal

@@ -254,9 +254,8 @@ def plan_memory(
     if best is None:
         least = (needed + PROGRAM_BYTES + CACHE_BYTES) / GIGABYTE
         height, width = (sizes or TILE_SIZES)[-1]
-        raise OptionError(
-            f"{ram_gb:g} GB of memory", f"at least {least:.2g} GB for a tile of {height}x{width} pixels", "raise --ram"
-        )
+        expected = f"at least {least:.2g} GB for a tile of {height}x{width} pixels"
+        raise OptionError(f"{ram_gb:g} GB of memory", expected, "raise --ram")
     return best
 
 

@@ -11,20 +11,22 @@ where W is the regression of the HSI's bands on the MSI's. Shapes: C bands, M ms
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
+from affine import Affine
 from numpy.typing import NDArray
 from scipy.ndimage import gaussian_filter, map_coordinates, spline_filter
 from scipy.ndimage import shift as spline_shift
 
 from hyperfuse.fusion.pair import AlignedPair, CutImage
+from hyperfuse.fusion.regrid import PixelPositions as Positions
 from hyperfuse.fusion.regrid import (
-    DERIVED_TYPE,
     Window,
     derived_cube,
     filled_from_nearest,
@@ -32,7 +34,6 @@ from hyperfuse.fusion.regrid import (
     needed_window,
     within,
 )
-from hyperfuse.fusion.regrid import PixelPositions as Positions
 from hyperfuse.io.grid import Grid, grid_of, positions_in, window_of_grid
 from hyperfuse.methods.window import fill_missing
 from hyperfuse.physics.observation import Observation
@@ -40,62 +41,21 @@ from hyperfuse.physics.offset_field import OffsetField
 from hyperfuse.physics.operators import TRUNCATION_SIGMAS
 
 
-class OriginalHsi(Protocol):
-    """The HSI before any resampling, and the map between its pixels and the pair's MSI."""
-
-    @property
-    def image(self) -> CutImage: ...
-
-    def placed(self, pixels: Positions) -> Positions:
-        """Positions in the image -> positions in the pair's MSI, by georeference alone."""
-
-    def unplaced(self, fine: Positions) -> Positions:
-        """The inverse of `placed`."""
-
-
-@dataclass(frozen=True)
-class ParallelHsi:
-    image: CutImage
-    first: tuple[int, int]
-    """The row and column of the image that are the pair's first."""
-    scale: tuple[float, float]
-    grid_shift: tuple[float, float]
-
-    def placed(self, pixels: Positions) -> Positions:
-        (row, column), scale, shift = self.first, self.scale, self.grid_shift
-        return (pixels[0] - row + 0.5) * scale[0] - 0.5 + shift[0], (pixels[1] - column + 0.5) * scale[1] - 0.5 + shift[
-            1
-        ]
-
-    def unplaced(self, fine: Positions) -> Positions:
-        (row, column), scale, shift = self.first, self.scale, self.grid_shift
-        return (fine[0] + 0.5 - shift[0]) / scale[0] - 0.5 + row, (fine[1] + 0.5 - shift[1]) / scale[1] - 0.5 + column
-
-
-@dataclass(frozen=True)
-class RotatedHsi:
-    image: CutImage
-    grid: Grid
-    msi_grid: Grid
-
-    def placed(self, pixels: Positions) -> Positions:
-        return positions_in(self.msi_grid, self.grid, *pixels)
-
-    def unplaced(self, fine: Positions) -> Positions:
-        return positions_in(self.grid, self.msi_grid, *fine)
-
-
-def original_hsi(pair: AlignedPair) -> OriginalHsi:
+def original_hsi(pair: AlignedPair) -> tuple[CutImage, Grid, Grid]:
+    """The HSI before any resampling, its grid, and that of the pair's MSI, by georeference alone."""
     if pair.rotated_hsi is not None:
         grid = grid_of(pair.rotated_hsi)
         image = CutImage(pair.rotated_hsi, slice(0, grid.height), slice(0, grid.width))
-        return RotatedHsi(image, grid, window_of_grid(pair.output_grid, pair.fine_rows, pair.fine_columns))
+        return image, grid, window_of_grid(pair.output_grid, pair.fine_rows, pair.fine_columns)
     cut = pair.hsi_source
     height, width = cut.cube.sizes["y"], cut.cube.sizes["x"]
     first_row = cut.rows.start if cut.row_direction > 0 else height - cut.rows.stop
     first_column = cut.columns.start if cut.column_direction > 0 else width - cut.columns.stop
+    # In fine pixels from the first corner of the pair's MSI.
+    to_fine = Affine.translation(*pair.grid_shift[::-1]) @ Affine.scale(*pair.scale[::-1])
+    grid = Grid(height, width, to_fine @ Affine.translation(-first_column, -first_row), None)
     whole = replace(cut, rows=slice(0, height), columns=slice(0, width))
-    return ParallelHsi(whole, (first_row, first_column), pair.scale, pair.grid_shift)
+    return whole, grid, Grid(*pair.fine_shape[1:], Affine.identity(), None)
 
 
 # Coarse pixels outside the cut that can still be read, to support fine pixels at its edges.
@@ -122,10 +82,10 @@ class Warp:
 
     def warped(self, pair: AlignedPair) -> AlignedPair:
         """The pair with an HSI that is warped when it is read."""
-        original = original_hsi(pair)
+        reader = WarpedReader(pair, self, *original_hsi(pair))
         _, height, width = pair.coarse_shape
         grid = Grid(height + 2 * BORDER, width + 2 * BORDER, None, None)
-        cube = derived_cube(WarpedReader(pair, original, self), original.image.cube, grid)
+        cube = derived_cube(reader.read, reader.image.cube, grid)
         source = CutImage(cube, slice(BORDER, BORDER + height), slice(BORDER, BORDER + width))
         return replace(pair, hsi_source=source, rotated_hsi=None)
 
@@ -151,7 +111,7 @@ class Warp:
 def find_warp(pair: AlignedPair, observation: Observation, field: OffsetField | None = None) -> Warp:
     """The warp that gives all of the HSI the shift of the observation."""
     plain = Warp(observation.misregistration, observation.sigma, field, None)
-    return replace(plain, weights=_msi_weights(WarpedReader(pair, original_hsi(pair), plain)))
+    return replace(plain, weights=_msi_weights(WarpedReader(pair, plain, *original_hsi(pair))))
 
 
 @dataclass(frozen=True)
@@ -159,25 +119,18 @@ class WarpedReader:
     """The warped HSI of a pair, with `BORDER` more pixels on all sides."""
 
     pair: AlignedPair
-    original: OriginalHsi
     warp: Warp
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        bands, height, width = self.pair.coarse_shape
-        return bands, height + 2 * BORDER, width + 2 * BORDER
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        return DERIVED_TYPE
+    image: CutImage
+    grid: Grid
+    msi_grid: Grid
 
     def read(self, bands: NDArray[np.int64], rows: slice, columns: slice) -> NDArray[np.float32]:
         positions = self.target_positions(rows, columns)
         pixels = self.source_pixels(positions)
-        needed = needed_window(pixels, self.original.image.shape[1:])
+        needed = needed_window(pixels, self.image.shape[1:])
         if needed is None:
             return np.full((len(bands), *positions[0].shape), np.nan, dtype=np.float32)
-        values, at = self.original.image.values(*needed, bands), within(pixels, needed)
+        values, at = self.image.values(*needed, bands), within(pixels, needed)
         between = interpolated(values, at)
         if self.warp.weights is None:
             return between
@@ -190,18 +143,13 @@ class WarpedReader:
     def target_positions(self, rows: slice, columns: slice) -> Positions:
         """The fine positions of the warped pixels."""
         pixels = _pixel_positions((rows, columns))
-        (scale_y, scale_x), (shift_y, shift_x), (move_y, move_x) = (
-            self.pair.scale,
-            self.pair.grid_shift,
-            self.warp.misregistration,
-        )
-        y = (pixels[0] - BORDER + 0.5) * scale_y - 0.5 + shift_y + move_y
-        x = (pixels[1] - BORDER + 0.5) * scale_x - 0.5 + shift_x + move_x
+        axes = zip(pixels, self.pair.scale, self.pair.grid_shift, self.warp.misregistration, strict=True)
+        y, x = ((axis - BORDER + 0.5) * scale - 0.5 + shift + move for axis, scale, shift, move in axes)
         return y, x
 
     def source_positions(self, window: Window) -> Positions:
         """The fine positions of the original pixels of a window of the HSI."""
-        rows, columns = self.original.placed(_pixel_positions(window))
+        rows, columns = positions_in(self.msi_grid, self.grid, *_pixel_positions(window))
         down, right = self._offsets(rows, columns)
         return rows + down, columns + right
 
@@ -211,7 +159,7 @@ class WarpedReader:
         for _ in range(FIXED_POINT_STEPS):
             down, right = self._offsets(rows, columns)
             rows, columns = positions[0] - down, positions[1] - right
-        return self.original.unplaced((rows, columns))
+        return positions_in(self.grid, self.msi_grid, rows, columns)
 
     def _offsets(self, rows: NDArray[np.float64], columns: NDArray[np.float64]) -> NDArray[np.float64]:
         if self.warp.field is not None:
@@ -226,9 +174,8 @@ class WarpedReader:
         coefficients = [spline_filter(plane, 3, np.float64, mode="mirror") for plane in blurred]
         found = []
         for positions in sets:
-            inside = [
-                axis.clip(0, size - 1) for axis, size in zip(within(positions, window), msi.shape[1:], strict=True)
-            ]
+            axes = zip(within(positions, window), msi.shape[1:], strict=True)
+            inside = [axis.clip(0, size - 1) for axis, size in axes]
             planes = [map_coordinates(plane, inside, order=3, mode="mirror", prefilter=False) for plane in coefficients]
             found.append(np.stack(planes).astype(np.float32))
         return found
@@ -257,14 +204,14 @@ def _msi_weights(reader: WarpedReader) -> NDArray[np.float32] | None:
     """
     usable = reader.pair.usable_bands
     spectra, seen = [], []
-    for rows in _spread(reader.shape[1]):
-        for columns in _spread(reader.shape[2]):
-            found = _samples(reader, (rows, columns), np.flatnonzero(usable))
-            spectra.append(found[0])
-            seen.append(found[1])
-    y, x = (np.concatenate(parts, axis=1).astype(np.float64) for parts in (spectra, seen))
-    if x.shape[1] < FEWEST_PIXELS_PER_WEIGHT * (len(x) + 1):
+    rows, columns = (_spread(size + 2 * BORDER) for size in reader.pair.coarse_shape[1:])
+    for window in itertools.product(rows, columns):
+        if (samples := _samples(reader, window, np.flatnonzero(usable))) is not None:
+            spectra.append(samples[0])
+            seen.append(samples[1])
+    if sum(part.shape[1] for part in seen) < FEWEST_PIXELS_PER_WEIGHT * (reader.pair.fine_shape[0] + 1):
         return None
+    y, x = (np.concatenate(parts, axis=1).astype(np.float64) for parts in (spectra, seen))
     y, x = y - y.mean(axis=1, keepdims=True), x - x.mean(axis=1, keepdims=True)
     spread = x @ x.T
     ridge = RIDGE * np.trace(spread) / len(x) + 1e-300
@@ -275,26 +222,29 @@ def _msi_weights(reader: WarpedReader) -> NDArray[np.float32] | None:
 
 def _samples(
     reader: WarpedReader, window: Window, bands: NDArray[np.int64]
-) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+) -> tuple[NDArray[np.float32], NDArray[np.float32]] | None:
     """(bands, n) and (M, n): spectra of the original HSI around a window, and the MSI under the PSF of these pixels."""
-    nothing = np.empty((len(bands), 0), np.float32), np.empty((reader.pair.fine_shape[0], 0), np.float32)
-    needed = needed_window(reader.source_pixels(reader.target_positions(*window)), reader.original.image.shape[1:])
+    needed = needed_window(reader.source_pixels(reader.target_positions(*window)), reader.image.shape[1:])
     if needed is None:
-        return nothing
-    values, positions = reader.original.image.values(*needed, bands), reader.source_positions(needed)
+        return None
+    values, positions = reader.image.values(*needed, bands), reader.source_positions(needed)
     live = np.isfinite(values).any(axis=(1, 2))
     known = np.isfinite(values[live]).all(axis=0) if live.any() else np.zeros(values.shape[1:], bool)
     for axis, size in zip(positions, reader.pair.fine_shape[1:], strict=True):
         known &= (axis > 0) & (axis < size - 1)
     if not known.any():
-        return nothing
+        return None
     (seen,) = reader.blurred_msi_at(positions)
     return np.nan_to_num(values[:, known]), seen[:, known]
 
 
 def _spread(size: int) -> list[slice]:
     side = min(WINDOW, size)
-    count = max(1, min(WINDOWS, size // side))
+    return spread_slices(size, side, max(1, min(WINDOWS, size // side)))
+
+
+def spread_slices(size: int, side: int, count: int) -> list[slice]:
+    """Windows of a side, spread evenly from the first to the last pixel of an axis."""
     starts = [round(index * (size - side) / max(1, count - 1)) for index in range(count)]
     return [slice(start, start + side) for start in starts]
 
