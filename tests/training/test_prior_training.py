@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import torch
 from tests.training.tiny_experiments import write_experiment
 
 from hyperfuse import fuse
+from hyperfuse.data.observing import PairBatch
 from hyperfuse.data.sampler import draw_batch
 from hyperfuse.data.settings import PerturbationSettings
 from hyperfuse.errors import OptionError, TrainingError
@@ -134,11 +136,13 @@ def test_stopped_during_the_fit_it_goes_on_to_the_same_bits(
     experiment: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     train(experiment, tmp_path / "whole")
-    draw_sample = gain_fitting._draw_sample
+
+    def interrupt_and_draw(*given: Any, **options: Any) -> PairBatch:
+        signal.raise_signal(signal.SIGINT)
+        return draw_batch(*given, **options)
+
     with monkeypatch.context() as patched:
-        patched.setattr(
-            gain_fitting, "_draw_sample", lambda *given: (signal.raise_signal(signal.SIGINT), draw_sample(*given))[1]
-        )
+        patched.setattr(gain_fitting, "draw_batch", interrupt_and_draw)
         assert not train(experiment, tmp_path / "halves").finished
     assert not (tmp_path / "halves/weights").exists()
     assert train(experiment, tmp_path / "halves", resume=True).finished
