@@ -11,19 +11,30 @@ import pytest
 import hyperfuse
 
 PUBLIC = {
+    "FuseConfig": None,
     "HyperfuseError": None,
+    "ObservationConfig": None,
     "OutputConfig": None,
-    "benchmark": None,
-    "evaluate": ["fused", "reference", "scale", "peak", "with_q2n", "max_bytes"],
+    "SimulateConfig": None,
+    "benchmark": ["folder", "config", "command"],
+    "estimate": ["hsi", "msi", "config"],
+    "evaluate": ["fused", "reference", "config", "max_bytes"],
     "find_srf": None,
-    "fuse": None,
-    "fuse_files": None,
+    "fuse": ["hsi", "msi", "output", "config"],
+    "load_model": ["source"],
     "make_cube": None,
     "open_cube": ["path", "variable", "band_axis"],
     "physical_values": ["cube", "rows", "columns", "bands", "dtype"],
-    "simulate": None,
+    "report": ["fused", "page", "hsi", "msi", "reference", "config"],
+    "simulate": ["reference", "scale", "srf", "config"],
     "summarise": ["cube"],
-    "write_cube": ["cube", "path", "output", "options", "cog", "overwrite", "inputs"],
+    "write_cube": ["cube", "path", "config", "inputs"],
+}
+RENAMED = {
+    "OutputOptions": "OutputConfig",
+    "find_response": "find_srf",
+    "fuse_files": "fuse",
+    "simulate_pair": "simulate",
 }
 
 
@@ -37,7 +48,14 @@ def test_every_name_loads_and_keeps_its_parameters(name: str) -> None:
     thing = getattr(hyperfuse, name)
     assert thing.__doc__
     if PUBLIC[name] is not None:
-        assert list(inspect.signature(thing).parameters) == PUBLIC[name]
+        # Beyond these, the options of the request's model, which tests/test_config.py checks.
+        assert list(inspect.signature(inspect.unwrap(thing)).parameters) == PUBLIC[name]
+
+
+@pytest.mark.parametrize("name", RENAMED)
+def test_former_names_warn(name: str) -> None:
+    with pytest.warns(FutureWarning, match=f"now called hyperfuse.{RENAMED[name]}"):
+        assert getattr(hyperfuse, name) is getattr(hyperfuse, RENAMED[name])
 
 
 def test_unknown_name() -> None:

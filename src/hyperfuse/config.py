@@ -38,6 +38,7 @@ TABLES = "Tables and figures"
 DTYPES = ("uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64", "float32", "float64")
 COMPRESSIONS = ("deflate", "zstd", "lzw", "none")
 DEFAULT_METHOD = "universal"
+NUMBER_ERRORS = ("greater_than", "greater_than_equal", "less_than", "finite_number")
 
 SRF_HELP = (
     "The MSI's spectral response. A sensor: Sentinel-2A, Sentinel-2B, Landsat-4/5/7/8/9, SPOT-1/2/3 (HRV1, HRV2), "
@@ -670,15 +671,18 @@ def _option_error(model: type[Request], error: ValidationError) -> OptionError:
     got = first["input"]
     shown = f"{got:g}" if isinstance(got, float) else " ".join(map(str, got)) if isinstance(got, tuple) else repr(got)
     label = name.replace("_", " ")
-    return OptionError(f"{label} {shown}", _expectation(model, name, kind, context), f"fix {flag_of(model, name)}")
+    return OptionError(f"{label} {shown}", _expectation(model, name, kind, context, got), f"fix {flag_of(model, name)}")
 
 
-def _expectation(model: type[Request], name: str, kind: str, context: Mapping[str, Any]) -> str:
+def _expectation(model: type[Request], name: str, kind: str, context: Mapping[str, Any], got: Any) -> str:
     expected = plain_type(model.model_fields[name].annotation)
-    if kind in ("greater_than", "greater_than_equal"):
-        return f"a number above {context['gt']:g}" if "gt" in context else f"at least {context['ge']:g}"
-    if kind == "less_than":
+    if "lt" in context and context["lt"] <= (got if isinstance(got, float) else 0):
         return f"a number below {context['lt']:g}"
+    for limit in model.model_fields[name].metadata:
+        if kind in NUMBER_ERRORS and hasattr(limit, "gt"):
+            return f"a number above {limit.gt:g}"
+        if kind in NUMBER_ERRORS and hasattr(limit, "ge"):
+            return f"at least {limit.ge:g}"
     if get_origin(expected) is Literal:
         *most, last = map(str, get_args(expected))
         return f"{', '.join(most)} or {last}"
