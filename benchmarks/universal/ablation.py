@@ -133,7 +133,7 @@ IN_THE_NETWORK: dict[str, Callable[[PriorNetwork], None]] = {
     "all features": without_features,
     "the features of the scene alone": without_scene_features,
     "embedding and weights of neighbours": without_embedding,
-    "slopes of features that are let free": partial(
+    "slopes of features without a penalty": partial(
         without_prediction, gone=Prediction.SCENE_LOOSE, instead=Prediction.SCENE
     ),
     "a pixel's own slopes without features": partial(

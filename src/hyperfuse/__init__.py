@@ -76,7 +76,8 @@ def __getattr__(name: str) -> Any:
     if name == "__version__":
         return version("hyperfuse")
     if name in _RENAMED:
-        warnings.warn(f"hyperfuse.{name} is now called hyperfuse.{_RENAMED[name]}", FutureWarning, stacklevel=2)
+        message = f"hyperfuse.{name} is now called hyperfuse.{_RENAMED[name]}"
+        warnings.warn(message, import_module("hyperfuse.errors").RenamedWarning, stacklevel=2)
         name = _RENAMED[name]
     if name not in _HOME_OF:
         raise AttributeError(f"module 'hyperfuse' has no attribute {name!r}")

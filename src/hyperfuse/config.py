@@ -8,9 +8,11 @@ the columns of a batch list, the form of the viewer, the provenance record of th
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import hashlib
 import inspect
-import json
+import os
 import re
 import types
 import warnings
@@ -18,12 +20,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from fractions import Fraction
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, ParamSpec, Self, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
 
-from hyperfuse.errors import OptionError
+from hyperfuse.errors import OptionError, RenamedWarning
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -38,6 +41,8 @@ TABLES = "Tables and figures"
 DTYPES = ("uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64", "float32", "float64")
 COMPRESSIONS = ("deflate", "zstd", "lzw", "none")
 DEFAULT_METHOD = "universal"
+# "psf_fwhm=4.0 shift=(0.0, 1.0) trust=hsi": a value ends where the next name begins.
+RECORDED_OPTION = re.compile(r"(\w+)=(.*?)(?= \w+=|$)")
 NUMBER_ERRORS = ("greater_than", "greater_than_equal", "less_than", "finite_number")
 
 SRF_HELP = (
@@ -71,8 +76,8 @@ class Option:
 
 
 def _numbers(value: Any) -> Any:
-    """Accept "0.5 1", "0.5,1" and "0.5;1" for a tuple of numbers."""
-    return tuple(re.split(r"[\s,;]+", value.strip())) if isinstance(value, str) else value
+    """Accept "0.5 1", "0.5,1" and "(0.5, 1)" for a tuple of numbers."""
+    return tuple(re.split(r"[\s,;]+", value.strip("()[] "))) if isinstance(value, str) else value
 
 
 def _assignments(value: Any) -> Any:
@@ -144,24 +149,18 @@ class Request(BaseModel):
         return {name: value for name, value in values.items() if not _same(value, default_of(defaults[name]))}
 
     def recorded(self) -> dict[str, Any]:
-        """The options that change the result and differ from their defaults, in types that JSON knows."""
-        chosen = {name: value for name, value in self.given().items() if option_of(type(self), name).changes_result}
-        return {name: value for name, value in chosen.items() if _fits_json(value)}
+        """The options that change the result and differ from their defaults, in plain types."""
+        given = self.given()
+        return {name: _plain(given[name]) for name in given if option_of(type(self), name).changes_result}
 
     @classmethod
     def from_record(cls, text: str) -> Self:
-        """The request behind a provenance record written by `recorded`; unknown options are left out."""
-        try:
-            found = json.loads(text or "{}")
-        except ValueError:
-            found = {}
-        known = (
-            {key: value for key, value in found.items() if key in cls.model_fields} if isinstance(found, dict) else {}
-        )
-        try:
-            return cls(**known)
-        except OptionError:
-            return cls()
+        """The request behind a provenance record, "psf_fwhm=4.0 shift=(0.0, 1.0)"; what cannot be used is left out."""
+        names, found = field_names(cls), cls()
+        for key, value in RECORDED_OPTION.findall(text):
+            with contextlib.suppress(OptionError, KeyError):
+                found = found.replace(**{names[key]: value})
+        return found
 
 
 class OutputConfig(Request):
@@ -290,7 +289,7 @@ class FuseConfig(ObservationConfig, OutputConfig):
     ] = None
     bounds_crs: Annotated[str | None, Option("CRS of --bounds, e.g. EPSG:4326.", INPUTS, metavar="CRS")] = None
     uncertainty: Annotated[
-        Any,
+        Path | None,
         Option(
             "Also write the expected error of each value, a standard deviation (docs/model_card.md).",
             metavar="FILE",
@@ -593,15 +592,18 @@ def takes_options(model: type[Request]) -> Callable[[Callable[P, R]], Callable[.
         ]
 
         @functools.wraps(function)
-        def call(*arguments: Any, config: Any = None, **keywords: Any) -> Any:
+        def call(*arguments: Any, **keywords: Any) -> Any:
             if "response" in keywords and "srf" in own:
-                warnings.warn("'response' is now called 'srf'", FutureWarning, stacklevel=2)
-                keywords["srf"] = keywords.pop("response")
+                keywords["srf"] = keywords.pop(warn_of_former_name("response", "srf", keywords))
             given = {key: value for key, value in keywords.items() if key not in own}
-            if config is not None and given:
-                config = config.replace(**given)
-            rest = {key: value for key, value in keywords.items() if key in own}
-            return function(*arguments, config=model(**given) if config is None else config, **rest)  # type: ignore[arg-type]
+            bound = inspect.signature(function).bind(
+                *arguments, **{key: value for key, value in keywords.items() if key in own}
+            )
+            config = bound.arguments.get("config")
+            if config is not None and not isinstance(config, model):
+                raise OptionError(f"config of type {type(config).__name__}", model.__name__)
+            bound.arguments["config"] = model(**given) if config is None else config.replace(**given)
+            return function(*bound.args, **bound.kwargs)
 
         call.__signature__ = inspect.Signature([*own.values(), *options])  # type: ignore[attr-defined]
         return call
@@ -622,13 +624,15 @@ def options_table(model: type[Request]) -> str:
             default = f"`{default}`"
         shown = option.default_text or default or ""
         flag = f"{flag_of(model, name)} {option.metavar or ''}".strip()
+        if default is True:
+            flag = f"{flag}/--no-{flag.removeprefix('--')}"
         cells = (f"`{flag}`", f"`{name}`", shown, option.help)
         rows.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
     return "\n".join(rows) + "\n"
 
 
 def update_options_page(text: str) -> str:
-    """A page with its tables between `<!-- options NAME -->` and `<!-- end -->` made anew."""
+    """A page with its tables between `<!-- options NAME -->` and `<!-- end -->` regenerated."""
     for model in all_requests():
         mark = f"<!-- options {model.__name__} -->\n"
         before, found, rest = text.partition(mark)
@@ -638,14 +642,21 @@ def update_options_page(text: str) -> str:
 
 
 def _with_current_names(model: type[Request], options: Mapping[str, Any]) -> dict[str, Any]:
-    former = {option_of(model, name).renamed_from: name for name in model.model_fields}
-    current = {}
+    names, current = field_names(model), {}
     for key, value in options.items():
-        if key in former and key is not None and key not in model.model_fields:
-            warnings.warn(f"{key!r} is now called {former[key]!r}", FutureWarning, stacklevel=3)
-            key = former[key]
-        current[key] = value
+        name = names.get(key, key)
+        if key == option_of(model, name).renamed_from if name in model.model_fields else False:
+            warn_of_former_name(key, name, options)
+        current[name] = value
     return current
+
+
+def warn_of_former_name(former: str, name: str, options: Mapping[str, Any]) -> str:
+    """Warn of a former name and return it; an error where both names are given."""
+    if name in options:
+        raise OptionError(f"both {former!r} and {name!r}", f"{name!r} only: {former!r} is its former name")
+    warnings.warn(f"{former!r} is now called {name!r}", RenamedWarning, stacklevel=3)
+    return former
 
 
 def _same(value: Any, default: Any) -> bool:
@@ -653,8 +664,16 @@ def _same(value: Any, default: Any) -> bool:
     return value is default or (isinstance(value, str | int | float | tuple | dict) and value == default)
 
 
-def _fits_json(value: Any) -> bool:
-    return isinstance(value, str | int | float | bool | tuple | list | dict)
+def _plain(value: Any) -> Any:
+    """A value that text can hold: paths by their name, arrays and cubes by a digest of their values."""
+    if isinstance(value, str | int | float | bool | tuple | list | dict):
+        return value
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    values = getattr(value, "values", value)
+    if not hasattr(values, "tobytes"):
+        return type(value).__name__
+    return f"array{list(values.shape)}-{hashlib.sha256(values.tobytes()).hexdigest()[:12]}".replace(" ", "")
 
 
 def _option_error(model: type[Request], error: ValidationError) -> OptionError:

@@ -27,7 +27,7 @@ class CubeWriteError(HyperfuseError):
 
 
 class BandError(HyperfuseError):
-    """Bands, wavelengths or responses that do not fit each other."""
+    """Bands, wavelengths or SRFs that do not fit each other."""
 
 
 class GridError(HyperfuseError):
@@ -44,6 +44,10 @@ class OptionError(HyperfuseError):
 
 class WeightsError(HyperfuseError):
     """Weights that cannot be loaded or do not fit: unknown config, wrong digest, too many bands."""
+
+
+class RenamedWarning(FutureWarning):
+    """A former name of an option, which still works."""
 
 
 class Cancelled(Exception):  # noqa: N818  (nothing went wrong)

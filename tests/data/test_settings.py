@@ -70,7 +70,7 @@ def test_refusals(table: dict[str, Any], words: str) -> None:
 
 
 def test_former_keys_are_accepted_with_one_warning_each() -> None:
-    with pytest.warns(UserWarning) as caught:
+    with pytest.warns(FutureWarning) as caught:
         found = SimulationSettings.model_validate({"responses": "rgb", "belief": {"noise": 0.2}})
     assert [choice.name for choice in found.srfs] == ["rgb"]
     assert found.perturbation is not None and found.perturbation.noise == 0.2

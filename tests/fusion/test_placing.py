@@ -134,14 +134,14 @@ def test_refusals() -> None:
         fuse(
             make_cube(np.ones((3, 1, 1), np.float32)), np.ones((1, 4, 4), np.float32), method="bicubic", estimate=False
         )
-    with pytest.raises(ValueRangeError, match="HSI holds nothing but nodata"):
+    with pytest.raises(ValueRangeError, match="HSI contains only nodata"):
         fuse(
             make_cube(np.full((3, 10, 10), np.nan, np.float32)),
             np.ones((1, 40, 40), np.float32),
             method="bicubic",
             estimate=False,
         )
-    with pytest.raises(ValueRangeError, match="MSI holds nothing but nodata"):
+    with pytest.raises(ValueRangeError, match="MSI contains only nodata"):
         fuse(
             make_cube(np.ones((3, 10, 10), np.float32)),
             np.full((1, 40, 40), np.nan, np.float32),

@@ -206,7 +206,7 @@ def test_of_a_scene_larger_than_memory_only_the_part_is_read(monkeypatch: pytest
     sizes = {"fused": (8, 40_000, 40_000), "msi": (3, 40_000, 40_000), "hsi": (8, 10_000, 10_000)}
     readers = {name: CountedWaves(shape, 40_000 / shape[1]) for name, shape in sizes.items()}
     cubes = {name: make_cube(lazy_variable(reader)) for name, reader in readers.items()}
-    cubes["fused"].attrs["hyperfuse_options"] = json.dumps({"estimate": False})
+    cubes["fused"].attrs["hyperfuse_options"] = "estimate=False"
     part = examine(**cubes, recorded=read_record(cubes["fused"]))
     assert part.fused_values.shape == (8, 64, 64)
     assert (part.rows, part.columns) == (slice(19968, 20032), slice(19968, 20032))
@@ -264,16 +264,25 @@ def test_what_does_not_belong_together_is_refused_and_nothing_written(folder: Pa
     assert [path.name for path in tmp_path.iterdir()] == ["few.npy"]
 
 
+def test_the_record_of_a_fused_file_is_read_back(tmp_path: Path) -> None:
+    pair = simulate(make_cube(np.random.default_rng(0).random((4, 32, 32), dtype=np.float32)), 4, np.eye(2, 4))
+    known = {"estimate": False, "shift": (0.0, 1.0), "psf_fwhm": 3.0, "trust": "hsi", "srf": tmp_path / "srf.npy"}
+    np.save(known["srf"], np.eye(2, 4))
+    path = fuse(pair.hsi, pair.msi, tmp_path / "fused.tif", method="bicubic", **known)
+    config = read_record(open_cube(path)).config
+    assert config.given() == known | {"srf": str(known["srf"])}
+
+
 def test_the_record_is_read_back() -> None:
     cube = make_cube(np.zeros((1, 2, 2)))
     cube.attrs["hyperfuse_method"] = "gsa"
-    options = {"estimate": False, "psf_fwhm": 4.5, "shift": [0.5, -1.0], "trust": "hsi", "srf": "a b.csv"}
-    cube.attrs["hyperfuse_options"] = json.dumps({**options, "consistency": True, "of another version": 1})
+    text = "estimate=False psf_fwhm=4.5 shift=(0.5, -1.0) trust=hsi srf=a b.csv consistency=True later=1"
+    cube.attrs["hyperfuse_options"] = text
     found = read_record(cube)
     config = found.config
     assert (found.record["method"], config.estimate, config.psf_fwhm, config.shift) == ("gsa", False, 4.5, (0.5, -1.0))
     assert (config.trust, config.srf, config.consistency, config.local_shift) == ("hsi", "a b.csv", True, False)
-    for damaged in ("psf_fwhm=__import__('os')", json.dumps({"shift": [1, 2, 3]}), "[]"):
+    for damaged in ("psf_fwhm=__import__('os')", "shift=(1, 2, 3)", "[]"):
         cube.attrs["hyperfuse_options"] = damaged
         assert (read_record(cube).config.psf_fwhm, read_record(cube).config.shift) == (None, None)
 

@@ -114,7 +114,7 @@ def test_former_keys_are_accepted_with_one_warning_each(path: Path) -> None:
     )
     expected = read_experiment(path, ['validation.srf="rgb+nir"'])
     path.write_text(text)
-    with pytest.warns(UserWarning) as caught:
+    with pytest.warns(FutureWarning) as caught:
         found = read_experiment(path)
     assert found == expected
     assert sorted(str(each.message).rpartition(" ")[2] for each in caught) == ["srf", "srfs"]

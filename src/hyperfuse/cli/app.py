@@ -25,7 +25,7 @@ from hyperfuse.cli import pairs as registration
 from hyperfuse.cli import train as networks
 from hyperfuse.cli import train as scenes
 from hyperfuse.cli import train as training
-from hyperfuse.errors import HyperfuseError
+from hyperfuse.errors import HyperfuseError, RenamedWarning
 from hyperfuse.progress import show_progress
 
 app = typer.Typer(
@@ -121,7 +121,7 @@ def _show_warning(
     line: str | None = None,
 ) -> None:
     """Our own warnings are for the user, one line each; those of libraries are for developers."""
-    if category in (UserWarning, FutureWarning) and "hyperfuse" in filename:
+    if category is RenamedWarning or (category is UserWarning and "hyperfuse" in filename):
         Console(stderr=True, soft_wrap=True, highlight=False).print(f"hyperfuse: warning: {message}", markup=False)
 
 

@@ -39,8 +39,7 @@ def command(model: type[Request]) -> Callable[[Callable[..., None]], Callable[..
             parameters.append(_parameter(model, name))
             former = option_of(model, name).renamed_from
             if former is not None:
-                hidden = Annotated[str | None, typer.Option(f"--{former.replace('_', '-')}", hidden=True)]
-                parameters.append(_keyword(former, hidden, None))
+                parameters.append(_parameter(model, name, former))
 
         def run(**values: Any) -> None:
             former = [option.renamed_from for option in (option_of(model, name) for name in fields)]
@@ -59,10 +58,11 @@ def command(model: type[Request]) -> Callable[[Callable[..., None]], Callable[..
     return decorate
 
 
-def _parameter(model: type[Request], name: str) -> inspect.Parameter:
+def _parameter(model: type[Request], name: str, former: str | None = None) -> inspect.Parameter:
+    """The option of a field, or the hidden option of its former name."""
     option, default = option_of(model, name), default_of(model.model_fields[name])
     kind = _cli_type(model.model_fields[name].annotation, repeat=option.repeat)
-    flag = option.flag or "--" + name.replace("_", "-")
+    flag = "--" + former.replace("_", "-") if former else option.flag or "--" + name.replace("_", "-")
     if kind is bool:
         flag = flag if not default else f"{flag}/--no-{flag.removeprefix('--')}"
     info = typer.Option(
@@ -70,17 +70,15 @@ def _parameter(model: type[Request], name: str) -> inspect.Parameter:
         metavar=option.metavar,
         help=option.help,
         rich_help_panel=option.panel,
+        hidden=former is not None,
         show_default=option.default_text or default not in (None, False, {}, ()),
     )
     if isinstance(default, dict) or (isinstance(default, tuple) and kind == list[str]):
         default = None
     elif isinstance(default, tuple) and kind is str:
         default = ",".join(f"{each:g}" if isinstance(each, float) else str(each) for each in default)
-    return _keyword(name, Annotated[kind | None if default is None else kind, info], default)
-
-
-def _keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
+    annotation: Any = Annotated[kind | None if default is None else kind, info]
+    return inspect.Parameter(former or name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
 
 
 def _cli_type(annotation: Any, *, repeat: bool) -> Any:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from hyperfuse.cli.options import HsiFile, Json, MsiFile, command
-from hyperfuse.config import SRF_HELP, ObservationConfig, PairConfig, SimulateConfig
+from hyperfuse.config import SRF_HELP, ObservationConfig, PairConfig, SimulateConfig, warn_of_former_name
 from hyperfuse.errors import OptionError
 
 if TYPE_CHECKING:
@@ -35,8 +34,8 @@ def simulate(
 ) -> None:
     """Simulate a coarse HSI and a fine MSI from a fine hyperspectral image (Wald's protocol)."""
     if response is not None:
-        warnings.warn("'--response' is now called '--srf'", FutureWarning, stacklevel=1)
-        srf = srf or response
+        warn_of_former_name("response", "srf", {} if srf is None else {"srf": srf})
+        srf = response
     if srf is None:
         raise OptionError("no SRF", "--srf SRF", "for example --srf Sentinel-2A")
     from hyperfuse.physics.simulate import OUTPUTS, simulate_files

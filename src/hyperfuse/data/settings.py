@@ -8,6 +8,8 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
+from hyperfuse.errors import RenamedWarning
+
 RANDOM_SRF = "random"
 # Keys of earlier versions.
 RENAMED_KEYS = {"responses": "srfs", "response": "srf", "belief": "perturbation"}
@@ -27,7 +29,7 @@ class Table(BaseModel):
             if old in table and new in cls.model_fields:
                 if new in table:
                     raise ValueError(f"got both {old} and {new}, expected {new} only: {old} is its former name")
-                warnings.warn(f"experiment file: {old} has been renamed to {new}", stacklevel=2)
+                warnings.warn(f"experiment file: {old!r} is now called {new!r}", RenamedWarning, stacklevel=2)
                 table = {key: value for key, value in table.items() if key != old} | {new: table[old]}
         return table
 

@@ -213,7 +213,7 @@ def require_values(image: CutImage, name: str) -> NDArray[np.bool_]:
             break
         has_values[empty] = np.isfinite(image.values(rows, columns, empty)).any(axis=(1, 2))
     if not has_values.any():
-        got = f"the {name} holds nothing but nodata or NaN in the overlap"
+        got = f"the {name} contains only nodata or NaN in the overlap"
         raise ValueRangeError(got, "some valid pixels", "check nodata and extent")
     return has_values
 

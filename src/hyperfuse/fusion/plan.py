@@ -217,6 +217,9 @@ def open_pair(
     hsi_cube = as_image(hsi, config.hsi_variable, config.hsi_band_axis)
     msi_cube = as_image(msi, config.msi_variable, config.msi_band_axis)
     masks = {"mask": config.mask, "hsi_mask": config.hsi_mask}
+    for name, mask in masks.items():
+        if getattr(mask, "ndim", 3) == 2:
+            masks[name] = np.asarray(mask)[None]
     return hsi_cube, msi_cube, {name: None if mask is None else as_image(mask) for name, mask in masks.items()}
 
 

@@ -153,10 +153,7 @@ def run_fusion(
     """
     target = None if output is None else Path(output)
     if config.uncertainty is not None and not uncertainty:
-        check_request(hsi, msi, Path(config.uncertainty), config)
-        if target is not None and Path(config.uncertainty).absolute() == target.absolute():
-            got = f"{target} for the fused image and its uncertainty"
-            raise OptionError(got, "two files", "fix -o or --uncertainty")
+        check_request(hsi, msi, config.uncertainty, config.replace(uncertainty=None))
     check_request(hsi, msi, target, config)
     with ExitStack() as stack:
         if target is not None:
@@ -194,6 +191,9 @@ def check_request(hsi: Image, msi: Image, target: Path | None, config: FuseConfi
     for role, path in paths.items():
         if path in written:
             raise OptionError(f"output {target}, which is the {role} itself", "a file of its own", "fix -o")
+    if config.uncertainty is not None and config.uncertainty.absolute() == target.absolute():
+        got = f"{target} for the fused image and its uncertainty"
+        raise OptionError(got, "two files", "fix -o or --uncertainty")
     check_target(target, config)
 
 
@@ -352,7 +352,7 @@ def _journal_to_resume(folder: WorkFolder, inputs: dict[str, Path], config: Fuse
         folder.remove()
         return None
     if journal is None:
-        warnings.warn(f"no interrupted run of {folder.target} to resume: starting anew", stacklevel=2)
+        warnings.warn(f"no interrupted run of {folder.target} to resume: starting over", stacklevel=2)
         return None
     difference = Journal.of(inputs, config, (0, 0), {}).difference(journal)
     if difference is not None:

@@ -277,6 +277,6 @@ class WindowSums(Sums):
 
 
 def _with_halo(window: slice, size: int) -> tuple[slice, slice]:
-    """Return the window with its halo, as far as the image goes, and the window within that."""
+    """Return the window with its halo, clipped to the image, and the window within that."""
     start, stop = max(window.start - HALO, 0), min(window.stop + HALO, size)
     return slice(start, stop), slice(window.start - start, window.stop - start)

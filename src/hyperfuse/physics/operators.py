@@ -33,7 +33,7 @@ FloatArray = NDArray[np.float64]
 
 FWHM_PER_SIGMA = 2.0 * math.sqrt(2.0 * math.log(2.0))
 TRUNCATION_SIGMAS = 4.0
-# Centres are sums of rounded numbers; a tap exactly at the truncation must not come and go with the last digit.
+# Centres are sums of rounded numbers; a tap exactly at the truncation must not depend on rounding.
 CENTRE_ROUNDING = 1e-6
 # Singular values below this share of the largest are treated as zero by the pseudo-inverses.
 RELATIVE_RANK_TOLERANCE = 1e-6

@@ -73,7 +73,7 @@ class SRFRecord(_Record):
 
 
 class SimulationRecord(_Record):
-    """How a simulated pair came about. Lengths are in fine pixels, sizes (rows, columns), shifts (down, right)."""
+    """Parameters of a simulated pair. Lengths are in fine pixels, sizes (rows, columns), shifts (down, right)."""
 
     kind: Literal["hyperfuse observation 1"] = "hyperfuse observation 1"
     hyperfuse_version: str

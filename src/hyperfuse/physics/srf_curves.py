@@ -1,4 +1,4 @@
-"""Spectral response curves: real sensors by name (tables of pyrsr), Gaussian bands, and files that people bring.
+"""Spectral response curves: real sensors by name (tables of pyrsr), Gaussian bands, and user-supplied files.
 
 A file holds curves over wavelength (text with a header) or a finished matrix (text without header, .npy, .npz, .mat).
 """
@@ -39,7 +39,7 @@ GAUSSIAN_SETS = {
 }
 # At longer wavelengths the Earth's own emission dominates: such bands are left out unless chosen by name.
 THERMAL_NM = 3000.0
-# What people write for a satellite beside its full name.
+# Aliases of satellite names.
 SHORT_NAMES = {"Sentinel-": "s", "Landsat-": "l"}
 # The Sentinel-2 satellites differ by a nanometre or two; without a letter or satellite, the older sensor is meant.
 DEFAULT_SENSORS = {"sentinel2": "sentinel2a", "s2": "sentinel2a", "sentinel2msi": "sentinel2a", "modis": "modisterra"}

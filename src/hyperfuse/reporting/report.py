@@ -26,6 +26,7 @@ from hyperfuse.io.atomic import check_writable, published
 from hyperfuse.io.cube import as_cube, make_cube
 from hyperfuse.io.files import open_cube
 from hyperfuse.io.output import time_of_writing
+from hyperfuse.methods.catalogue import AUTO, find_method
 from hyperfuse.metrics.pairing import Floats
 from hyperfuse.physics.operators import sigma_from_fwhm
 from hyperfuse.reporting.colour import colour_composite, distinct_pixels, stretch_limits
@@ -72,7 +73,7 @@ def report(
     fused, hsi, msi
         The fused image and the pair it was made from: files, `InputFile` or cubes.
     page
-        The HTML file to write; it needs nothing but itself.
+        The HTML file to write; self-contained.
     reference
         The true image, if known, on the grid of `fused`.
     mask, hsi_mask
@@ -113,6 +114,8 @@ def report(
     """
     config, target = config or ReportConfig(), Path(page)
     check_page(target, overwrite=config.overwrite)
+    if config.method not in (None, AUTO):
+        find_method(str(config.method))
     given = {"fused": fused, "hsi": hsi, "msi": msi, "reference": reference}
     given |= {"mask": config.mask, "hsi_mask": config.hsi_mask}
     opened = {role: _open(image) for role, image in given.items() if image is not None}

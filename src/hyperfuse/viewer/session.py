@@ -89,7 +89,7 @@ class Cache(Generic[Value]):
 
 
 @dataclass(frozen=True)
-class Tile:
+class TileImage:
     png: bytes
     complete: float
     """The share of it that is final."""
@@ -106,7 +106,7 @@ class View:
         self._limits: Cache[Limits] = Cache(500)
         self._samples: Cache[Planes] = Cache(40)
         self._previews: Cache[Preview] = Cache(PREVIEW_CACHE_BYTES, lambda preview: preview.bytes)
-        self._tiles: Cache[Tile] = Cache(TILE_CACHE_BYTES, lambda tile: len(tile.png))
+        self._tiles: Cache[TileImage] = Cache(TILE_CACHE_BYTES, lambda tile: len(tile.png))
         self._others: Cache[Any] = Cache(2)
 
     def describe(self, folder: Folder) -> dict[str, Any]:
@@ -118,20 +118,20 @@ class View:
         pair: ObservedPair = self._others.get("pair", lambda: observe_pair(self.opened))
         return pair
 
-    def tile(self, name: str, place: TilePlace, rendering: Rendering) -> Tile:
+    def tile(self, name: str, place: TilePlace, rendering: Rendering) -> TileImage:
         highest = highest_level(self.opened.grid)
         if not 0 <= place.level <= highest:
             raise OptionError(f"level {place.level}", f"0 to {highest}")
         if min(place.row, place.column) < 0 or max(place.row, place.column) > 2**24:
             raise OptionError(f"tile {place.row}, {place.column}", "one of the page")
 
-        def compute() -> Tile:
+        def compute() -> TileImage:
             layer = self.layer(name, rendering)
             limits, _ = self.limits(name, rendering)
             planes, complete = tiles.tile_planes(
                 layer, place, self.opened.grid, lambda: self._previews.get(layer.key, lambda: Preview(layer))
             )
-            return Tile(tiles.as_png(tiles.paint(planes, limits, rendering.colours)), complete)
+            return TileImage(tiles.as_png(tiles.paint(planes, limits, rendering.colours)), complete)
 
         key = (name, place, rendering)
         tile = self._tiles.get(key, compute)
