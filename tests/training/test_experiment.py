@@ -117,4 +117,4 @@ def test_former_keys_are_accepted_with_one_warning_each(path: Path) -> None:
     with pytest.warns(FutureWarning) as caught:
         found = read_experiment(path)
     assert found == expected
-    assert sorted(str(each.message).rpartition(" ")[2] for each in caught) == ["srf", "srfs"]
+    assert sorted(str(each.message).rpartition(" ")[2] for each in caught) == ["'srf'", "'srfs'"]
