@@ -13,7 +13,7 @@ test: $(VENV)/.dev browser
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist loadscope
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist worksteal
 
 benchmark: $(VENV)/.dev
 	$(BIN)/pytest benchmarks --benchmark-enable
