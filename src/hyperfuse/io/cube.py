@@ -13,6 +13,7 @@ CRS and transform are where rioxarray keeps them (`cube.rio`), nodata in `cube.r
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -132,6 +133,8 @@ def place_cube(
 
 def as_cube(image: xr.DataArray | NDArray[Any]) -> xr.DataArray:
     """Return a DataArray of any origin, or a (band, y, x) array, as a cube with a complete band table."""
+    if isinstance(image, str | os.PathLike):
+        raise CubeFileError(f"the path {image}", "a cube or an array (band, y, x)", "open it with hyperfuse.open_cube")
     if not isinstance(image, xr.DataArray):
         return make_cube(np.asarray(image))
     if set(image.dims) != set(DIMS) or 0 in image.shape:

@@ -71,7 +71,9 @@ class Evaluation:
         values = ((getattr(self, name), *labels) for name, labels in SCORES.items())
         scores = ", ".join(f"{label} {value:.4g}{unit}" for value, label, unit in values if value is not None)
         compared, bands = np.count_nonzero(np.isfinite(self.band_rmse)), self.band_rmse.size
-        return f"Evaluation({scores}; {compared} of {bands} bands, {self.compared_fraction:.4g} of their values)"
+        return (
+            f"Evaluation({scores}; {compared} of {bands} bands, {100 * self.compared_fraction:.4g} % of their values)"
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """Return a dictionary for JSON, which has neither infinity nor NaN: both are None."""
@@ -136,7 +138,7 @@ def evaluate(
     >>> round(scores.psnr_db, 6)
     40.0
     >>> scores
-    Evaluation(PSNR 40 dB, ...; 3 of 3 bands, 1 of their values)
+    Evaluation(PSNR 40 dB, ...; 3 of 3 bands, 100 % of their values)
     """
     config = config or EvaluateConfig()
     comparison = plan_comparison(fused, reference, config.scale, config.peak, max_bytes)
