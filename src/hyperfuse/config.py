@@ -1,9 +1,9 @@
 """Every option of every request, defined once.
 
-A request is a frozen pydantic model; each field carries its type, default and help text. Everything else derives from
-the model: the options of the command line (`cli/options.py`), the keywords of the Python functions (`takes_options`),
-the columns of a batch list, the form of the viewer, the provenance record of the output and the tables in
-`docs/options.md` (`options_table`). To add an option, add a field here and use it where the work is done.
+A request is a frozen pydantic model; a field has a type, a default and a docstring, which is its help text. Everything
+else derives from the model: the options of the command line (`cli/options.py`), the keywords of the Python functions
+(`takes_options`), the columns of a batch list, the form of the viewer, the provenance record of the output and the
+tables in `docs/options.md` (`options_table`). To add an option, add a field here and use it where the work is done.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import os
 import re
 import types
 import warnings
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from fractions import Fraction
 from pathlib import Path
@@ -38,9 +38,13 @@ LARGE_SCENES = "Large scenes"
 SIMULATION = "How pairs are simulated"
 TABLES = "Tables and figures"
 
-DTYPES = ("uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64", "float32", "float64")
-COMPRESSIONS = ("deflate", "zstd", "lzw", "none")
+Dtype = Literal["uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64", "float32", "float64"]
+DTYPES = get_args(Dtype)
+Compression = Literal["deflate", "zstd", "lzw", "none"]
+COMPRESSIONS = get_args(Compression)
 DEFAULT_METHOD = "universal"
+# Still accepted, with a warning.
+FORMER_NAMES = {"response": "srf", "responses": "srfs", "with_q2n": "q2n"}
 # "psf_fwhm=4.0 shift=(0.0, 1.0) trust=hsi": a value ends where the next name begins.
 RECORDED_OPTION = re.compile(r"(\w+)=(.*?)(?= \w+=|$)")
 NUMBER_ERRORS = ("greater_than", "greater_than_equal", "less_than", "finite_number")
@@ -55,17 +59,14 @@ SRF_HELP = (
 
 @dataclass(frozen=True)
 class Option:
-    """What the interfaces need to know about a field besides its type and default."""
+    """What the interfaces need to know about a field besides its type, default and docstring."""
 
-    help: str
-    panel: str | None = None
     metavar: str | None = None
+    panel: str | None = None
     flag: str | None = None
     """On the command line, where it differs from the field's name."""
     aliases: tuple[str, ...] = ()
     """Further names of the field in batch lists."""
-    renamed_from: str | None = None
-    """A former name, still accepted with a warning."""
     changes_result: bool = True
     """False for options of how a run is carried out, which leave the result as it is."""
     is_path: bool = False
@@ -73,6 +74,8 @@ class Option:
     default_text: str | None = None
     repeat: bool = False
     """Whether a sequence is given by repeating the option, not by commas."""
+    help: str = ""
+    """By default the docstring of the field."""
 
 
 def _numbers(value: Any) -> Any:
@@ -125,11 +128,13 @@ BandAxis = Literal[0, 1, 2]
 class Request(BaseModel):
     """Base of all requests: frozen, no unknown options, errors that name the option."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True, use_attribute_docstrings=True)
 
     def __init__(self, **options: Any) -> None:
         try:
-            super().__init__(**_with_current_names(type(self), options))
+            names = field_names(type(self))
+            current = with_current_names(options, type(self).model_fields)
+            super().__init__(**{names.get(name, name): value for name, value in current.items()})
         except ValidationError as error:
             raise _option_error(type(self), error) from error
 
@@ -166,55 +171,30 @@ class Request(BaseModel):
 class OutputConfig(Request):
     """How a cube is stored; None leaves it as it is."""
 
-    bands: Annotated[
-        str | None,
-        Option(
-            "Only these bands: by number from 1 (1-50,60,70), by wavelength (400-1000nm, 0.4-1.0um, 660nm), `good` to "
-            "leave out bad ones; several joined by commas (400-1000nm,good).",
-            OUTPUT,
-            metavar="LIST",
-        ),
-    ] = None
-    dtype: Annotated[
-        Literal["uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64", "float32", "float64"] | None,
-        Option("Store as uint8, int16, ... float64; values that do not fit are clipped and counted.", OUTPUT, "TYPE"),
-    ] = None
-    scale_factor: Annotated[
-        float | None,
-        Field(gt=0, allow_inf_nan=False),
-        Option(
-            "Store physical / F: 0.0001 with --dtype int16 as reflectance products do, 1 for physical values.",
-            OUTPUT,
-            metavar="F",
-        ),
-    ] = None
-    nodata: Annotated[
-        float | None, Option("Stored value of pixels without data; nan with floats.", OUTPUT, metavar="N")
-    ] = None
-    compress: Annotated[
-        Literal["deflate", "zstd", "lzw", "none"] | None,
-        Option(
-            "deflate, zstd, lzw or none, where the format supports it; by default deflate, zstd in .zarr.",
-            OUTPUT,
-            metavar="NAME",
-        ),
-    ] = None
-    overviews: Annotated[bool, Option("Add overviews (reduced resolutions) to the GeoTIFF, for viewers.", OUTPUT)] = (
-        False
+    bands: Annotated[str | None, Option("LIST", OUTPUT)] = None
+    """Only these bands: by number from 1 (1-50,60,70), by wavelength (400-1000nm, 0.4-1.0um, 660nm), `good` to leave
+    out bad ones; several joined by commas (400-1000nm,good).
+    """
+    dtype: Annotated[Dtype | None, Option("TYPE", OUTPUT)] = None
+    """Store as uint8, int16, ... float64; values that do not fit are clipped and counted."""
+    scale_factor: Annotated[float | None, Field(gt=0, allow_inf_nan=False), Option("F", OUTPUT)] = None
+    """Store physical / F: 0.0001 with --dtype int16 as reflectance products do, 1 for physical values."""
+    nodata: Annotated[float | None, Option("N", OUTPUT)] = None
+    """Stored value of pixels without data; nan with floats."""
+    compress: Annotated[Compression | None, Option("NAME", OUTPUT)] = None
+    """deflate, zstd, lzw or none, where the format supports it; by default deflate, zstd in .zarr."""
+    overviews: Annotated[bool, Option(panel=OUTPUT)] = False
+    """Add overviews (reduced resolutions) to the GeoTIFF, for viewers."""
+    stac: Annotated[bool, Option(panel=OUTPUT)] = False
+    """Also write a STAC item: OUT with .json instead."""
+    cog: Annotated[bool, Option(panel=OUTPUT)] = False
+    """Write a cloud-optimised GeoTIFF."""
+    creation_options: Annotated[Assignments, Option("NAME=VALUE", OUTPUT, flag="--co", aliases=("co", "options"))] = (
+        Field(default_factory=dict)
     )
-    stac: Annotated[bool, Option("Also write a STAC item: OUT with .json instead.", OUTPUT)] = False
-    cog: Annotated[bool, Option("Write a cloud-optimised GeoTIFF.", OUTPUT)] = False
-    creation_options: Annotated[
-        Assignments,
-        Option(
-            "The format's own option, e.g. INTERLEAVE=bip, TILED=no, VERSION=7.3; may be repeated.",
-            OUTPUT,
-            metavar="NAME=VALUE",
-            flag="--co",
-            aliases=("co", "options"),
-        ),
-    ] = Field(default_factory=dict)
-    overwrite: Annotated[bool, Option("Replace OUT if it exists.", OUTPUT, changes_result=False)] = False
+    """The format's own option, e.g. INTERLEAVE=bip, TILED=no, VERSION=7.3; may be repeated."""
+    overwrite: Annotated[bool, Option(panel=OUTPUT, changes_result=False)] = False
+    """Replace OUT if it exists."""
 
     STORAGE: ClassVar[tuple[str, ...]] = ("bands", "dtype", "scale_factor", "nodata")
 
@@ -226,116 +206,72 @@ class OutputConfig(Request):
 class PairConfig(Request):
     """How to read a pair: what every command that opens an HSI and an MSI takes."""
 
-    mask: Annotated[
-        Any,
-        Option("Clouds in the MSI: not used where this raster, on any grid, is not 0.", INPUTS, "FILE", is_path=True),
-    ] = None
-    hsi_mask: Annotated[Any, Option("The same for the HSI.", INPUTS, "FILE", is_path=True)] = None
-    hsi_variable: Annotated[str | None, Option("Which array of an HSI file that holds several.", INPUTS)] = None
-    msi_variable: Annotated[str | None, Option("Which array of an MSI file that holds several.", INPUTS)] = None
-    hsi_band_axis: Annotated[
-        BandAxis | None, Option("Which axis of an unlabelled HSI array holds the bands.", INPUTS, "0|1|2")
-    ] = None
-    msi_band_axis: Annotated[
-        BandAxis | None, Option("Which axis of an unlabelled MSI array holds the bands.", INPUTS, "0|1|2")
-    ] = None
+    mask: Annotated[Any, Option("FILE", INPUTS, is_path=True)] = None
+    """Clouds in the MSI: not used where this raster, on any grid, is not 0."""
+    hsi_mask: Annotated[Any, Option("FILE", INPUTS, is_path=True)] = None
+    """The same for the HSI."""
+    hsi_variable: Annotated[str | None, Option(panel=INPUTS)] = None
+    """Which array of an HSI file that holds several."""
+    msi_variable: Annotated[str | None, Option(panel=INPUTS)] = None
+    """Which array of an MSI file that holds several."""
+    hsi_band_axis: Annotated[BandAxis | None, Option("0|1|2", INPUTS)] = None
+    """Which axis of an unlabelled HSI array holds the bands."""
+    msi_band_axis: Annotated[BandAxis | None, Option("0|1|2", INPUTS)] = None
+    """Which axis of an unlabelled MSI array holds the bands."""
 
 
 class ObservationConfig(PairConfig):
     """What is known about how a pair was observed; the rest is estimated from the pair."""
 
-    estimate: Annotated[
-        bool,
-        Option("Estimate shift, PSF, SRF and noise from the pair (else: as georeferenced, FWHM = scale).", OBSERVATION),
-    ] = True
-    srf: Annotated[
-        Any,
-        Option("Known SRF, not estimated. " + SRF_HELP, OBSERVATION, metavar="SRF", renamed_from="response"),
-    ] = None
-    psf_fwhm: Annotated[
-        float | None,
-        Field(gt=0, lt=1e4),
-        Option("Known PSF of the HSI, FWHM in fine pixels.", OBSERVATION, metavar="FWHM"),
-    ] = None
-    shift: Annotated[
-        Pair | None,
-        Option("Known shift of the HSI against its georeference, down and right, fine pixels.", OBSERVATION, "DY DX"),
-    ] = None
-    local_shift: Annotated[
-        bool, Option("Follow a shift that varies over the scene. See `hyperfuse register`.", OBSERVATION)
-    ] = False
+    estimate: Annotated[bool, Option(panel=OBSERVATION)] = True
+    """Estimate shift, PSF, SRF and noise from the pair (else: as georeferenced, FWHM = scale)."""
+    srf: Annotated[Any, Option("SRF", OBSERVATION, help="Known SRF, not estimated. " + SRF_HELP)] = None
+    psf_fwhm: Annotated[float | None, Field(gt=0, lt=1e4), Option("FWHM", OBSERVATION)] = None
+    """Known PSF of the HSI, FWHM in fine pixels."""
+    shift: Annotated[Pair | None, Option("DY DX", OBSERVATION)] = None
+    """Known shift of the HSI against its georeference, down and right, fine pixels."""
+    local_shift: Annotated[bool, Option(panel=OBSERVATION)] = False
+    """Follow a shift that varies over the scene. See `hyperfuse register`."""
 
 
 class FuseConfig(ObservationConfig, OutputConfig):
     """Options of `hyperfuse fuse`, `hyperfuse.fuse` and `hyperfuse batch`."""
 
-    method: Annotated[
-        str, Option("One of `hyperfuse methods`; `auto` chooses by reduced-resolution assessment.", metavar="NAME")
-    ] = DEFAULT_METHOD
-    weights: Annotated[
-        Any, Option("Fuse with this trained network instead of a method.", metavar="FOLDER", is_path=True)
-    ] = None
-    trust: Annotated[
-        Literal["msi", "hsi"],
-        Option("Whose georeference is right where the two disagree; the result lies there.", OBSERVATION, "msi|hsi"),
-    ] = "msi"
-    consistency: Annotated[bool, Option("Project the result onto both images, as far as their noise allows.")] = False
-    extent: Annotated[
-        Literal["intersection", "msi", "hsi"],
-        Option("What OUT covers: what both images show, or all of one of them.", INPUTS, "intersection|msi|hsi"),
-    ] = "intersection"
-    bounds: Annotated[
-        Bounds | None, Option("Fuse only this part, in the MSI's coordinates.", INPUTS, "XMIN YMIN XMAX YMAX")
-    ] = None
-    bounds_crs: Annotated[str | None, Option("CRS of --bounds, e.g. EPSG:4326.", INPUTS, metavar="CRS")] = None
-    uncertainty: Annotated[
-        Path | None,
-        Option(
-            "Also write the expected error of each value, a standard deviation (docs/model_card.md).",
-            metavar="FILE",
-            is_path=True,
-            changes_result=False,
-        ),
-    ] = None
+    method: Annotated[str, Option("NAME")] = DEFAULT_METHOD
+    """One of `hyperfuse methods`; `auto` chooses by reduced-resolution assessment."""
+    weights: Annotated[Any, Option("FOLDER", is_path=True)] = None
+    """Fuse with this trained network instead of a method."""
+    trust: Annotated[Literal["msi", "hsi"], Option("msi|hsi", OBSERVATION)] = "msi"
+    """Whose georeference is right where the two disagree; the result lies there."""
+    consistency: bool = False
+    """Project the result onto both images, as far as their noise allows."""
+    extent: Annotated[Literal["intersection", "msi", "hsi"], Option("intersection|msi|hsi", INPUTS)] = "intersection"
+    """What OUT covers: what both images show, or all of one of them."""
+    bounds: Annotated[Bounds | None, Option("XMIN YMIN XMAX YMAX", INPUTS)] = None
+    """Fuse only this part, in the MSI's coordinates."""
+    bounds_crs: Annotated[str | None, Option("CRS", INPUTS)] = None
+    """CRS of --bounds, e.g. EPSG:4326."""
+    uncertainty: Annotated[Path | None, Option("FILE", is_path=True, changes_result=False)] = None
+    """Also write the expected error of each value, a standard deviation (docs/model_card.md)."""
     ram_gb: Annotated[
         float | None,
         Field(gt=0, lt=1e6),
-        Option(
-            "Peak memory; larger scenes are fused in tiles. By default half of the machine's.",
-            LARGE_SCENES,
-            metavar="GB",
-            flag="--ram",
-            aliases=("ram",),
-            changes_result=False,
-        ),
+        Option("GB", LARGE_SCENES, flag="--ram", aliases=("ram",), changes_result=False),
     ] = None
-    resume: Annotated[
-        bool, Option("Continue an interrupted run from its finished tiles.", LARGE_SCENES, changes_result=False)
-    ] = False
-    workers: Annotated[
-        int | None,
-        Field(ge=1),
-        Option("Fuse tiles in N processes of this machine.", LARGE_SCENES, metavar="N", changes_result=False),
-    ] = None
-    cluster: Annotated[
-        str | None,
-        Option(
-            "Fuse tiles on a Dask cluster, e.g. tcp://host:8786.",
-            LARGE_SCENES,
-            metavar="ADDRESS",
-            changes_result=False,
-        ),
-    ] = None
+    """Peak memory; larger scenes are fused in tiles. By default half of the machine's."""
+    resume: Annotated[bool, Option(panel=LARGE_SCENES, changes_result=False)] = False
+    """Continue an interrupted run from its finished tiles."""
+    workers: Annotated[int | None, Field(ge=1), Option("N", LARGE_SCENES, changes_result=False)] = None
+    """Fuse tiles in N processes of this machine."""
+    cluster: Annotated[str | None, Option("ADDRESS", LARGE_SCENES, changes_result=False)] = None
+    """Fuse tiles on a Dask cluster, e.g. tcp://host:8786."""
 
     def model_post_init(self, context: Any) -> None:
+        expected = "one of the two"
         if self.method != DEFAULT_METHOD and self.weights is not None:
-            raise OptionError(
-                f"method {self.method!r} and weights", "one of the two", "leave out --method or --weights"
-            )
+            raise OptionError(f"method {self.method!r} and weights", expected, "leave out --method or --weights")
         if self.workers is not None and self.cluster is not None:
-            raise OptionError(
-                "workers of this machine and a cluster", "one of the two", "leave out --workers or --cluster"
-            )
+            raise OptionError("workers of this machine and a cluster", expected, "leave out --workers or --cluster")
         if self.bounds is None and self.bounds_crs is not None:
             raise OptionError("a CRS for bounds, and no bounds", "both or none", "add --bounds XMIN YMIN XMAX YMAX")
         if self.bounds is not None:
@@ -360,193 +296,151 @@ class FuseConfig(ObservationConfig, OutputConfig):
 class SimulateConfig(Request):
     """Options of `hyperfuse simulate` and `hyperfuse.simulate` beside scale and SRF."""
 
-    psf_fwhm: Annotated[
-        float | None,
-        Option("Width (FWHM) of the Gaussian PSF in fine pixels.", metavar="FWHM", default_text="the scale"),
-    ] = None
-    shift: Annotated[
-        Pair, Option("Shift of the HSI against its georeference, down and right, fine pixels.", metavar="DY DX")
-    ] = (0.0, 0.0)
-    snr_hsi_db: Annotated[
-        float | None,
-        Option("Signal-to-noise ratio of the HSI, dB.", metavar="DB", flag="--snr-hsi", default_text="no noise"),
-    ] = None
-    snr_msi_db: Annotated[
-        float | None,
-        Option("Signal-to-noise ratio of the MSI, dB.", metavar="DB", flag="--snr-msi", default_text="no noise"),
-    ] = None
-    seed: Annotated[int, Option("Seed of the noise.")] = 0
-    skip_uncovered: Annotated[bool, Option("Drop SRF bands outside the reference's spectral range.")] = False
+    psf_fwhm: Annotated[float | None, Option("FWHM", default_text="the scale")] = None
+    """Width (FWHM) of the Gaussian PSF in fine pixels."""
+    shift: Annotated[Pair, Option("DY DX")] = (0.0, 0.0)
+    """Shift of the HSI against its georeference, down and right, fine pixels."""
+    snr_hsi_db: Annotated[float | None, Option("DB", flag="--snr-hsi", default_text="no noise")] = None
+    """Signal-to-noise ratio of the HSI, dB."""
+    snr_msi_db: Annotated[float | None, Option("DB", flag="--snr-msi", default_text="no noise")] = None
+    """Signal-to-noise ratio of the MSI, dB."""
+    seed: int = 0
+    """Seed of the noise."""
+    skip_uncovered: bool = False
+    """Drop SRF bands outside the reference's spectral range."""
 
 
 class EvaluateConfig(Request):
     """Options of `hyperfuse evaluate` and `hyperfuse.evaluate`."""
 
-    scale: Annotated[
-        float | None, Option("Fine over coarse, for ERGAS.", metavar="S", default_text="what FUSED has recorded")
-    ] = None
-    peak: Annotated[
-        float | None,
-        Option(
-            "Peak of the signal for PSNR and SSIM.",
-            metavar="P",
-            default_text="1 for a reference within 0 to 1, else its maximum",
-        ),
-    ] = None
-    q2n: Annotated[bool, Option("Also compute Q2n, the hypercomplex quality index.", renamed_from="with_q2n")] = False
+    scale: Annotated[float | None, Option("S", default_text="what FUSED has recorded")] = None
+    """Fine over coarse, for ERGAS."""
+    peak: Annotated[float | None, Option("P", default_text="1 for a reference within 0 to 1, else its maximum")] = None
+    """Peak of the signal for PSNR and SSIM."""
+    q2n: bool = False
+    """Also compute Q2n, the hypercomplex quality index."""
 
 
 class ReportConfig(Request):
     """Options of `hyperfuse report` and `hyperfuse.report`."""
 
-    method: Annotated[
-        str | None,
-        Option(
-            "Method to assess at reduced resolution.", metavar="NAME", default_text="the one that FUSED was made by"
-        ),
-    ] = None
-    weights: Annotated[
-        Any, Option("The same for a trained network: the weights that FUSED was made by.", metavar="FOLDER")
-    ] = None
-    srf: Annotated[
-        Any, Option("Known SRF of the MSI, not estimated. " + SRF_HELP, metavar="SRF", renamed_from="response")
-    ] = None
-    mask: Annotated[
-        Any, Option("Clouds in the MSI: not used where this raster, on any grid, is not 0.", INPUTS, "FILE")
-    ] = None
-    hsi_mask: Annotated[Any, Option("The same for the HSI.", INPUTS, "FILE")] = None
-    overwrite: Annotated[bool, Option("Replace the page if it exists.")] = False
+    method: Annotated[str | None, Option("NAME", default_text="the one that FUSED was made by")] = None
+    """Method to assess at reduced resolution."""
+    weights: Annotated[Any, Option("FOLDER")] = None
+    """The same for a trained network: the weights that FUSED was made by."""
+    srf: Annotated[Any, Option("SRF", help="Known SRF of the MSI, not estimated. " + SRF_HELP)] = None
+    mask: Annotated[Any, Option("FILE", INPUTS)] = None
+    """Clouds in the MSI: not used where this raster, on any grid, is not 0."""
+    hsi_mask: Annotated[Any, Option("FILE", INPUTS)] = None
+    """The same for the HSI."""
+    overwrite: bool = False
+    """Replace the page if it exists."""
 
 
 class BenchmarkConfig(Request):
     """Options of `hyperfuse benchmark` and `hyperfuse.benchmark`."""
 
-    scenes: Annotated[
-        Repeated,
-        Option(
-            "Scenes to degrade: file, folder, pattern or data set of `hyperfuse scenes`, optionally with a name and "
-            "SRFs.",
-            metavar="[NAME=]SOURCE[@SRF,SRF]",
-            repeat=True,
-        ),
-    ] = ()
-    pairs: Annotated[
-        Repeated,
-        Option(
-            "A pair recorded by two sensors, with its reference; REFERENCE,MSI simulates the HSI from the reference. "
-            "Fused blind.",
-            metavar="HSI,MSI,REFERENCE",
-            flag="--pair",
-            repeat=True,
-        ),
-    ] = ()
-    methods: Annotated[Names, Option("Names of `hyperfuse methods`, all or none.", metavar="NAME,NAME")] = ("all",)
-    weights: Annotated[
-        Repeated,
-        Option("A trained network, SSA or a baseline; repeat for more.", metavar="[NAME=]FOLDER", repeat=True),
-    ] = ()
-    knowledge: Annotated[
-        Annotated[Names, BeforeValidator(lambda value: ("blind", "oracle") if value == "both" else value)],
-        Option("blind: only the pair is given; oracle: also the true PSF, shift, SRF and noise; or both."),
-    ] = ("blind",)
-    scales: Annotated[
-        Annotated[tuple[float, ...], BeforeValidator(_scales)],
-        Option("Fine over coarse, also fractions.", SIMULATION, metavar="S,S"),
-    ] = (4.0,)
-    srfs: Annotated[
-        Repeated,
-        Option(
-            "rgb, rgb+nir, rgb+nir+swir, sensors or files; those that a scene does not cover are left out.",
-            SIMULATION,
-            metavar="SRF,SRF",
-            renamed_from="responses",
-        ),
-    ] = ("rgb",)
-    noise: Annotated[
-        Pairs,
-        Option(
-            "Also with noise: signal-to-noise ratios in dB, such as 30,40.", SIMULATION, metavar="HSI,MSI", repeat=True
-        ),
-    ] = ()
-    shift: Annotated[
-        Pairs,
-        Option(
-            "Also with a shift: fine pixels down and right, such as 0.5,0.5.", SIMULATION, metavar="DY,DX", repeat=True
-        ),
-    ] = ()
-    clean: Annotated[bool, Option("The pairs without noise and shift.", SIMULATION)] = True
-    split: Annotated[
-        Literal["disjoint", "paper"], Option("Which blocks of a data set are tested.", SIMULATION, "disjoint|paper")
-    ] = "disjoint"
-    scenes_folder: Annotated[Any, Option("Where data sets lie.", SIMULATION, metavar="DIR", flag="--folder")] = None
-    seed: Annotated[int, Option("Seed of the noise.", SIMULATION)] = 0
-    pictures: Annotated[
-        bool, Option("Error maps, close-ups and spectra of the first scene of each data set.", TABLES)
-    ] = True
+    scenes: Annotated[Repeated, Option("[NAME=]SOURCE[@SRF,SRF]", repeat=True)] = ()
+    """Scenes to degrade: file, folder, pattern or data set of `hyperfuse scenes`, optionally with a name and SRFs."""
+    pairs: Annotated[Repeated, Option("HSI,MSI,REFERENCE", flag="--pair", repeat=True)] = ()
+    """A pair recorded by two sensors, with its reference; REFERENCE,MSI simulates the HSI from the reference. Fused
+    blind.
+    """
+    methods: Annotated[Names, Option("NAME,NAME")] = ("all",)
+    """Names of `hyperfuse methods`, all or none."""
+    weights: Annotated[Repeated, Option("[NAME=]FOLDER", repeat=True)] = ()
+    """A trained network, SSA or a baseline; repeat for more."""
+    knowledge: Annotated[Names, BeforeValidator(lambda value: ("blind", "oracle") if value == "both" else value)] = (
+        "blind",
+    )
+    """blind: only the pair is given; oracle: also the true PSF, shift, SRF and noise; or both."""
+    scales: Annotated[tuple[float, ...], BeforeValidator(_scales), Option("S,S", SIMULATION)] = (4.0,)
+    """Fine over coarse, also fractions."""
+    srfs: Annotated[Repeated, Option("SRF,SRF", SIMULATION)] = ("rgb",)
+    """rgb, rgb+nir, rgb+nir+swir, sensors or files; those that a scene does not cover are left out."""
+    noise: Annotated[Pairs, Option("HSI,MSI", SIMULATION, repeat=True)] = ()
+    """Also with noise: signal-to-noise ratios in dB, such as 30,40."""
+    shift: Annotated[Pairs, Option("DY,DX", SIMULATION, repeat=True)] = ()
+    """Also with a shift: fine pixels down and right, such as 0.5,0.5."""
+    clean: Annotated[bool, Option(panel=SIMULATION)] = True
+    """The pairs without noise and shift."""
+    split: Annotated[Literal["disjoint", "paper"], Option("disjoint|paper", SIMULATION)] = "disjoint"
+    """Which blocks of a data set are tested."""
+    scenes_folder: Annotated[Any, Option("DIR", SIMULATION, flag="--folder")] = None
+    """Where data sets lie."""
+    seed: Annotated[int, Option(panel=SIMULATION)] = 0
+    """Seed of the noise."""
+    pictures: Annotated[bool, Option(panel=TABLES)] = True
+    """Error maps, close-ups and spectra of the first scene of each data set."""
 
 
 class EfficiencyConfig(Request):
     """Options of `hyperfuse efficiency`."""
 
-    networks: Annotated[
-        Names | None, Option("Presets of SSA and of the baselines, or none.", metavar="A,B", default_text="all")
-    ] = None
-    methods: Annotated[
-        Names | None, Option("Methods that need no weights, or none.", metavar="A,B", default_text="all")
-    ] = None
-    weights: Annotated[Repeated, Option("Also this trained network; repeatable.", metavar="FOLDER", repeat=True)] = ()
-    size: Annotated[int, Option("Fine pixels on a side of the pair.")] = 128
-    scale: Annotated[float, Option("Fine pixels per coarse pixel.")] = 4.0
-    bands: Annotated[int, Option("Bands of the HSI.")] = 31
-    msi_bands: Annotated[int, Option("Bands of the MSI.")] = 3
-    warm_up: Annotated[int, Field(ge=1), Option("Warm-up runs, at most.")] = 20
-    repeats: Annotated[int, Field(ge=3), Option("Measured runs, at most.")] = 50
-    seconds: Annotated[
-        float, Field(ge=0), Option("About how long to measure each; at least one warm-up and three measured runs.")
-    ] = 5.0
-    device: Annotated[str, Option("Where networks run; methods use the CPU.", metavar="auto|cpu|cuda")] = "auto"
-    threads: Annotated[
-        int | None, Field(ge=1, le=256), Option("CPU threads.", metavar="N", default_text="all cores")
-    ] = None
-    growth: Annotated[bool, Option("Also measure how time and memory grow with pixels and bands.")] = True
-    overwrite: Annotated[bool, Option("Replace an earlier measurement in DIR.")] = False
+    networks: Annotated[Names | None, Option("A,B", default_text="all")] = None
+    """Presets of SSA and of the baselines, or none."""
+    methods: Annotated[Names | None, Option("A,B", default_text="all")] = None
+    """Methods that need no weights, or none."""
+    weights: Annotated[Repeated, Option("FOLDER", repeat=True)] = ()
+    """Also this trained network; repeatable."""
+    size: int = 128
+    """Fine pixels on a side of the pair."""
+    scale: float = 4.0
+    """Fine pixels per coarse pixel."""
+    bands: int = 31
+    """Bands of the HSI."""
+    msi_bands: int = 3
+    """Bands of the MSI."""
+    warm_up: Annotated[int, Field(ge=1)] = 20
+    """Warm-up runs, at most."""
+    repeats: Annotated[int, Field(ge=3)] = 50
+    """Measured runs, at most."""
+    seconds: Annotated[float, Field(ge=0)] = 5.0
+    """About how long to measure each; at least one warm-up and three measured runs."""
+    device: Annotated[str, Option("auto|cpu|cuda")] = "auto"
+    """Where networks run; methods use the CPU."""
+    threads: Annotated[int | None, Field(ge=1, le=256), Option("N", default_text="all cores")] = None
+    """CPU threads."""
+    growth: bool = True
+    """Also measure how time and memory grow with pixels and bands."""
+    overwrite: bool = False
+    """Replace an earlier measurement in DIR."""
 
 
 class FinetuneConfig(Request):
     """Options of `hyperfuse finetune`."""
 
-    test_scenes: Annotated[
-        Repeated,
-        Option("Scenes to score on.", metavar="S", repeat=True, default_text="a part of --scenes that is held back"),
-    ] = ()
-    iterations: Annotated[int, Field(ge=1), Option("Steps of the optimiser.", metavar="N")] = 500
-    freeze: Annotated[
-        Repeated,
-        Option("kernels, spectral_encoder, spatial_encoder or decoder; repeatable.", metavar="PART", repeat=True),
-    ] = ()
-    learning_rate: Annotated[float, Option("At the start; it decays to a tenth.", metavar="LR")] = 1e-4
-    patch_size: Annotated[int, Field(ge=8), Option("Fine pixels on a side of a training patch.", metavar="N")] = 64
-    scale: Annotated[float, Option("Fine pixels per coarse pixel, in training and test.", metavar="S")] = 4.0
-    srf: Annotated[
-        str,
-        Option("SRF of the simulated MSI, as in `hyperfuse simulate`.", metavar="SRF", renamed_from="response"),
-    ] = "rgb"
-    batch_size: Annotated[int, Field(ge=1), Option("Pairs per step.", metavar="N")] = 4
-    workers: Annotated[int, Field(ge=0), Option("Processes that simulate pairs.", metavar="N")] = 1
-    seed: Annotated[int, Field(ge=0), Option("Seed of everything random.", metavar="N")] = 0
-    resume: Annotated[bool, Option("Resume from the checkpoint in the folder, if there is one.")] = False
-    scenes_folder: Annotated[
-        Any,
-        Option(
-            "Where data sets of `hyperfuse scenes` and relative paths are looked for.", metavar="DIR", flag="--folder"
-        ),
-    ] = None
+    test_scenes: Annotated[Repeated, Option("S", repeat=True, default_text="a part of --scenes that is held back")] = ()
+    """Scenes to score on."""
+    iterations: Annotated[int, Field(ge=1), Option("N")] = 500
+    """Steps of the optimiser."""
+    freeze: Annotated[Repeated, Option("PART", repeat=True)] = ()
+    """kernels, spectral_encoder, spatial_encoder or decoder; repeatable."""
+    learning_rate: Annotated[float, Option("LR")] = 1e-4
+    """At the start; it decays to a tenth."""
+    patch_size: Annotated[int, Field(ge=8), Option("N")] = 64
+    """Fine pixels on a side of a training patch."""
+    scale: Annotated[float, Option("S")] = 4.0
+    """Fine pixels per coarse pixel, in training and test."""
+    srf: Annotated[str, Option("SRF")] = "rgb"
+    """SRF of the simulated MSI, as in `hyperfuse simulate`."""
+    batch_size: Annotated[int, Field(ge=1), Option("N")] = 4
+    """Pairs per step."""
+    workers: Annotated[int, Field(ge=0), Option("N")] = 1
+    """Processes that simulate pairs."""
+    seed: Annotated[int, Field(ge=0), Option("N")] = 0
+    """Seed of everything random."""
+    resume: bool = False
+    """Resume from the checkpoint in the folder, if there is one."""
+    scenes_folder: Annotated[Any, Option("DIR", flag="--folder")] = None
+    """Where data sets of `hyperfuse scenes` and relative paths are looked for."""
 
 
 def option_of(model: type[Request], name: str) -> Option:
-    """The `Option` of a field."""
-    found = [item for item in model.model_fields[name].metadata if isinstance(item, Option)]
-    return found[0] if found else Option("")
+    """The `Option` of a field, with its help text on one line."""
+    field = model.model_fields[name]
+    option = next((item for item in field.metadata if isinstance(item, Option)), Option())
+    return replace(option, help=option.help or " ".join((field.description or "").split()))
 
 
 def field_names(model: type[Request]) -> dict[str, str]:
@@ -554,9 +448,7 @@ def field_names(model: type[Request]) -> dict[str, str]:
     names = {name: name for name in model.model_fields}
     for name in model.model_fields:
         names |= dict.fromkeys(option_of(model, name).aliases, name)
-        if former := option_of(model, name).renamed_from:
-            names[former] = name
-    return names
+    return names | {former: name for former, name in FORMER_NAMES.items() if name in model.model_fields}
 
 
 def flag_of(model: type[Request], name: str) -> str:
@@ -593,8 +485,7 @@ def takes_options(model: type[Request]) -> Callable[[Callable[P, R]], Callable[.
 
         @functools.wraps(function)
         def call(*arguments: Any, **keywords: Any) -> Any:
-            if "response" in keywords and "srf" in own:
-                keywords["srf"] = keywords.pop(warn_of_former_name("response", "srf", keywords))
+            keywords = with_current_names(keywords, {*own, *model.model_fields})
             given = {key: value for key, value in keywords.items() if key not in own}
             bound = inspect.signature(function).bind(
                 *arguments, **{key: value for key, value in keywords.items() if key in own}
@@ -641,22 +532,17 @@ def update_options_page(text: str) -> str:
     return text
 
 
-def _with_current_names(model: type[Request], options: Mapping[str, Any]) -> dict[str, Any]:
-    names, current = field_names(model), {}
+def with_current_names(options: Mapping[str, Any], known: Collection[str]) -> dict[str, Any]:
+    """The same options; a former name of a known one warns, and is an error beside its current name."""
+    current = {}
     for key, value in options.items():
-        name = names.get(key, key)
-        if key == option_of(model, name).renamed_from if name in model.model_fields else False:
-            warn_of_former_name(key, name, options)
+        name = key if key in known or FORMER_NAMES.get(key) not in known else FORMER_NAMES[key]
+        if name != key:
+            if name in options:
+                raise OptionError(f"both {key!r} and {name!r}", f"{name!r} only: {key!r} is its former name")
+            warnings.warn(f"{key!r} is now called {name!r}", RenamedWarning, stacklevel=3)
         current[name] = value
     return current
-
-
-def warn_of_former_name(former: str, name: str, options: Mapping[str, Any]) -> str:
-    """Warn of a former name and return it; an error where both names are given."""
-    if name in options:
-        raise OptionError(f"both {former!r} and {name!r}", f"{name!r} only: {former!r} is its former name")
-    warnings.warn(f"{former!r} is now called {name!r}", RenamedWarning, stacklevel=3)
-    return former
 
 
 def _same(value: Any, default: Any) -> bool:

@@ -1,4 +1,4 @@
-"""All commands, one line each, and the one place where errors become exit codes."""
+"""All commands, and the one place where errors become exit codes."""
 
 from __future__ import annotations
 
@@ -13,18 +13,7 @@ from typing import Annotated, TextIO
 import typer
 from rich.console import Console
 
-from hyperfuse.cli import assess as evaluation
-from hyperfuse.cli import assess as report
-from hyperfuse.cli import assess as viewing
-from hyperfuse.cli import benchmark, cubes, pairs
-from hyperfuse.cli import benchmark as efficiency
-from hyperfuse.cli import fuse as batch
-from hyperfuse.cli import fuse as fusing
-from hyperfuse.cli import pairs as methods
-from hyperfuse.cli import pairs as registration
-from hyperfuse.cli import train as networks
-from hyperfuse.cli import train as scenes
-from hyperfuse.cli import train as training
+from hyperfuse.cli import assess, benchmark, cubes, fuse, pairs, train
 from hyperfuse.errors import HyperfuseError, RenamedWarning
 from hyperfuse.progress import show_progress
 
@@ -38,26 +27,12 @@ app = typer.Typer(
     "any bands, any scale.",
 )
 
-app.command()(fusing.fuse)
-app.command()(batch.batch)
-app.command()(fusing.demo)
-app.command()(methods.methods)
-app.command()(methods.estimate)
-app.command()(registration.register)
-app.command()(cubes.info)
-app.command()(cubes.convert)
-app.command()(pairs.simulate)
-app.command()(evaluation.evaluate)
-app.command()(report.report)
-app.command()(efficiency.efficiency)
-app.command()(benchmark.benchmark)
-app.command()(viewing.view)
-app.command()(networks.export)
-app.command()(networks.kernels)
-app.command()(scenes.scenes)
-app.command()(training.train)
-app.command()(training.finetune)
-app.command()(training.curves)
+for function in (
+    *(fuse.fuse, fuse.batch, fuse.demo, pairs.methods, pairs.estimate, pairs.register, cubes.info, cubes.convert),
+    *(pairs.simulate, assess.evaluate, assess.report, benchmark.efficiency, benchmark.benchmark, assess.view),
+    *(train.export, train.kernels, train.scenes, train.train, train.finetune, train.curves),
+):
+    app.command()(function)
 
 
 @app.callback()

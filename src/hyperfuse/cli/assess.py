@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from hyperfuse.cli.options import Json, command
+from hyperfuse.cli.options import Json, command, print_json
 from hyperfuse.config import INPUTS, EvaluateConfig, ReportConfig
 from hyperfuse.errors import OptionError
 
@@ -42,8 +42,6 @@ def evaluate(
     as_json: Json = False,
 ) -> None:
     """Score a fused cube against its reference: PSNR, SAM, ERGAS, SSIM, UIQI, RMSE."""
-    import json
-
     from rich.console import Console
 
     from hyperfuse.io.files import open_cube
@@ -53,7 +51,7 @@ def evaluate(
     fused_cube = open_cube(fused, fused_variable, fused_band_axis)
     scores = evaluate_cubes(fused_cube, open_cube(reference, reference_variable, reference_band_axis), config=config)
     if as_json:
-        typer.echo(json.dumps(scores.as_dict(), indent=2, allow_nan=False))
+        print_json(scores.as_dict())
         return
     console = Console(highlight=False)
     console.print(evaluation_table(scores))
@@ -90,8 +88,6 @@ def report(
 
     [dim]hyperfuse report fused.tif --hsi enmap.tif --msi sentinel2.tif -o report.html[/dim]
     """
-    import json
-
     from hyperfuse.reporting.report import InputFile
     from hyperfuse.reporting.report import report as write_report
 
@@ -104,7 +100,7 @@ def report(
         config=config,
     )
     if as_json:
-        typer.echo(json.dumps(quality.as_dict(), indent=2, allow_nan=False))
+        print_json(quality.as_dict())
     else:
         typer.echo(str(output))
 

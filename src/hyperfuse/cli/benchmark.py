@@ -9,10 +9,8 @@ from typing import Annotated
 
 import typer
 
-from hyperfuse.cli.options import Json, command
+from hyperfuse.cli.options import INTERRUPTED, Json, command
 from hyperfuse.config import TABLES, BenchmarkConfig, EfficiencyConfig
-
-INTERRUPTED = 130
 
 
 @command(BenchmarkConfig)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hyperfuse.cli.options import SUFFIXES, command
+from hyperfuse.cli.options import SUFFIXES, command, print_json
 from hyperfuse.cli.train import describe_network, print_network
 from hyperfuse.config import OutputConfig
 from hyperfuse.errors import OptionError
@@ -97,12 +97,6 @@ def convert(
 def printable(path: Path) -> str:
     """A file's name may hold bytes that are no text."""
     return str(path).encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-
-
-def print_json(record: dict[str, Any]) -> None:
-    import json
-
-    typer.echo(json.dumps(record, indent=2, allow_nan=False))
 
 
 def _print_summary(file: Path, summary: CubeSummary, notes: Mapping[str, str]) -> None:

@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hyperfuse.cli.options import SUFFIXES, HsiFile, MsiFile, command
+from hyperfuse.cli.options import INTERRUPTED, SUFFIXES, HsiFile, MsiFile, command
 from hyperfuse.config import FuseConfig
 
 if TYPE_CHECKING:
     from hyperfuse.fusion.batch import BatchPair, PairOutcome
-
-INTERRUPTED = 130
 
 
 @command(FuseConfig)

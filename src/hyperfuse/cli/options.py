@@ -10,13 +10,14 @@ The command takes the function's own parameters and one option per field of the 
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 import typer
 
-from hyperfuse.config import Request, default_of, option_of, plain_type
+from hyperfuse.config import FORMER_NAMES, Request, default_of, flag_of, option_of, plain_type, with_current_names
 
 Model = TypeVar("Model", bound=Request)
 
@@ -26,51 +27,59 @@ MsiFile = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 SUFFIXES = ".tif .hdr .nc .h5 .zarr .mat .npz .npy"
+# The exit code after Control-C.
+INTERRUPTED = 130
+
+
+def print_json(record: Any, *, allow_nan: bool = False) -> None:
+    typer.echo(json.dumps(record, indent=2, allow_nan=allow_nan))
 
 
 def command(model: type[Request]) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command one option per field of a model; its parameter `config` receives the model."""
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
-        own = inspect.signature(function, eval_str=True).parameters
-        fields = [name for name in model.model_fields if name not in own]
-        parameters = [parameter for name, parameter in own.items() if name != "config"]
-        for name in fields:
-            parameters.append(_parameter(model, name))
-            former = option_of(model, name).renamed_from
-            if former is not None:
-                parameters.append(_parameter(model, name, former))
+        own = dict(inspect.signature(function, eval_str=True).parameters)
+        own.pop("config")
+        parameters = own | {name: _parameter(model, name) for name in model.model_fields if name not in own}
+        former = {old: _hidden(parameters[name], old) for old, name in FORMER_NAMES.items() if name in parameters}
+        options = parameters | former
 
         def run(**values: Any) -> None:
-            former = [option.renamed_from for option in (option_of(model, name) for name in fields)]
-            given = {name: values.pop(name) for name in [*fields, *former] if name is not None}
-            defaults = {parameter.name: parameter.default for parameter in parameters}
-            changed = {name: value for name, value in given.items() if value != defaults[name]}
-            function(**values, config=model(**changed))
+            given = {name: value for name, value in values.items() if value != options[name].default}
+            given = with_current_names(given, parameters)
+            chosen = {name: given.pop(name) for name in list(given) if name not in own}
+            function(**given, config=model(**chosen))
 
         run.__name__, run.__doc__, run.__module__ = function.__name__, function.__doc__, function.__module__
         run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-            sorted(parameters, key=lambda each: each.default is not inspect.Parameter.empty)
+            sorted(options.values(), key=lambda each: each.default is not inspect.Parameter.empty)
         )
-        run.__annotations__ = {each.name: each.annotation for each in parameters}
+        run.__annotations__ = {name: each.annotation for name, each in options.items()}
         return run
 
     return decorate
 
 
-def _parameter(model: type[Request], name: str, former: str | None = None) -> inspect.Parameter:
-    """The option of a field, or the hidden option of its former name."""
+def _hidden(parameter: inspect.Parameter, former: str) -> inspect.Parameter:
+    """The option under a former name, which no help text shows."""
+    info = typer.Option(f"--{former.replace('_', '-')}", hidden=True)
+    annotation: Any = Annotated[get_args(parameter.annotation)[0], info]
+    return inspect.Parameter(former, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=parameter.default)
+
+
+def _parameter(model: type[Request], name: str) -> inspect.Parameter:
+    """The option of a field."""
     option, default = option_of(model, name), default_of(model.model_fields[name])
     kind = _cli_type(model.model_fields[name].annotation, repeat=option.repeat)
-    flag = "--" + former.replace("_", "-") if former else option.flag or "--" + name.replace("_", "-")
-    if kind is bool:
-        flag = flag if not default else f"{flag}/--no-{flag.removeprefix('--')}"
+    flag = flag_of(model, name)
+    if default is True:
+        flag = f"{flag}/--no-{flag.removeprefix('--')}"
     info = typer.Option(
         flag,
         metavar=option.metavar,
         help=option.help,
         rich_help_panel=option.panel,
-        hidden=former is not None,
         show_default=option.default_text or default not in (None, False, {}, ()),
     )
     if isinstance(default, dict) or (isinstance(default, tuple) and kind == list[str]):
@@ -78,7 +87,7 @@ def _parameter(model: type[Request], name: str, former: str | None = None) -> in
     elif isinstance(default, tuple) and kind is str:
         default = ",".join(f"{each:g}" if isinstance(each, float) else str(each) for each in default)
     annotation: Any = Annotated[kind | None if default is None else kind, info]
-    return inspect.Parameter(former or name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
 
 
 def _cli_type(annotation: Any, *, repeat: bool) -> Any:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hyperfuse.cli.options import HsiFile, Json, MsiFile, command
-from hyperfuse.config import SRF_HELP, ObservationConfig, PairConfig, SimulateConfig, warn_of_former_name
+from hyperfuse.cli.options import HsiFile, Json, MsiFile, command, print_json
+from hyperfuse.config import SRF_HELP, ObservationConfig, PairConfig, SimulateConfig
 from hyperfuse.errors import OptionError
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ def simulate(
     scale: Annotated[str, typer.Option(help="Fine pixels per coarse pixel: 4, 3.2, 10/3.", metavar="S")],
     config: SimulateConfig,
     srf: Annotated[str | None, typer.Option(help=SRF_HELP + " Required.", metavar="SRF")] = None,
-    response: Annotated[str | None, typer.Option(hidden=True)] = None,
     variable: Annotated[str | None, typer.Option(help="Which array of a file that holds several.")] = None,
     band_axis: Annotated[
         int | None, typer.Option(metavar="0|1|2", help="Which axis of an unlabelled array holds the bands.")
@@ -33,9 +32,6 @@ def simulate(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the four files if they exist.")] = False,
 ) -> None:
     """Simulate a coarse HSI and a fine MSI from a fine hyperspectral image (Wald's protocol)."""
-    if response is not None:
-        warn_of_former_name("response", "srf", {} if srf is None else {"srf": srf})
-        srf = response
     if srf is None:
         raise OptionError("no SRF", "--srf SRF", "for example --srf Sentinel-2A")
     from hyperfuse.physics.simulate import OUTPUTS, simulate_files
@@ -59,15 +55,13 @@ def estimate(hsi: HsiFile, msi: MsiFile, config: ObservationConfig, as_json: Jso
 
     [dim]hyperfuse estimate enmap.tif sentinel2.tif[/dim]
     """
-    import json
-
     from rich.console import Console
 
     from hyperfuse.fusion.run import estimate as estimate_pair
 
     observation = estimate_pair(hsi, msi, config=config)
     if as_json:
-        typer.echo(json.dumps(observation.summary(), indent=2))
+        print_json(observation.summary(), allow_nan=True)
         return
     Console(soft_wrap=True).print(_observation_table(observation))
 
@@ -118,8 +112,6 @@ def register(
 
     [dim]hyperfuse register enmap.tif sentinel2.tif -o offsets.png[/dim]
     """
-    import json
-
     from hyperfuse.fusion.registration import register as register_files
     from hyperfuse.io.atomic import check_writable
     from hyperfuse.reporting.figures import offset_figure
@@ -130,7 +122,7 @@ def register(
         check_writable(output, overwrite=True)
     report = register_files(hsi, msi, config)
     if as_json:
-        typer.echo(json.dumps(report.summary(), indent=2))
+        print_json(report.summary(), allow_nan=True)
     else:
         for label, text in _lines(report).items():
             typer.echo(f"{label:<8} {text}")
@@ -154,8 +146,7 @@ def _lines(report: RegistrationReport) -> dict[str, str]:
         )
     return {
         "shift": f"{whole.offset[0]:+.2f} {whole.offset[1]:+.2f} fine pixels{on_earth} down, right of the "
-        f"georeference; "
-        f"{whole.coarse_pixels:.2f} HSI pixels; confidence {whole.confidence:.2f}",
+        f"georeference; {whole.coarse_pixels:.2f} HSI pixels; confidence {whole.confidence:.2f}",
         "local": local,
         "verdict": verdict(report),
     }

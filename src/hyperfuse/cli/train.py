@@ -8,10 +8,9 @@ from typing import Annotated
 
 import typer
 
-from hyperfuse.cli.options import command
+from hyperfuse.cli.options import INTERRUPTED, command, print_json
 from hyperfuse.config import FinetuneConfig
 
-INTERRUPTED = 130
 ScenesFolder = Annotated[
     Path | None,
     typer.Option(
@@ -85,8 +84,6 @@ def finetune(
 
     [dim]hyperfuse finetune runs/joint/weights --scenes my_sensor/*.tif --iterations 500 -o runs/my_sensor[/dim]
     """
-    import json
-
     from hyperfuse.training.train import finetune as run_finetuning
 
     outcome = run_finetuning(weights, scenes, output, config=config)
@@ -95,9 +92,7 @@ def finetune(
         raise typer.Exit(INTERRUPTED)
     rows = [asdict(each) for each in outcome.comparisons]
     if as_json:
-        typer.echo(
-            json.dumps({"weights": str(outcome.folder / "weights"), "split": outcome.split, "cases": rows}, indent=2)
-        )
+        print_json({"weights": str(outcome.folder / "weights"), "split": outcome.split, "cases": rows}, allow_nan=True)
         return
     _print_comparison(rows, outcome.split)
     typer.echo(str(outcome.folder / "weights"))
@@ -165,8 +160,6 @@ def kernels(
     overwrite: Overwrite = False,
 ) -> None:
     """Draw what the Matryoshka kernels have learned: each channel a point, coloured by its index."""
-    import json
-
     from hyperfuse.models.analysis import map_kernels, umap_is_installed
     from hyperfuse.models.ssa import SSA
     from hyperfuse.reporting.figures import check_figure, draw_kernel_maps
@@ -177,7 +170,7 @@ def kernels(
     draw_kernel_maps(maps, output, projection)
     if as_json:
         numbers = {kernel.title: round(kernel.smoothness, 6) for kernel in maps}
-        typer.echo(json.dumps({"figure": str(output), "projection": projection, "smoothness": numbers}, indent=2))
+        print_json({"figure": str(output), "projection": projection, "smoothness": numbers}, allow_nan=True)
         return
     for kernel in maps:
         typer.echo(f"{kernel.title:<20} smoothness {kernel.smoothness:+.3f}")
@@ -230,19 +223,14 @@ def _refuse_impossible_pair(bands: int, msi_bands: int, size: int, scale: float)
 
 def print_network(description: dict[str, object], *, as_json: bool) -> None:
     """Print what `describe_network` found, for people or as JSON."""
-    import json
-
     if as_json:
-        typer.echo(json.dumps(description, indent=2))
+        print_json(description)
         return
     for key, value in description.items():
-        if isinstance(value, dict):
-            for part, number in value.items():
-                typer.echo(f"{key.replace('_', ' ')}, {part.replace('_', ' ')}: {number:,}")
-        else:
-            typer.echo(
-                f"{key.replace('_', ' ')}: {value:,}" if type(value) is int else f"{key.replace('_', ' ')}: {value}"
-            )
+        parts = value.items() if isinstance(value, dict) else [("", value)]
+        for part, number in parts:
+            name = f"{key}, {part}" if part else key
+            typer.echo(f"{name.replace('_', ' ')}: {f'{number:,}' if type(number) is int else number}")
 
 
 def scenes(
@@ -260,18 +248,15 @@ def scenes(
     [dim]hyperfuse scenes --folder ~/hyperspectral[/dim]
     [dim]hyperfuse scenes WDC[/dim]
     """
-    import json
-
     from hyperfuse.data.datasets import DATASETS, details, list_datasets, overview, require_dataset, scenes_folder
 
     where = scenes_folder(folder)
     wanted = [require_dataset(name)] if name else list(DATASETS.values())
     listed = list_datasets(wanted, where)
     if as_json:
-        typer.echo(json.dumps([entry.as_dict() for entry in listed], indent=2))
+        print_json([entry.as_dict() for entry in listed], allow_nan=True)
         return
     typer.echo(details(listed[0]) if name else overview(listed))
-    if not where.is_dir():
-        typer.echo(f"\nlooked for in {where}, which is not a folder: name another with --folder or HYPERFUSE_SCENES")
-    else:
-        typer.echo(f"\nlooked for in {where} and below; `hyperfuse scenes NAME` tells more")
+    absent = ", which is not a folder: name another with --folder or HYPERFUSE_SCENES"
+    found = " and below; `hyperfuse scenes NAME` tells more"
+    typer.echo(f"\nlooked for in {where}{found if where.is_dir() else absent}")

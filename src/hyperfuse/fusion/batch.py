@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hyperfuse.config import FuseConfig, field_names, option_of, warn_of_former_name
+from hyperfuse.config import FuseConfig, field_names, option_of, with_current_names
 from hyperfuse.errors import HyperfuseError, OptionError
 from hyperfuse.fusion.journal import WorkFolder
 from hyperfuse.fusion.run import FusionRun, check_request, run_fusion
@@ -105,9 +105,8 @@ def _columns(header: list[str], path: Path) -> list[str]:
             remedy = f"name it {positive!r}, with no in its cells" if name != positive in known else "fix its name"
             expected = f"{', '.join(NEEDED)} or an option of `hyperfuse fuse`"
             raise OptionError(f"{path}: column {cell.strip()!r}", expected, remedy)
-        if name in field_names(FuseConfig) and name == option_of(FuseConfig, known[name]).renamed_from:
-            warn_of_former_name(name, known[name], {})
-        columns.append(known[name])
+        (current,) = with_current_names({name: cell}, FuseConfig.model_fields)
+        columns.append(known[current])
     missing = [name for name in NEEDED if name not in columns]
     twice = [name for name in columns if columns.count(name) > 1]
     if missing or twice:
