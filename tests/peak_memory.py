@@ -36,9 +36,9 @@ def pretend_cores(count: int) -> None:
     """Threads of libraries stay as they are: more of them than cores would wait for each other for minutes on a busy
     machine.
     """
-    from hyperfuse.fusion import tiles
+    from hyperfuse.fusion import plan
 
-    tiles._processors = lambda: count
+    plan._processors = lambda: count
 
 
 def main(report: str, *arguments: str) -> int:

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from hyperfuse.methods.run import fuse_arrays
+
 from hyperfuse.metrics.metrics import psnr_db, sam_degrees
 from hyperfuse.models.catalogue import AnyNetwork, load_model
 from hyperfuse.training.experiment import read_experiment

@@ -18,7 +18,7 @@ from hyperfuse.data.sampler import draw_batch, make_buckets
 from hyperfuse.data.scenes import Scene
 from hyperfuse.data.splits import SceneWindow
 from hyperfuse.errors import CubeFileError, OptionError
-from hyperfuse.physics.operators import FWHM_PER_SIGMA, SpatialOperator
+from hyperfuse.physics.observation import FWHM_PER_SIGMA, SpatialOperator
 from hyperfuse.physics.simulate import simulate
 from hyperfuse.physics.srf import find_srf
 

@@ -12,7 +12,7 @@ from hyperfuse.data.datasets import DATASETS
 from hyperfuse.data.scenes import Scene
 from hyperfuse.data.splits import PAPER, SceneWindow, Split, guard_width, split_scenes
 from hyperfuse.errors import OptionError
-from hyperfuse.physics.operators import SpatialOperator, psf_radius, sigma_from_fwhm
+from hyperfuse.physics.observation import SpatialOperator, psf_radius, sigma_from_fwhm
 
 PAPER_COUNTS = {
     "CAVE": 3718,

@@ -11,7 +11,7 @@ from affine import Affine
 from scipy.ndimage import gaussian_filter, zoom
 
 from hyperfuse import make_cube, write_cube
-from hyperfuse.fusion import tiles
+from hyperfuse.fusion import plan
 
 FINE = Affine(10, 0, 500000, 0, -10, 5800000)
 KNOWN = {"estimate": False}
@@ -52,5 +52,5 @@ def written_pair(
 
 def small_tiles(monkeypatch: pytest.MonkeyPatch, size: tuple[int, int] = (64, 64)) -> None:
     """As if memory allowed tiles of this size and no others."""
-    monkeypatch.setattr(tiles, "TILE_SIZES", (size,))
-    monkeypatch.setattr(tiles, "LARGEST_WHOLE_SIDE", 0)
+    monkeypatch.setattr(plan, "TILE_SIZES", (size,))
+    monkeypatch.setattr(plan, "LARGEST_WHOLE_SIDE", 0)

@@ -14,7 +14,7 @@ from scipy.ndimage import gaussian_filter, map_coordinates
 from tests.methods.tiny_pairs import dead_leaves
 
 from hyperfuse import make_cube
-from hyperfuse.physics.operators import sigma_from_fwhm
+from hyperfuse.physics.observation import sigma_from_fwhm
 
 FINE = Affine(10, 0, 500_000, 0, -10, 5_800_000)
 SCALE, BANDS = 4, 8

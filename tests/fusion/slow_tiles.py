@@ -14,10 +14,9 @@ from typing import Any
 from numpy.typing import NDArray
 
 from hyperfuse.cli.app import main
-from hyperfuse.fusion import tiles
-from hyperfuse.fusion.engine import FusedTile, TileInputs, TileJob
+from hyperfuse.fusion import plan
+from hyperfuse.fusion.engine import FusedTile, Tile, TileInputs, TileJob
 from hyperfuse.fusion.journal import WorkFolder
-from hyperfuse.fusion.tiles import Tile
 
 
 def slow_down(seconds: float) -> None:
@@ -42,8 +41,8 @@ def slow_keeping(seconds: float) -> None:
 
 
 if __name__ == "__main__":
-    tiles.TILE_SIZES = ((64, 64),)
-    tiles.LARGEST_WHOLE_SIDE = 0
+    plan.TILE_SIZES = ((64, 64),)
+    plan.LARGEST_WHOLE_SIDE = 0
     (slow_keeping if "--workers" in sys.argv else slow_down)(float(sys.argv[1]))
     limit = int(sys.argv[2])
     if limit:

@@ -22,8 +22,8 @@ from hyperfuse.fusion import observe as local_shift
 from hyperfuse.fusion.observe import estimate_offset_field, observe, register_pair
 from hyperfuse.fusion.pair import align_pair
 from hyperfuse.fusion.warp import Warp, find_warp
+from hyperfuse.physics.observation import sigma_from_fwhm
 from hyperfuse.physics.offset_field import OffsetField
-from hyperfuse.physics.operators import sigma_from_fwhm
 from hyperfuse.progress import ProgressReport, listening
 
 METHOD = "local_fuse"

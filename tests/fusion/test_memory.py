@@ -12,8 +12,9 @@ from tests.peak_memory import STATUS, peak_bytes
 
 from hyperfuse import fuse, open_cube
 from hyperfuse.cli.app import run
-from hyperfuse.fusion import tiles
-from hyperfuse.fusion.tiles import MOST_THREADS, MemoryPlan, bounded_pools
+from hyperfuse.fusion import plan
+from hyperfuse.fusion.engine import MOST_THREADS, bounded_pools
+from hyperfuse.fusion.plan import MemoryPlan
 from hyperfuse.methods.catalogue import DEFAULT
 
 GIGABYTE = 1e9
@@ -52,10 +53,10 @@ def test_what_libraries_take_does_not_grow_with_the_machine(monkeypatch: pytest.
 
 
 def test_as_many_tiles_at_once_as_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = MemoryPlan((64, 64), tile_bytes=100, budget=350)
+    memory = MemoryPlan((64, 64), tile_bytes=100, budget=350)
     for cores, at_once in ((1, 1), (2, 2), (32, 3)):
-        monkeypatch.setattr(tiles, "_processors", lambda cores=cores: cores)
-        assert plan.tiles_at_once == at_once
+        monkeypatch.setattr(plan, "_processors", lambda cores=cores: cores)
+        assert memory.tiles_at_once == at_once
 
 
 def test_the_plan_of_a_dry_run(pair: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

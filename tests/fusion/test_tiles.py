@@ -19,13 +19,12 @@ from tests.methods.tiny_pairs import TinyPair, tiny_pair
 
 from hyperfuse import fuse, make_cube, open_cube, write_cube
 from hyperfuse.cli.app import run
-from hyperfuse.fusion.fusers import MethodFuser
+from hyperfuse.fusion.engine import covered_part, place_for, read_window
 from hyperfuse.fusion.pair import AlignedPair, align_pair
+from hyperfuse.fusion.plan import plan_tiles
 from hyperfuse.fusion.sample import sample_places
-from hyperfuse.fusion.tiles import covered_part, place_for, plan_tiles, read_window
 from hyperfuse.io.cube import physical_values
-from hyperfuse.methods.catalogue import METHODS
-from hyperfuse.methods.run import fuse_arrays
+from hyperfuse.methods.catalogue import METHODS, MethodFuser, fuse_arrays
 from hyperfuse.models.ssa import PRESETS, SSA
 from hyperfuse.physics.observation import Observation, known_observation
 

@@ -14,7 +14,7 @@ from tests.methods.tiny_pairs import tiny_pair
 from hyperfuse import open_cube, write_cube
 from hyperfuse.cli.app import run
 from hyperfuse.io.cube import make_cube
-from hyperfuse.methods.run import fuse_arrays
+from hyperfuse.methods.catalogue import fuse_arrays
 
 
 @pytest.fixture

@@ -9,10 +9,9 @@ import torch
 from tests.methods.tiny_pairs import psnr_db, tiny_pair
 
 from hyperfuse.errors import BandError, GridError, OptionError, ValueRangeError
-from hyperfuse.methods.catalogue import METHODS, Method
+from hyperfuse.methods.catalogue import METHODS, Method, fuse_arrays
 from hyperfuse.methods.injection import detail_halo
-from hyperfuse.methods.run import fuse_arrays
-from hyperfuse.methods.scene_stats import scene_mean
+from hyperfuse.methods.window import scene_mean
 from hyperfuse.physics.observation import known_observation
 
 WITH_DETAIL = [name for name in METHODS if name != "bicubic"]

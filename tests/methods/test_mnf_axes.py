@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from hyperfuse.methods.pair_model import mnf_axes, principal_axes
-from hyperfuse.methods.scene_stats import run_on_scene
+from hyperfuse.methods.window import run_on_scene
 
 BANDS, PIXELS, RANK = 120, 16, 3
 

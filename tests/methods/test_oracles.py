@@ -9,17 +9,14 @@ import pytest
 import torch
 from tests.methods.tiny_pairs import tiny_pair
 
-from hyperfuse.methods.catalogue import DEFAULT
+from hyperfuse.methods.catalogue import DEFAULT, at_reduced_resolution, scores_at_reduced_resolution, suitable_method
 from hyperfuse.methods.cnmf import pure_pixels
 from hyperfuse.methods.hysure import _cosine_basis, _differences, _divergence, _smooth
 from hyperfuse.methods.injection import glp
-from hyperfuse.methods.local_regression import RADIUS, RIDGE_OF_NEIGHBOURHOOD, WIDTH, LocalRegression, solve_small
-from hyperfuse.methods.pair_model import condition_on_hsi, condition_on_msi, model_pair, principal_axes
-from hyperfuse.methods.run import at_reduced_resolution, scores_at_reduced_resolution, suitable_method
-from hyperfuse.methods.scene_stats import run_on_scene
-from hyperfuse.methods.window import Window, fill_missing
-from hyperfuse.physics.observation import known_observation
-from hyperfuse.physics.operators import SpatialOperator
+from hyperfuse.methods.local_regression import RADIUS, RIDGE_OF_NEIGHBOURHOOD, WIDTH, LocalRegression
+from hyperfuse.methods.pair_model import condition_on_hsi, condition_on_msi, model_pair, principal_axes, solve_small
+from hyperfuse.methods.window import Window, fill_missing, run_on_scene
+from hyperfuse.physics.observation import SpatialOperator, known_observation
 from hyperfuse.physics.resample import Placement, upsample_bicubic
 
 

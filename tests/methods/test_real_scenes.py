@@ -10,8 +10,7 @@ import pytest
 import torch
 from tests.methods.tiny_pairs import TinyPair, psnr_db
 
-from hyperfuse.methods.catalogue import METHODS
-from hyperfuse.methods.run import fuse_arrays
+from hyperfuse.methods.catalogue import METHODS, fuse_arrays
 from hyperfuse.physics.estimate import KnownParts, estimate_observation
 from hyperfuse.physics.observation import known_observation
 from hyperfuse.physics.resample import Placement, upsample_bicubic

@@ -12,9 +12,9 @@ from tests.methods.tiny_pairs import tiny_pair
 
 import hyperfuse
 from hyperfuse.fusion.fusers import fuse_with_network
-from hyperfuse.methods.local_regression import LocalRegression, solve_lower, solve_small
-from hyperfuse.methods.run import fuse_arrays
-from hyperfuse.methods.scene_stats import run_on_scene
+from hyperfuse.methods.catalogue import fuse_arrays
+from hyperfuse.methods.local_regression import LocalRegression
+from hyperfuse.methods.pair_model import solve_lower, solve_small
 from hyperfuse.methods.universal import (
     ComponentStatistics,
     Predictions,
@@ -22,7 +22,7 @@ from hyperfuse.methods.universal import (
     guided_predictions,
     shipped_network,
 )
-from hyperfuse.methods.window import Window
+from hyperfuse.methods.window import Window, run_on_scene
 from hyperfuse.metrics.metrics import psnr_db
 from hyperfuse.models.prior import COMPONENT_STATISTICS, Prediction, PriorConfig, PriorNetwork
 from hyperfuse.training.objective import decibel_loss

@@ -7,7 +7,7 @@ import pytest
 import torch
 from tests.methods.tiny_pairs import TinyPair, tiny_pair
 
-from hyperfuse.methods.run import fuse_arrays
+from hyperfuse.methods.catalogue import fuse_arrays
 from hyperfuse.metrics.no_reference import (
     assess_at_reduced_resolution,
     band_pair_quality,

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.physics.degradation_oracles import axis_weights
 
-from hyperfuse.physics.operators import SpatialOperator, mix_bands, psf_matrix, sigma_from_fwhm
+from hyperfuse.physics.observation import SpatialOperator, mix_bands, psf_matrix, sigma_from_fwhm
 
 CASES = [  # fine, coarse, scale, sigma, shift, each (y, x)
     ((12, 16), (3, 4), (4.0, 4.0), (1.7, 1.7), (0.0, 0.0)),

@@ -18,8 +18,8 @@ from tests.physics.scenes import TRANSFORM, small_reference
 from hyperfuse.errors import OptionError, ValueRangeError
 from hyperfuse.io.cube import make_cube, physical_values
 from hyperfuse.io.grid import grid_of, place
-from hyperfuse.physics import operators as streaming
-from hyperfuse.physics.operators import SpatialOperator
+from hyperfuse.physics import simulate as streaming
+from hyperfuse.physics.observation import SpatialOperator
 from hyperfuse.physics.simulate import SimulationRecord, simulate
 
 # Scale, and the smallest size of image in which it has a few coarse pixels.

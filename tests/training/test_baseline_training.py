@@ -12,7 +12,7 @@ from tests.training.tiny_experiments import write_experiment
 from hyperfuse import fuse, make_cube, open_cube, write_cube
 from hyperfuse.data.observing import PairBatch
 from hyperfuse.errors import BandError, OptionError
-from hyperfuse.fusion import tiles
+from hyperfuse.fusion import plan
 from hyperfuse.fusion.fusers import load_network
 from hyperfuse.models.baselines.mimo_sst import MIMOSST, MIMOSSTConfig, ScaleOutputs, loss_over_scales
 from hyperfuse.models.catalogue import BASELINE_PRESETS, BASELINES
@@ -70,7 +70,7 @@ def test_a_scene_that_is_too_large_for_one_piece_is_refused(tmp_path: Path, monk
     for name, shape in (("hsi", (9, 6, 6)), ("msi", (3, 24, 24))):
         write_cube(make_cube(random.random(shape).astype(np.float32)), tmp_path / f"{name}.nc")
     files = (tmp_path / "hsi.nc", tmp_path / "msi.nc", tmp_path / "fused.nc")
-    monkeypatch.setattr(tiles, "LARGEST_WHOLE_SIDE", 16)
+    monkeypatch.setattr(plan, "LARGEST_WHOLE_SIDE", 16)
     with pytest.raises(OptionError, match=r"24 x 24 pixels for MIMOSST.*cannot work in tiles.*--bounds"):
         fuse(*files, weights=tmp_path / "weights", estimate=False)
     assert not files[2].exists()

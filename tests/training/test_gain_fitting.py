@@ -6,7 +6,7 @@ import pytest
 import torch
 from tests.methods.tiny_pairs import tiny_pair
 
-from hyperfuse.methods.scene_stats import run_on_scene
+from hyperfuse.methods.window import run_on_scene
 from hyperfuse.models.prior import COMPONENT_STATISTICS, PriorConfig, PriorNetwork
 from hyperfuse.training.experiment import GainFitting
 from hyperfuse.training.gain_fitting import (

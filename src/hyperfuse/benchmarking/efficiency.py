@@ -33,10 +33,9 @@ from hyperfuse.benchmarking.run import measured
 from hyperfuse.config import EfficiencyConfig
 from hyperfuse.errors import CubeWriteError, OptionError
 from hyperfuse.fusion.fusers import fuse_with_network, load_network
-from hyperfuse.fusion.tiles import GIGABYTE, default_ram_gb
+from hyperfuse.fusion.plan import GIGABYTE, default_ram_gb
 from hyperfuse.io.atomic import check_writable, published
-from hyperfuse.methods.catalogue import DEFAULT, METHODS
-from hyperfuse.methods.run import fuse_arrays
+from hyperfuse.methods.catalogue import DEFAULT, METHODS, fuse_arrays
 from hyperfuse.methods.universal import shipped_network
 from hyperfuse.models.analysis import count_parameters, multiply_adds, performed_multiply_adds
 from hyperfuse.models.baselines.base import BaselineNetwork

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from hyperfuse.data.settings import RANDOM_SRF, BandVariation, ScaleChoices, SimulationSettings
 from hyperfuse.errors import BandError, OptionError
-from hyperfuse.physics.operators import SpatialOperator, mix_bands, sigma_from_fwhm
+from hyperfuse.physics.observation import SpatialOperator, mix_bands, sigma_from_fwhm
 from hyperfuse.physics.srf import find_srf
 
 FloatArray = NDArray[np.float64]

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from hyperfuse.data.datasets import DATASETS
 from hyperfuse.data.scenes import Scene
 from hyperfuse.errors import OptionError
-from hyperfuse.physics.operators import psf_radius, sigma_from_fwhm
+from hyperfuse.physics.observation import psf_radius, sigma_from_fwhm
 
 SplitKind = Literal["disjoint", "paper"]
 Size = tuple[int, int]

@@ -1,4 +1,6 @@
-"""Tiles of one scene, computed in this thread, in several threads, in worker processes or on a Dask cluster.
+"""Tiles of one scene: their windows of both images, computed in threads, worker processes or on a Dask cluster.
+
+Windows are clipped only at the border of the scene, so border effects occur there and nowhere else.
 
 `TileJob` holds everything that any process needs to compute any tile to the same bits. A tile passes through three
 stages: while some are computed, the next are read, and finished ones are written by the caller. Only the caller writes.
@@ -8,6 +10,8 @@ its tiles to another. Shapes: C bands, M msi bands, h w coarse, H W fine.
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import logging
 import math
 import time
@@ -22,6 +26,7 @@ from importlib import import_module
 from typing import Any
 
 import numpy as np
+import rasterio
 import torch
 import xarray as xr
 from numpy.typing import NDArray
@@ -29,20 +34,13 @@ from numpy.typing import NDArray
 from hyperfuse.errors import OptionError
 from hyperfuse.fusion.fusers import Fuser
 from hyperfuse.fusion.pair import AlignedPair
-from hyperfuse.fusion.tiles import (
-    FINE_ALIGNMENT,
-    Tile,
-    bounded_pools,
-    covered_part,
-    place_for,
-    read_window,
-    release_memory,
-)
 from hyperfuse.fusion.warp import SMALLEST_MOVE, moved
 from hyperfuse.io.output import Clipping, to_stored
 from hyperfuse.methods.window import Place, Window, fill_missing, mask_missing
 from hyperfuse.physics.observation import Observation
 
+# Holes are filled from an image pyramid: windows that start at multiples of these have the same pyramid in every tile.
+COARSE_ALIGNMENT, FINE_ALIGNMENT = 8, 32
 # The support of an interpolating cubic spline is unbounded, but its weights fall by 0.27 from pixel to pixel.
 SPLINE_HALO = 12
 TILES_PER_READER = 4
@@ -51,7 +49,108 @@ SECONDS_TO_CONNECT = 10
 # Tiles that wait at a worker while it computes another.
 WAITING_PER_WORKER = 1
 
-FusedTiles = Generator[tuple[Tile, "FusedTile"], None, None]
+# Every thread of a library has its own buffers, and every heap of the allocator keeps freed memory: hundreds of
+# megabytes on a machine with many cores.
+MOST_THREADS = 16
+MOST_HEAPS = 2
+CACHE_BYTES = 48_000_000  # of GDAL
+M_ARENA_MAX = -8  # of glibc's malloc.h
+
+FusedTiles = Generator[tuple["Tile", "FusedTile"], None, None]
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A piece of the output, in pixels of the output's grid."""
+
+    index: int
+    rows: slice
+    columns: slice
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.rows.stop - self.rows.start, self.columns.stop - self.columns.start
+
+    @property
+    def pixels(self) -> int:
+        return self.shape[0] * self.shape[1]
+
+
+@dataclass(frozen=True)
+class WindowPlace:
+    """Windows of both images for some fine pixels of a pair, and within them the cores."""
+
+    coarse: Place
+    fine: Place
+    coarse_core: Place
+    fine_core: Place
+
+    @property
+    def coarse_pixels(self) -> int:
+        return _pixels(self.coarse)
+
+    @property
+    def fine_pixels(self) -> int:
+        return _pixels(self.fine)
+
+    @property
+    def core_pixels(self) -> int:
+        return _pixels(self.fine_core)
+
+    def observation(self, scene: Observation) -> Observation:
+        """The observation relative to the corner of the windows."""
+        return scene.in_window(*((rows.start, columns.start) for rows, columns in (self.coarse, self.fine)))
+
+
+def place_for(pair: AlignedPair, observation: Observation, rows: slice, columns: slice, halo: int) -> WindowPlace:
+    """The windows that these fine pixels of the pair need, with `halo` coarse pixels around them."""
+    axes = zip((rows, columns), pair.coarse_shape[1:], pair.fine_shape[1:], pair.scale, observation.shift, strict=True)
+    y, x = (_axis(*axis, halo) for axis in axes)
+    return WindowPlace((y[0], x[0]), (y[1], x[1]), (y[2], x[2]), (y[3], x[3]))
+
+
+def covered_part(tile: Tile, pair: AlignedPair) -> tuple[slice, slice] | None:
+    """The fine pixels of the pair, counted from its corner, in a tile; None where there are none."""
+    rows, columns = (
+        slice(max(part.start, covered.start) - covered.start, min(part.stop, covered.stop) - covered.start)
+        for part, covered in ((tile.rows, pair.fine_rows), (tile.columns, pair.fine_columns))
+    )
+    return (rows, columns) if rows.stop > rows.start and columns.stop > columns.start else None
+
+
+def _axis(
+    core: slice, coarse_size: int, fine_size: int, scale: float, shift: float, halo: int
+) -> tuple[slice, slice, slice, slice]:
+    first, last = (
+        min(max(math.floor((centre - shift) / scale), 0), coarse_size - 1)
+        for centre in (core.start + 0.5, core.stop - 0.5)
+    )
+    last += 1
+    start = max(0, first - halo) // COARSE_ALIGNMENT * COARSE_ALIGNMENT
+    stop = min(coarse_size, last + halo)
+    fine_start = 0 if start == 0 else max(0, math.floor(start * scale + shift)) // FINE_ALIGNMENT * FINE_ALIGNMENT
+    fine_stop = fine_size if stop == coarse_size else min(fine_size, math.ceil(stop * scale + shift))
+    # Pixels outside the coarse image, and windows without a halo, still need themselves.
+    fine_start, fine_stop = min(fine_start, core.start), max(fine_stop, core.stop)
+    return (
+        slice(start, stop),
+        slice(fine_start, fine_stop),
+        slice(first - start, last - start),
+        slice(core.start - fine_start, core.stop - fine_start),
+    )
+
+
+def read_window(pair: AlignedPair, observation: Observation, place: WindowPlace, *, all_bands: bool = False) -> Window:
+    """A window of the pair with the usable bands of the HSI, or all of them; NaN where there is no data."""
+    hsi = pair.hsi_values(*place.coarse)
+    hsi, msi = hsi if all_bands else hsi[pair.usable_bands], pair.msi_values(*place.fine)
+    images = torch.from_numpy(hsi), torch.from_numpy(msi)
+    return Window(*images, place.observation(observation), place.coarse_core, place.fine_core)
+
+
+def _pixels(place: Place) -> int:
+    rows, columns = (int(part.stop - part.start) for part in place)
+    return rows * columns
 
 
 @dataclass(frozen=True)
@@ -220,6 +319,26 @@ def one_thread_per_tile() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+@contextmanager
+def bounded_pools() -> Iterator[None]:
+    """Limit threads, heaps and GDAL's cache (by default 5 % of the memory), so that every machine needs the same."""
+    threads = torch.get_num_threads()
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).mallopt(M_ARENA_MAX, MOST_HEAPS)
+    torch.set_num_threads(min(MOST_THREADS, threads))
+    try:
+        with rasterio.Env(GDAL_CACHEMAX=CACHE_BYTES):
+            yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def release_memory() -> None:
+    """Return freed memory to the system, which glibc would otherwise keep."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _run_in_worker(job: TileJob, tile: Tile) -> FusedTile:

@@ -9,17 +9,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from hyperfuse.methods.catalogue import find_method
-from hyperfuse.methods.run import fuse_window, fuse_window_by
-from hyperfuse.methods.scene_stats import SceneComputation, gather_statistics, run_on_scene, run_with_statistics
-from hyperfuse.methods.universal import fuse_guided
-from hyperfuse.methods.window import Window, fill_missing, mask_missing
+from hyperfuse.methods.catalogue import MethodFuser
+from hyperfuse.methods.window import (
+    Window,
+    fill_missing,
+    mask_missing,
+)
 from hyperfuse.models.baselines.base import BaselineNetwork
 from hyperfuse.models.catalogue import AnyNetwork, load_model
 from hyperfuse.models.matryoshka import PairChannels
@@ -35,42 +35,6 @@ LARGEST_SAMPLE = 1_000_000
 LARGEST_SAMPLE_OF_WINDOW = 100_000
 # An SRF that explains less than this share of an msi band's brightness does not determine the band's unit.
 SMALLEST_GAIN = 0.2
-
-
-@dataclass(frozen=True)
-class MethodFuser:
-    method: str
-    consistency: bool = False
-    network: PriorNetwork | None = None
-    """Weights for `universal` other than those that ship."""
-    uncertainty: bool = False
-    """Whether windows are the expected error of the method instead of its result."""
-    statistics: tuple[Any, ...] | None = None
-    """Of the scene; None where every window is a scene of its own."""
-
-    @property
-    def interpolates_bad_bands(self) -> bool:
-        """Whether bands flagged bad are interpolated; otherwise nothing is known of them."""
-        return not self.uncertainty
-
-    def halo(self, observation: Observation) -> int:
-        """Coarse pixels around the core of a window; consistency needs those of FUSE around the method's result."""
-        own = find_method(self.method).halo(observation)
-        return own + find_method("fuse").halo(observation) if self.consistency else own
-
-    def fuse_window(self, window: Window) -> Tensor:
-        """The core of a window (C, rows, columns) in the hsi's unit, NaN where there is no data."""
-        steps = self._steps(window)
-        return run_on_scene(steps) if self.statistics is None else run_with_statistics(steps, self.statistics)
-
-    def gather(self, windows: Sequence[Callable[[], Window]]) -> MethodFuser:
-        """The same with the statistics of a scene, from some of its windows, all of which hold data."""
-        return replace(self, statistics=gather_statistics(self._steps, windows))
-
-    def _steps(self, window: Window) -> SceneComputation[Tensor]:
-        if self.network is None:
-            return fuse_window(window, self.method, self.consistency, self.uncertainty)
-        return fuse_window_by(partial(fuse_guided, network=self.network), window, self.consistency)
 
 
 @dataclass(frozen=True)

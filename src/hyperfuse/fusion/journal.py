@@ -26,11 +26,12 @@ from numpy.typing import NDArray
 
 from hyperfuse.config import FuseConfig
 from hyperfuse.errors import CubeWriteError, OptionError
-from hyperfuse.fusion.fusers import Fuser, MethodFuser, NetworkFuser
-from hyperfuse.fusion.tiles import Tile
+from hyperfuse.fusion.engine import Tile
+from hyperfuse.fusion.fusers import Fuser, NetworkFuser
 from hyperfuse.fusion.warp import Warp
 from hyperfuse.io.atomic import DISK_FULL, atomic_write
 from hyperfuse.io.output import provenance_of
+from hyperfuse.methods.catalogue import MethodFuser
 from hyperfuse.models.catalogue import AnyNetwork
 from hyperfuse.models.matryoshka import PairChannels, Subspace
 from hyperfuse.physics.observation import Observation

@@ -24,14 +24,12 @@ from hyperfuse.fusion.pair import AlignedPair, require_possible_shift
 from hyperfuse.fusion.sample import LARGEST_NOISE_SIDE, NOISE_COPIES, StreamedSamples, representative_window
 from hyperfuse.fusion.warp import Warp, find_warp, spread_slices
 from hyperfuse.io.cube import wavelengths_nm
-from hyperfuse.methods.catalogue import AUTO
+from hyperfuse.methods.catalogue import AUTO, FEWEST_COARSER_PIXELS, MOST_PIXELS, suitable_method
 from hyperfuse.methods.injection import detail_halo
-from hyperfuse.methods.run import FEWEST_COARSER_PIXELS, MOST_PIXELS, suitable_method
 from hyperfuse.methods.window import Window
 from hyperfuse.physics.estimate import KnownParts, estimate_from_samples, estimate_observation
-from hyperfuse.physics.observation import Observation, default_sigma
+from hyperfuse.physics.observation import Observation, SpatialOperator, default_sigma, sigma_from_fwhm
 from hyperfuse.physics.offset_field import OffsetField, WindowOffset, constant_field, fit_offset_field
-from hyperfuse.physics.operators import SpatialOperator, sigma_from_fwhm
 from hyperfuse.physics.register import Block, CoarseOffset, register, search_coarse_offsets
 from hyperfuse.physics.sampling import MARGIN_OF_BLOCK, PairSamples
 from hyperfuse.physics.srf import SRFSpec, srf_for

@@ -1,10 +1,14 @@
 """Everything that is decided about a scene before its first pixel is fused: pair, observation, fuser, tiles.
 
-`make_plan` reads as much of both images as the estimation needs and writes nothing.
+`make_plan` reads as much of both images as the estimation needs and writes nothing. The memory limit (`--ram`) is the
+peak resident memory of the process: the interpreter, the libraries and GDAL's cache are subtracted first; the rest is
+shared by the running tiles. The constants were measured (docs/large_scenes.md) and rounded up.
 """
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import math
 import os
 import shutil
@@ -23,42 +27,53 @@ from numpy.typing import NDArray
 
 from hyperfuse.config import FuseConfig, PairConfig
 from hyperfuse.errors import OptionError
-from hyperfuse.fusion.engine import TileJob, one_thread_per_tile
-from hyperfuse.fusion.fusers import Fuser, MethodFuser, load_network, network_fuser, network_halo
+from hyperfuse.fusion.engine import CACHE_BYTES, Tile, TileJob, WindowPlace, one_thread_per_tile, place_for, read_window
+from hyperfuse.fusion.fusers import Fuser, load_network, network_fuser, network_halo
 from hyperfuse.fusion.observe import observe, register_pair, resolve_method
 from hyperfuse.fusion.pair import AlignedPair, align_pair
 from hyperfuse.fusion.sample import SAMPLED_FINE_PIXELS, representative_window, sample_places
-from hyperfuse.fusion.tiles import (
-    CACHE_BYTES,
-    GIGABYTE,
-    LARGEST_WHOLE_SIDE,
-    PROGRAM_BYTES,
-    SHARE_OF_PREPARING,
-    MemoryPlan,
-    Tile,
-    WindowPlace,
-    Workload,
-    available_bytes,
-    default_ram_gb,
-    method_workload,
-    near_pixels,
-    network_workload,
-    place_for,
-    plan_memory,
-    plan_tiles,
-    read_window,
-)
 from hyperfuse.fusion.warp import Warp
 from hyperfuse.io.bands import select_bands
 from hyperfuse.io.cube import as_cube, make_cube, nodata_of, usual_nodata, wavelengths_nm
 from hyperfuse.io.files import open_cube
 from hyperfuse.io.output import check_fits, output_template, provenance, selected
+from hyperfuse.methods.catalogue import MethodFuser, find_method
+from hyperfuse.methods.pair_model import MOST_COMPONENTS, conditioning_halo
 from hyperfuse.methods.window import Window
 from hyperfuse.models.catalogue import AnyNetwork
 from hyperfuse.models.prior import PriorNetwork
 from hyperfuse.models.weights import BICUBIC
 from hyperfuse.physics.observation import Observation
 from hyperfuse.progress import progress
+
+PathLike = str | os.PathLike[str]
+Image = xr.DataArray | NDArray[Any] | PathLike
+
+# Side of the output's compressed blocks, each of which must be written at once.
+OUTPUT_BLOCK = 256
+TILE_SIZES = (
+    *((2048, 2048), (1024, 2048), (1024, 1024), (512, 1024), (512, 512), (256, 512)),
+    *((256, 256), (128, 256), (128, 128), (64, 128), (64, 64)),
+)
+GIGABYTE = 1_000_000_000
+PROGRAM_BYTES = 420_000_000
+DEFAULT_SHARE = 0.5  # of the machine's memory
+SHARE_OF_PREPARING = 0.8  # of what is available, for the work before the first tile
+# Slices of windows, small matrices, and what the allocator does not return at once.
+OVERHEAD_OF_TILE = 40_000_000
+ROOM = 1.2
+# Two tiles at once are planned on every machine. A tile whose halo costs no more than this factor is not enlarged.
+TILES_AT_ONCE = 2
+TOLERABLE_HALO = 1.3
+# A scene up to this side is a single tile where memory allows.
+LARGEST_WHOLE_SIDE = 2048
+# Feature maps that a network holds at the same time.
+FEATURE_IMAGES = 8
+# Of the memory, for windows that are kept because they are read again.
+SHARE_OF_KEPT_WINDOWS = 0.25
+# A window of this side, in fine pixels, is fused to measure the time it takes.
+TIMED_SIDE = 128
+SMALLEST_TIMED_SIDE = 8  # coarse pixels
 
 
 def fused_template(pair: AlignedPair, hsi: xr.DataArray, record: Mapping[str, str], *, complete: bool) -> xr.DataArray:
@@ -87,16 +102,6 @@ def fused_template(pair: AlignedPair, hsi: xr.DataArray, record: Mapping[str, st
         transform=grid.transform,
         attributes={**attributes, "hyperfuse_version": version("hyperfuse"), "hyperfuse_scale": scale, **record},
     )
-
-
-PathLike = str | os.PathLike[str]
-Image = xr.DataArray | NDArray[Any] | PathLike
-
-# Of the memory, for windows that are kept because they are read again.
-SHARE_OF_KEPT_WINDOWS = 0.25
-# A window of this side, in fine pixels, is fused to measure the time it takes.
-TIMED_SIDE = 128
-SMALLEST_TIMED_SIDE = 8  # coarse pixels
 
 
 @dataclass(frozen=True)
@@ -352,3 +357,140 @@ def _duration(seconds: float) -> str:
     if seconds < 90:
         return f"{max(1, round(seconds))} seconds"
     return f"{seconds / 60:.0f} minutes" if seconds < 5400 else f"{seconds / 3600:.1f} hours"
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What determines the memory of a tile beside its size; copies are float32 images of all bands."""
+
+    bands: int
+    msi_bands: int
+    itemsize: int  # of an output value
+    core_copies: float
+    window_copies: float
+    components: int  # images of the size of the window without its outer halo
+
+    def input_bytes(self, place: WindowPlace) -> int:
+        return 4 * (self.bands * place.coarse_pixels + self.msi_bands * place.fine_pixels)
+
+    def block_bytes(self, place: WindowPlace) -> int:
+        return self.bands * self.itemsize * place.core_pixels
+
+    def working_bytes(self, place: WindowPlace, near_pixels: int) -> int:
+        """Peak memory of one tile; `near_pixels` are the fine pixels that the last step needs."""
+        core, window, coarse = place.core_pixels, place.fine_pixels, place.coarse_pixels
+        denoising = 20 * coarse * (self.msi_bands + 1) * (self.msi_bands + MOST_COMPONENTS)
+        on_inputs = 20 * self.msi_bands * window + 36 * self.bands * coarse
+        on_bands = 4 * self.bands * (self.core_copies * core + self.window_copies * window)
+        on_components = 4 * self.components * near_pixels
+        return int(ROOM * (on_inputs + denoising + max(on_components, on_bands + on_components / 4)) + OVERHEAD_OF_TILE)
+
+
+def method_workload(pair: AlignedPair, method: str, *, consistency: bool, itemsize: int) -> Workload:
+    footprint = find_method(method)
+    bands, msi_bands = pair.coarse_shape[0], pair.fine_shape[0]
+    window_copies = footprint.window_copies + (4 if consistency else 0)
+    components = footprint.component_images * min(MOST_COMPONENTS, bands)
+    return Workload(bands, msi_bands, itemsize, footprint.core_copies, window_copies, components)
+
+
+def network_workload(pair: AlignedPair, network: AnyNetwork, *, itemsize: int) -> Workload:
+    """A network computes features of the whole window, and so does the method that it refines."""
+    bands, msi_bands = pair.coarse_shape[0], pair.fine_shape[0]
+    components = max(FEATURE_IMAGES * network.config.width, 10 * min(MOST_COMPONENTS, bands))
+    return Workload(bands, msi_bands, itemsize, core_copies=2.0, window_copies=5.0, components=components)
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """Sizes of tiles and the memory they need; `whole` means that the scene is a single tile."""
+
+    tile_size: tuple[int, int]
+    tile_bytes: int  # of one tile under way, with its inputs and its result
+    budget: int
+    whole: bool = False
+
+    @property
+    def tiles_at_once(self) -> int:
+        return max(1, min(_processors(), self.budget // max(1, self.tile_bytes)))
+
+
+def plan_memory(
+    pair: AlignedPair,
+    observation: Observation,
+    workload: Workload,
+    halo: int,
+    ram_gb: float,
+    sizes: Sequence[tuple[int, int]] | None = None,
+) -> MemoryPlan:
+    """The whole scene as one tile where it fits, else the largest useful tiles; `sizes` restricts the choice."""
+    budget = available_bytes(ram_gb)
+    output = (pair.output_grid.height, pair.output_grid.width)
+    if max(output) <= LARGEST_WHOLE_SIDE and sizes is None:
+        everything = place_for(pair, observation, slice(0, pair.fine_shape[1]), slice(0, pair.fine_shape[2]), 0)
+        # The inputs, the fused image, and that image as it is stored.
+        stored = (4 + workload.itemsize) * workload.bands * everything.fine_pixels
+        needed = workload.working_bytes(everything, everything.fine_pixels) + stored
+        needed += 2 * workload.input_bytes(everything)
+        if needed <= budget:
+            return MemoryPlan(output, needed, budget, whole=True)
+    best, most_done, needed = None, 0.0, 0
+    for size in sizes or TILE_SIZES[::-1]:
+        place = place_for(pair, observation, *_middle(pair, size), halo)
+        near = near_pixels(pair, observation, size, halo)
+        needed = workload.working_bytes(place, near) + 2 * workload.input_bytes(place) + 2 * workload.block_bytes(place)
+        # Useful pixels at once, without halos.
+        done = min(TILES_AT_ONCE, budget // needed) * place.core_pixels / near
+        if done > most_done:
+            best, most_done = MemoryPlan(size, needed, budget), done
+        if done >= TILES_AT_ONCE / TOLERABLE_HALO or needed > budget:
+            break
+    if best is None:
+        least = (needed + PROGRAM_BYTES + CACHE_BYTES) / GIGABYTE
+        height, width = (sizes or TILE_SIZES)[-1]
+        expected = f"at least {least:.2g} GB for a tile of {height}x{width} pixels"
+        raise OptionError(f"{ram_gb:g} GB of memory", expected, "raise --ram")
+    return best
+
+
+def available_bytes(ram_gb: float) -> int:
+    return int(ram_gb * GIGABYTE) - PROGRAM_BYTES - CACHE_BYTES
+
+
+def default_ram_gb() -> float:
+    """Half of the memory that the machine, or the container, has."""
+    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")] if hasattr(os, "sysconf") else [8 * GIGABYTE]
+    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        with contextlib.suppress(OSError, ValueError):
+            limits.append(int(Path(path).read_text()))
+    return DEFAULT_SHARE * min(limits) / GIGABYTE
+
+
+def near_pixels(pair: AlignedPair, observation: Observation, size: tuple[int, int], halo: int) -> int:
+    """How many fine pixels the last step processes for a tile of this size."""
+    return place_for(pair, observation, *_middle(pair, size), min(halo, conditioning_halo(observation))).fine_pixels
+
+
+def _processors() -> int:
+    """The processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _middle(pair: AlignedPair, size: tuple[int, int]) -> tuple[slice, slice]:
+    """A tile of this size in the middle of the scene, with its full halo."""
+    axes = zip(pair.fine_shape[1:], size, strict=True)
+    starts = [(max(0, (length - side) // 2), length, side) for length, side in axes]
+    rows, columns = (slice(start, min(length, start + side)) for start, length, side in starts)
+    return rows, columns
+
+
+def plan_tiles(size: tuple[int, int], tile_size: tuple[int, int]) -> list[Tile]:
+    """Tiles that cover an output of this size; those of one output block follow each other."""
+    height, width = tile_size
+    corners = itertools.product(range(0, size[0], height), range(0, size[1], width))
+    blocks = max(OUTPUT_BLOCK, height), max(OUTPUT_BLOCK, width)
+    order = sorted(corners, key=lambda corner: (corner[0] // blocks[0], corner[1] // blocks[1]))
+    return [
+        Tile(index, slice(top, min(top + height, size[0])), slice(left, min(left + width, size[1])))
+        for index, (top, left) in enumerate(order)
+    ]

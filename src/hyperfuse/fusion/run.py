@@ -22,12 +22,11 @@ from numpy.typing import NDArray
 
 from hyperfuse.config import FuseConfig, ObservationConfig, takes_options
 from hyperfuse.errors import Cancelled, CubeWriteError, OptionError
-from hyperfuse.fusion.engine import FusedTile, TileJob, fuse_tiles
+from hyperfuse.fusion.engine import FusedTile, Tile, TileJob, bounded_pools, fuse_tiles
 from hyperfuse.fusion.journal import Journal, WorkFolder
 from hyperfuse.fusion.observe import observe
 from hyperfuse.fusion.pair import align_pair
 from hyperfuse.fusion.plan import Image, PathLike, Plan, input_paths, make_plan, open_pair, summarise_plan
-from hyperfuse.fusion.tiles import Tile, bounded_pools
 from hyperfuse.io.atomic import CubeWriter, target_lock
 from hyperfuse.io.files import check_target, created_cube
 from hyperfuse.io.output import Clipping, to_stored

@@ -17,8 +17,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hyperfuse.fusion.engine import WindowPlace, place_for, read_window
 from hyperfuse.fusion.pair import AlignedPair
-from hyperfuse.fusion.tiles import WindowPlace, place_for, read_window
 from hyperfuse.methods.window import EVERYWHERE, Place, Window
 from hyperfuse.physics.observation import Observation, default_sigma
 from hyperfuse.physics.register import Block

@@ -36,9 +36,8 @@ from hyperfuse.fusion.regrid import (
 )
 from hyperfuse.io.grid import Grid, grid_of, positions_in, window_of_grid
 from hyperfuse.methods.window import fill_missing
-from hyperfuse.physics.observation import Observation
+from hyperfuse.physics.observation import TRUNCATION_SIGMAS, Observation
 from hyperfuse.physics.offset_field import OffsetField
-from hyperfuse.physics.operators import TRUNCATION_SIGMAS
 
 
 def original_hsi(pair: AlignedPair) -> tuple[CutImage, Grid, Grid]:

@@ -1,9 +1,11 @@
-"""Every method by name.
+"""Every method by name, and any of them on tensors: a pair in, the fused image out, whatever units and missing pixels.
+
+Shapes: C bands, M msi bands, h w coarse, H W fine. NaN marks missing pixels in either image and in the result.
 
 To add a method, write a function from a `Window` to a generator that returns the fused core (C, H, W), and enter it in
-`METHODS`. Around it, `methods.run` fills missing pixels, scales both images to values of about 1 and masks the result;
-`fusion` cuts large scenes into windows. The whole of a method that modulates the interpolated hsi by the intensity of
-the msi relative to its mean over the scene:
+`METHODS`. Around it, `fuse_window` fills missing pixels, scales both images to values of about 1 and masks the
+result; `fusion` cuts large scenes into windows. The whole of a method that modulates the interpolated hsi by the
+intensity of the msi relative to its mean over the scene:
 
     def intensity_modulation(window: Window) -> SceneComputation[Tensor]:
         intensity = window.fine(window.msi).mean(0)
@@ -18,26 +20,52 @@ the msi relative to its mean over the scene:
         core_copies=3.0,
     )
 
-`yield from scene_...` is how a method asks for statistics of the whole scene (see `scene_stats`). The contract that
+`yield from scene_...` is how a method asks for statistics of the whole scene (see `methods.window`). The contract that
 every method must keep is tested in tests/methods/test_every_method.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
+import torch
 from torch import Tensor
 
-from hyperfuse.errors import OptionError
+from hyperfuse.errors import BandError, OptionError, ValueRangeError
 from hyperfuse.methods.cnmf import cnmf
-from hyperfuse.methods.fuse import fuse, fuse_halo, lift, local_fuse
+from hyperfuse.methods.fuse import fuse, lift, local_fuse
 from hyperfuse.methods.hysure import hysure, hysure_halo
 from hyperfuse.methods.injection import bicubic, detail_halo, glp, gsa, sfim, twice_detail_halo
-from hyperfuse.methods.scene_stats import SceneComputation
-from hyperfuse.methods.universal import expected_error, universal, universal_halo
-from hyperfuse.methods.window import Window
-from hyperfuse.physics.observation import Observation
+from hyperfuse.methods.pair_model import (
+    NOISE_FLOOR,
+    condition_on_hsi,
+    condition_on_msi,
+    diagonally_loaded,
+    fuse_halo,
+    model_pair,
+    prior_from_error,
+    scene_level,
+    without_noise,
+)
+from hyperfuse.methods.universal import expected_error, fuse_guided, interpolation_error, universal, universal_halo
+from hyperfuse.methods.window import (
+    EVERYWHERE,
+    SceneComputation,
+    Window,
+    fill_missing,
+    gather_statistics,
+    in_one_pass,
+    mask_missing,
+    run_on_scene,
+    run_with_statistics,
+    usable_msi_bands,
+)
+from hyperfuse.models.prior import PriorNetwork
+from hyperfuse.physics.estimate import NOTHING_KNOWN, KnownParts, estimate_observation
+from hyperfuse.physics.observation import Observation, SpatialOperator, mix_bands, require_pair
 
 SceneFunction = Callable[[Window], SceneComputation[Tensor]]
 
@@ -142,3 +170,228 @@ def find_method(name: str) -> Method:
     if name not in METHODS:
         raise OptionError(f"method {name!r}", f"one of {', '.join([AUTO, *METHODS])}", "see `hyperfuse methods`")
     return METHODS[name]
+
+
+def fuse_arrays(
+    hsi: Tensor,
+    msi: Tensor,
+    observation: Observation | KnownParts | None = None,
+    method: str = DEFAULT,
+    consistency: bool = False,
+    uncertainty: bool = False,
+) -> Tensor:
+    """Fuse two images that cover the same ground.
+
+    Parameters
+    ----------
+    hsi
+        (C, h, w), coarse, with many bands.
+    msi
+        (M, H, W), fine, with few bands.
+    observation
+        Scale, PSF, SRF, noise. What it leaves open is estimated from the pair.
+    method
+        A name of `METHODS`, or "auto": the best one at reduced resolution.
+    consistency
+        Append a noise-weighted projection onto both images.
+    uncertainty
+        Return the expected error (a standard deviation) instead of the fused image.
+
+    Returns
+    -------
+    Tensor
+        (C, H, W) on the msi's grid, in the hsi's unit.
+
+    Examples
+    --------
+    >>> from hyperfuse.physics.observation import known_observation
+    >>> observation = known_observation(torch.full((1, 3), 1 / 3), scale=2.0)
+    >>> fuse_arrays(torch.rand(3, 8, 8), torch.rand(1, 16, 16), observation, "glp").shape
+    torch.Size([3, 16, 16])
+    """
+    require_pair(hsi, msi)
+    if not bool(torch.isfinite(hsi).any()):
+        raise ValueRangeError("an hsi without a single valid pixel", "pixels with data", "check its nodata value")
+    if method != AUTO:
+        find_method(method)
+    if not isinstance(observation, Observation):
+        observation = estimate_observation(hsi, msi, known=observation or NOTHING_KNOWN)
+    expected = (msi.shape[0], hsi.shape[0])
+    if tuple(observation.srf.shape) != expected or not bool(torch.isfinite(observation.srf).all()):
+        finite = f"finite values of shape {expected}: one row per msi band, one column per hsi band"
+        raise BandError(f"an SRF of shape {tuple(observation.srf.shape)}", finite)
+    window = Window(hsi, msi, observation)
+    name = suitable_method(window) if method == AUTO else method
+    return run_on_scene(fuse_window(window, name, consistency, uncertainty))
+
+
+def fuse_window(
+    window: Window, method: str, consistency: bool = False, uncertainty: bool = False
+) -> SceneComputation[Tensor]:
+    """Fuse the core of a window by the method of this name, or compute its expected error; see `fuse_arrays`."""
+    found = find_method(method)
+    if not uncertainty:
+        return fuse_window_by(found.function, window, consistency)
+    if found.uncertainty is None:
+        known = ", ".join(name for name, each in METHODS.items() if each.uncertainty is not None)
+        raise OptionError(f"uncertainty of {method!r}", f"one of {known}", "choose another method")
+    return fuse_window_by(found.uncertainty, window, without_msi=interpolation_error)
+
+
+def fuse_window_by(
+    function: SceneFunction, window: Window, consistency: bool = False, without_msi: SceneFunction = bicubic
+) -> SceneComputation[Tensor]:
+    """Fuse the core of a window by any function; by `without_msi` if the msi is constant."""
+    pair = yield from prepare_pair(window)
+    if not pair.msi_varies:
+        function, consistency = without_msi, False
+    if consistency:
+        # The halo is fused too; statistics are still taken in the coarse core.
+        fused = yield from function(replace(pair.window, fine_core=EVERYWHERE))
+        fused = yield from make_consistent(fused, pair.window)
+    else:
+        fused = yield from function(pair.window)
+    return mask_missing(fused * pair.hsi_unit, replace(window, msi=window.msi[pair.msi_bands]))
+
+
+@dataclass(frozen=True)
+class PreparedPair:
+    window: Window
+    hsi_unit: float
+    msi_bands: Tensor
+    msi_varies: bool
+
+
+def prepare_pair(window: Window) -> SceneComputation[PreparedPair]:
+    """Fill missing pixels, drop empty and constant msi bands, and scale both images to float32 values of about 1."""
+    bands, msi_varies = yield from usable_msi_bands(window)
+    hsi, msi = fill_missing(window.hsi.double()), fill_missing(window.msi[bands].double())
+    hsi_unit, msi_unit = yield from in_one_pass(scene_level(window.coarse(hsi)), scene_level(window.fine(msi)))
+    observation = replace(
+        window.observation,
+        srf=window.observation.srf[bands] * (hsi_unit / msi_unit),
+        offset=window.observation.offset[bands] / msi_unit,
+        hsi_noise=window.observation.hsi_noise / hsi_unit,
+        msi_noise=window.observation.msi_noise[bands] / msi_unit,
+    )
+    scaled = replace(window, hsi=(hsi / hsi_unit).float(), msi=(msi / msi_unit).float(), observation=observation)
+    return PreparedPair(scaled, hsi_unit, bands, msi_varies)
+
+
+def make_consistent(fused: Tensor, window: Window) -> SceneComputation[Tensor]:
+    """Condition a fused image (C, H, W) on both images; its error is estimated from what it leaves of the hsi.
+
+    Without noise the result reproduces the hsi exactly; with the noise of the observation only what exceeds it moves.
+    """
+    model = yield from model_pair(window)
+    before = model.components_of(fused)
+    prior = yield from prior_from_error(before, model)
+    mean, posterior = condition_on_msi(before, prior, model)
+    after = condition_on_hsi(mean, diagonally_loaded(posterior, 1e-6), model)
+    moved = fused + mix_bands(model.basis, after - before)
+    left = window.hsi - model.operator.apply(moved)
+    level = yield from scene_level(window.coarse(window.hsi))
+    variance = window.observation.hsi_noise**2 + (NOISE_FLOOR * level) ** 2
+    signal = yield from without_noise(left, variance, window)
+    return window.fine(moved + model.operator.pseudo_inverse(signal))
+
+
+@dataclass(frozen=True)
+class MethodFuser:
+    method: str
+    consistency: bool = False
+    network: PriorNetwork | None = None
+    """Weights for `universal` other than those that ship."""
+    uncertainty: bool = False
+    """Whether windows are the expected error of the method instead of its result."""
+    statistics: tuple[Any, ...] | None = None
+    """Of the scene; None where every window is a scene of its own."""
+
+    @property
+    def interpolates_bad_bands(self) -> bool:
+        """Whether bands flagged bad are interpolated; otherwise nothing is known of them."""
+        return not self.uncertainty
+
+    def halo(self, observation: Observation) -> int:
+        """Coarse pixels around the core of a window; consistency needs those of FUSE around the method's result."""
+        own = find_method(self.method).halo(observation)
+        return own + find_method("fuse").halo(observation) if self.consistency else own
+
+    def fuse_window(self, window: Window) -> Tensor:
+        """The core of a window (C, rows, columns) in the hsi's unit, NaN where there is no data."""
+        steps = self._steps(window)
+        return run_on_scene(steps) if self.statistics is None else run_with_statistics(steps, self.statistics)
+
+    def gather(self, windows: Sequence[Callable[[], Window]]) -> MethodFuser:
+        """The same with the statistics of a scene, from some of its windows, all of which hold data."""
+        return replace(self, statistics=gather_statistics(self._steps, windows))
+
+    def _steps(self, window: Window) -> SceneComputation[Tensor]:
+        if self.network is None:
+            return fuse_window(window, self.method, self.consistency, self.uncertainty)
+        return fuse_window_by(partial(fuse_guided, network=self.network), window, self.consistency)
+
+
+# `auto`: another method must beat the default by MARGIN_DB, because the test is one scale coarser than the task; its
+# errors leave out the worst IGNORED_SHARE of pixels, where the finer scale is neither won nor lost.
+MARGIN_DB, IGNORED_SHARE = 1.0, 0.02
+FEWEST_COARSER_PIXELS = 5
+SMALLEST_SCALE = 1.5
+MOST_PIXELS = 128  # side of the coarse image that is tested on
+
+
+def suitable_method(window: Window) -> str:
+    """The method that `auto` stands for on this pair."""
+    pair = run_on_scene(prepare_pair(window))
+    if not pair.msi_varies:
+        return "bicubic"
+    scores = scores_at_reduced_resolution(pair.window.hsi, pair.window.msi, pair.window.observation)
+    best = max(scores, key=lambda name: scores[name], default=DEFAULT)
+    return best if scores and scores[best] > scores[DEFAULT] + MARGIN_DB else DEFAULT
+
+
+def scores_at_reduced_resolution(hsi: Tensor, msi: Tensor, observation: Observation) -> dict[str, float]:
+    """PSNR in dB of every method on the pair one scale coarser; empty where the hsi is too small for that."""
+    reduced = at_reduced_resolution(hsi, msi, observation)
+    if reduced is None:
+        return {}
+    window, reference = reduced
+    peak = float(reference.abs().max().clamp_min(1e-30))
+    scores = {}
+    for name, method in METHODS.items():
+        error = run_on_scene(method.function(window)) - reference
+        per_pixel = error.double().square().mean(0).flatten().sort().values
+        kept = per_pixel[: max(1, int(len(per_pixel) * (1 - IGNORED_SHARE)))]
+        scores[name] = float(-10 * torch.log10(kept.mean() / peak**2 + 1e-30))
+    return scores
+
+
+def at_reduced_resolution(hsi: Tensor, msi: Tensor, observation: Observation) -> tuple[Window, Tensor] | None:
+    """Degrade both images by the hsi's PSF, and return that pair and its reference: the hsi itself (Wald et al. 1997).
+
+    The scale is smaller where the hsi has too few pixels.
+    """
+    coarse = observation.spatial_operator((msi.shape[1], msi.shape[2]), (hsi.shape[1], hsi.shape[2])).apply(msi)
+    rows, columns = (slice(max(0, (size - MOST_PIXELS) // 2), (size + MOST_PIXELS) // 2) for size in hsi.shape[1:])
+    reference, coarse = hsi[:, rows, columns], coarse[:, rows, columns]
+    height, width = reference.shape[1:]
+    coarser = [
+        int(min(size / SMALLEST_SCALE, max(FEWEST_COARSER_PIXELS, round(size / scale))))
+        for size, scale in zip((height, width), observation.scale, strict=True)
+    ]
+    if min(coarser) < FEWEST_COARSER_PIXELS:
+        return None
+    scale = (height / coarser[0], width / coarser[1])
+    sigma = [own * new / old for own, new, old in zip(observation.sigma, scale, observation.scale, strict=True)]
+    operator = SpatialOperator.from_psf((height, width), (coarser[0], coarser[1]), scale, (sigma[0], sigma[1]))
+    noise_gain = operator.mean_noise_gain() ** 0.5
+    reduced = replace(
+        observation,
+        scale=scale,
+        sigma=(sigma[0], sigma[1]),
+        shift=(0.0, 0.0),
+        grid_shift=(0.0, 0.0),
+        hsi_noise=observation.hsi_noise * noise_gain,
+        msi_noise=observation.msi_noise * noise_gain,
+    )
+    return Window(operator.apply(reference), coarse, reduced), reference

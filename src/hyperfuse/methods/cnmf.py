@@ -17,8 +17,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from hyperfuse.methods.scene_stats import SceneComputation, scene_range, scene_statistic
-from hyperfuse.methods.window import Window
+from hyperfuse.methods.window import SceneComputation, Window, scene_range, scene_statistic
 from hyperfuse.physics.resample import upsample_bicubic
 
 MOST_ENDMEMBERS = 12

@@ -24,33 +24,28 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from hyperfuse.methods.local_regression import MSI_DISTANCE, LocalRegression, find_details, solve_small
+from hyperfuse.methods.local_regression import MSI_DISTANCE, LocalRegression, find_details
 from hyperfuse.methods.pair_model import (
     PairModel,
     condition_on_hsi,
     condition_on_msi,
     conditioning_halo,
+    denoised,
     diagonally_loaded,
     model_pair,
     prior_from_error,
     scene_covariance,
-    signal_covariance,
 )
-from hyperfuse.methods.scene_stats import (
+from hyperfuse.methods.window import (
     SceneComputation,
-    in_one_pass,
+    Window,
     scene_count,
     scene_moments,
     scene_range,
     scene_statistic,
 )
-from hyperfuse.methods.window import Window
-from hyperfuse.physics.observation import Observation
-from hyperfuse.physics.operators import mix_bands
-from hyperfuse.physics.resample import separable
+from hyperfuse.physics.observation import mix_bands
 
-# The denoising's neighbourhoods: standard deviation in coarse pixels, and where the rest together weighs a hundredth.
-DENOISING_WIDTH, DENOISING_RADIUS = 4.0, 10
 PRIOR_GAIN = 16.0  # prior covariance of fine detail over the covariance of the detail that the coarse grid shows
 FEWEST_PIXELS = 25  # with fewer coarse pixels every neighbourhood is the whole scene, and FUSE takes over
 MOST_FEATURES = 240
@@ -58,11 +53,6 @@ PIXELS_PER_FEATURE = 3  # coarse pixels behind each feature
 BANDWIDTHS = (1.0, 3.0)  # of the random cosines, in standard deviations of the whitened msi
 RIDGES = (1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 FEATURES_AT_ONCE = 24
-
-
-def fuse_halo(observation: Observation) -> int:
-    """Coarse pixels around a pixel that FUSE depends on."""
-    return DENOISING_RADIUS + conditioning_halo(observation)
 
 
 def fuse(window: Window) -> SceneComputation[Tensor]:
@@ -115,47 +105,6 @@ def lift(window: Window) -> SceneComputation[Tensor]:
     mean = yield from _add_regressed_error(mean, model)
     prior = yield from prior_from_error(mean, model)
     return model.image(condition_on_hsi(mean, prior, model))
-
-
-def denoised(model: PairModel, halo: int) -> SceneComputation[tuple[PairModel, Tensor, Tensor]]:
-    """The model within `halo` of the core, its denoised components (p, h, w), and the msi at the hsi's resolution.
-
-    Components are regressed on the msi over wide neighbourhoods, and a Wiener filter shrinks the noise in what is left.
-    """
-    window, coefficients, noise = model.window, model.coefficients, model.hsi_noise
-    seen = model.operator.apply(model.msi)
-    level, _ = yield from scene_moments(window.coarse(seen))
-    centred = seen - level[:, None, None].to(seen)
-    msi_spread = yield from scene_covariance(lambda: window.coarse(centred))
-    predicted = _smooth_regression(coefficients.double(), centred.double(), msi_spread)
-    residual = coefficients.double() - predicted
-    covariance, count = scene_covariance(lambda: window.coarse(residual)), scene_count(window.coarse_pixels)
-    spread, pixels = yield from in_one_pass(covariance, count)
-    keep = torch.linalg.solve(diagonally_loaded(spread + 1e-3 * noise), signal_covariance(spread, noise, pixels)).T
-    coefficients = (predicted + mix_bands(keep, residual)).to(coefficients)
-    cut = window.near_core(halo)
-    return model.within(cut), cut.of_coarse(coefficients), cut.of_coarse(seen)
-
-
-def _smooth_regression(components: Tensor, msi: Tensor, msi_spread: Tensor) -> Tensor:
-    """Predict coarse components from the msi by regressions under a wide Gaussian around every pixel.
-
-    A thousandth of the msi's covariance (M, M) over the scene keeps the regressions steady.
-    """
-    size, bands = len(components), len(msi)
-    indices = (torch.arange(length, dtype=torch.float64) for length in msi.shape[1:])
-    distances = ((index[:, None] - index) / DENOISING_WIDTH for index in indices)
-    rows, columns = (torch.softmax(-0.5 * distance**2, dim=1) for distance in distances)
-    products = [(image[:, None] * msi).flatten(0, 1) for image in (msi, components)]
-    moments = separable(rows, columns, torch.cat([msi, components, *products]))
-    msi_mean, mean, squares, crossed = torch.split(moments, [bands, size, bands * bands, size * bands])
-    spread = squares.reshape(bands, bands, *msi.shape[1:]) - msi_mean[:, None] * msi_mean
-    crossed = crossed.reshape(size, bands, *msi.shape[1:]) - mean[:, None] * msi_mean
-    own = 1e-3 * spread.diagonal(dim1=0, dim2=1).mean(-1)
-    ridge = diagonally_loaded(1e-3 * msi_spread, 1e-3) + own[..., None, None] * torch.eye(bands)
-    direction = solve_small(spread.permute(2, 3, 0, 1) + ridge, (msi - msi_mean).permute(1, 2, 0))
-    slope_part: Tensor = torch.einsum("pmij,ijm->pij", crossed, direction)
-    return mean + slope_part
 
 
 def _add_regressed_error(mean: Tensor, model: PairModel) -> SceneComputation[Tensor]:

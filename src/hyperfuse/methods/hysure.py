@@ -24,12 +24,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hyperfuse.methods.fuse import fuse_halo, scene_posterior
-from hyperfuse.methods.pair_model import PairModel, condition_on_hsi, model_pair, prior_from_error, scene_covariance
-from hyperfuse.methods.scene_stats import SceneComputation
-from hyperfuse.methods.window import Window
-from hyperfuse.physics.observation import Observation
-from hyperfuse.physics.operators import mix_bands
+from hyperfuse.methods.fuse import scene_posterior
+from hyperfuse.methods.pair_model import (
+    PairModel,
+    condition_on_hsi,
+    fuse_halo,
+    model_pair,
+    prior_from_error,
+    scene_covariance,
+)
+from hyperfuse.methods.window import SceneComputation, Window
+from hyperfuse.physics.observation import Observation, mix_bands
 from hyperfuse.physics.resample import separable
 
 COMPONENTS, COMPONENTS_BESIDE_MSI = 10, 6  # at least so many, and always some more than there are msi bands

@@ -17,10 +17,8 @@ from torch import Tensor
 
 from hyperfuse.methods.local_regression import FINE_DETAIL_GAIN
 from hyperfuse.methods.pair_model import diagonally_loaded, principal_axes, scene_covariance
-from hyperfuse.methods.scene_stats import SceneComputation, scene_mean, scene_moments, scene_statistic
-from hyperfuse.methods.window import Window
-from hyperfuse.physics.observation import Observation
-from hyperfuse.physics.operators import mix_bands, psf_radius
+from hyperfuse.methods.window import SceneComputation, Window, scene_mean, scene_moments, scene_statistic
+from hyperfuse.physics.observation import Observation, mix_bands, psf_radius
 from hyperfuse.physics.resample import bicubic_matrix, separable, upsample_bicubic
 
 LARGEST_RATIO = 4.0  # SFIM: a larger ratio, or one below the inverse, is an artefact of a dark pixel

@@ -25,11 +25,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from hyperfuse.methods.scene_stats import SceneComputation, in_one_pass, scene_count, scene_mean, scene_moments
-from hyperfuse.methods.window import Cut, Window
-from hyperfuse.physics.observation import Observation
-from hyperfuse.physics.operators import SpatialOperator, mix_bands
-from hyperfuse.physics.resample import upsample_bicubic
+from hyperfuse.methods.window import Cut, SceneComputation, Window, in_one_pass, scene_count, scene_mean, scene_moments
+from hyperfuse.physics.observation import Observation, SpatialOperator, mix_bands
+from hyperfuse.physics.resample import separable, upsample_bicubic
 
 MOST_COMPONENTS = 24
 NOISE_FLOOR = 1e-4  # of an image's root mean square: no sensor is better, and small matrices stay invertible
@@ -37,6 +35,8 @@ BANDS_AT_ONCE = 32
 # The hsi's correction of a pixel: the image border disturbs it over BORDER coarse pixels, and the halo ends where
 # farther pixels contribute less than a hundredth.
 BORDER, SMALLEST_INFLUENCE = 3, 1e-2
+# The denoising's neighbourhoods: standard deviation in coarse pixels, and where the rest together weighs a hundredth.
+DENOISING_WIDTH, DENOISING_RADIUS = 4.0, 10
 # Smoothing of MNF axes: second differences of axes of at least FEWEST_BANDS bands, at one of these strengths.
 ROUGHNESS_ORDER, FEWEST_BANDS = 2, 8
 STRENGTHS = torch.cat([torch.zeros(1), torch.logspace(-2, 5, 29)]).double()
@@ -140,6 +140,47 @@ def model_pair(
     )
 
 
+def denoised(model: PairModel, halo: int) -> SceneComputation[tuple[PairModel, Tensor, Tensor]]:
+    """The model within `halo` of the core, its denoised components (p, h, w), and the msi at the hsi's resolution.
+
+    Components are regressed on the msi over wide neighbourhoods, and a Wiener filter shrinks the noise in what is left.
+    """
+    window, coefficients, noise = model.window, model.coefficients, model.hsi_noise
+    seen = model.operator.apply(model.msi)
+    level, _ = yield from scene_moments(window.coarse(seen))
+    centred = seen - level[:, None, None].to(seen)
+    msi_spread = yield from scene_covariance(lambda: window.coarse(centred))
+    predicted = _smooth_regression(coefficients.double(), centred.double(), msi_spread)
+    residual = coefficients.double() - predicted
+    covariance, count = scene_covariance(lambda: window.coarse(residual)), scene_count(window.coarse_pixels)
+    spread, pixels = yield from in_one_pass(covariance, count)
+    keep = torch.linalg.solve(diagonally_loaded(spread + 1e-3 * noise), signal_covariance(spread, noise, pixels)).T
+    coefficients = (predicted + mix_bands(keep, residual)).to(coefficients)
+    cut = window.near_core(halo)
+    return model.within(cut), cut.of_coarse(coefficients), cut.of_coarse(seen)
+
+
+def _smooth_regression(components: Tensor, msi: Tensor, msi_spread: Tensor) -> Tensor:
+    """Predict coarse components from the msi by regressions under a wide Gaussian around every pixel.
+
+    A thousandth of the msi's covariance (M, M) over the scene keeps the regressions steady.
+    """
+    size, bands = len(components), len(msi)
+    indices = (torch.arange(length, dtype=torch.float64) for length in msi.shape[1:])
+    distances = ((index[:, None] - index) / DENOISING_WIDTH for index in indices)
+    rows, columns = (torch.softmax(-0.5 * distance**2, dim=1) for distance in distances)
+    products = [(image[:, None] * msi).flatten(0, 1) for image in (msi, components)]
+    moments = separable(rows, columns, torch.cat([msi, components, *products]))
+    msi_mean, mean, squares, crossed = torch.split(moments, [bands, size, bands * bands, size * bands])
+    spread = squares.reshape(bands, bands, *msi.shape[1:]) - msi_mean[:, None] * msi_mean
+    crossed = crossed.reshape(size, bands, *msi.shape[1:]) - mean[:, None] * msi_mean
+    own = 1e-3 * spread.diagonal(dim1=0, dim2=1).mean(-1)
+    ridge = diagonally_loaded(1e-3 * msi_spread, 1e-3) + own[..., None, None] * torch.eye(bands)
+    direction = solve_small(spread.permute(2, 3, 0, 1) + ridge, (msi - msi_mean).permute(1, 2, 0))
+    slope_part: Tensor = torch.einsum("pmij,ijm->pij", crossed, direction)
+    return mean + slope_part
+
+
 def condition_on_msi(mean: Tensor, prior: Tensor, model: PairModel) -> tuple[Tensor, Tensor]:
     """Posterior mean (p, H, W) and covariance (p, p) given the msi."""
     seen = model.msi_from_components
@@ -188,6 +229,11 @@ def conditioning_halo(observation: Observation) -> int:
     widest = max(sigma / scale for sigma, scale in zip(observation.sigma, observation.scale, strict=True))
     overlap = math.exp(-1 / (4 * max(0.1, widest) ** 2))
     return BORDER + math.ceil(math.log(SMALLEST_INFLUENCE) / math.log(overlap))
+
+
+def fuse_halo(observation: Observation) -> int:
+    """Coarse pixels around a pixel that FUSE depends on."""
+    return DENOISING_RADIUS + conditioning_halo(observation)
 
 
 def principal_axes(hsi: Tensor, most: int) -> SceneComputation[tuple[Tensor, Tensor]]:
@@ -322,3 +368,40 @@ def without_noise(residual: Tensor, variance: Tensor, window: Window) -> SceneCo
     energy = yield from scene_mean(lambda: (inner.double().square().mean((1, 2)), inner[0].numel()))
     share = (1 - variance / energy.clamp_min(1e-300)).clamp_min(0)
     return residual * share[:, None, None].to(residual)
+
+
+def solve_small(system: Tensor, right: Tensor) -> Tensor:
+    """Solve many small symmetric positive systems (..., M, M) v = (..., M) at once."""
+    return solve_lower([list(row.unbind(-1)) for row in system.unbind(-2)], right)
+
+
+def solve_lower(lower: list[list[Tensor]], right: Tensor) -> Tensor:
+    """The same for entries `lower[i][j]`, j <= i, each (...): LDL' unrolled over M, vectorised over the rest.
+
+    For 200,000 systems of 3 to 8 unknowns it took a half to an eighth of the time of a batched Cholesky solver.
+    """
+    size = right.shape[-1]
+    columns: list[list[Tensor]] = [[] for _ in range(size)]
+    scaled: list[list[Tensor]] = [[] for _ in range(size)]  # the same times their pivot
+    pivots: list[Tensor] = []
+    for j in range(size):
+        pivot = lower[j][j]
+        for k in range(j):
+            pivot = pivot - columns[k][j - k - 1] * scaled[k][j - k - 1]
+        # Rounding may consume a tiny pivot; the ridge says how small a true one can be.
+        pivots.append(pivot.maximum(1e-6 * lower[j][j]).clamp_min(1e-30))
+        for i in range(j + 1, size):
+            entry = lower[i][j]
+            for k in range(j):
+                entry = entry - columns[k][i - k - 1] * scaled[k][j - k - 1]
+            scaled[j].append(entry)
+            columns[j].append(entry / pivots[j])
+    solution = list(right.unbind(-1))
+    for j in range(size):
+        for i in range(j + 1, size):
+            solution[i] = solution[i] - columns[j][i - j - 1] * solution[j]
+    solution = [value / pivot for value, pivot in zip(solution, pivots, strict=True)]
+    for j in reversed(range(size)):
+        for i in range(j + 1, size):
+            solution[j] = solution[j] - columns[j][i - j - 1] * solution[i]
+    return torch.stack(solution, dim=-1)

@@ -40,24 +40,24 @@ import torch
 from torch import Tensor
 from torch.nn.functional import avg_pool2d, pad
 
-from hyperfuse.methods.fuse import FEWEST_PIXELS, denoised, fuse, fuse_halo
+from hyperfuse.methods.fuse import FEWEST_PIXELS, fuse
 from hyperfuse.methods.local_regression import MSI_DISTANCE, Details, LocalRegression, find_details
 from hyperfuse.methods.pair_model import (
     PairModel,
     condition_on_hsi,
     conditioning_halo,
     covariance,
+    denoised,
     diagonally_loaded,
+    fuse_halo,
     mnf_axes,
     model_pair,
     prior_from_error,
     scene_covariance,
 )
-from hyperfuse.methods.scene_stats import SceneComputation, in_one_pass, scene_count, scene_mean, scene_moments
-from hyperfuse.methods.window import Window
+from hyperfuse.methods.window import SceneComputation, Window, in_one_pass, scene_count, scene_mean, scene_moments
 from hyperfuse.models.prior import PREDICTIONS, SMOOTHINGS, Gains, Guide, PriorNetwork
-from hyperfuse.physics.observation import Observation
-from hyperfuse.physics.operators import SpatialOperator, mix_bands, sigma_from_fwhm
+from hyperfuse.physics.observation import Observation, SpatialOperator, mix_bands, sigma_from_fwhm
 from hyperfuse.physics.resample import Placement, upsample_bicubic
 
 MOST_COMPONENTS = 16  # 24 were no better on clean pairs and 0.01 dB worse on noisy ones (docs/ablation.md)

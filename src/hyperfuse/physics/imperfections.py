@@ -21,7 +21,7 @@ from scipy.ndimage import gaussian_filter, map_coordinates
 
 from hyperfuse.errors import OptionError
 from hyperfuse.io.cube import physical_values
-from hyperfuse.physics.operators import psf_matrix
+from hyperfuse.physics.observation import psf_matrix
 from hyperfuse.physics.simulate import Simulation
 
 Floats = NDArray[np.float64]

@@ -29,7 +29,7 @@ from scipy.fft import irfft2, next_fast_len, rfft2
 from scipy.ndimage import gaussian_filter, maximum_filter
 from torch import Tensor
 
-from hyperfuse.physics.operators import SpatialOperator, psf_matrix
+from hyperfuse.physics.observation import SpatialOperator, psf_matrix
 from hyperfuse.physics.resample import separable
 
 Pair = tuple[float, float]

@@ -16,7 +16,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from hyperfuse.physics.operators import SpatialOperator
+from hyperfuse.physics.observation import SpatialOperator
 from hyperfuse.physics.register import Block
 from hyperfuse.physics.resample import coarse_centres
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
@@ -22,22 +22,30 @@ import xarray as xr
 from affine import Affine
 from numpy.typing import NDArray
 from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from scipy import sparse
 
 from hyperfuse.config import SimulateConfig, takes_options
 from hyperfuse.errors import CubeFileError, CubeWriteError, OptionError, ValueRangeError
 from hyperfuse.io.atomic import published
-from hyperfuse.io.cube import as_cube, make_cube, window_of
+from hyperfuse.io.cube import as_cube, iterate_windows, make_cube, physical_values, window_of
 from hyperfuse.io.files import open_cube, write_cube
 from hyperfuse.io.grid import grid_of
-from hyperfuse.physics.operators import observe, sigma_from_fwhm
-from hyperfuse.physics.resample import exact_scale, largest_crop
+from hyperfuse.physics.observation import psf_taps, sigma_from_fwhm
+from hyperfuse.physics.resample import Crop, exact_scale, largest_crop
 from hyperfuse.physics.srf import SRF, SRFSpec, srf_for
+from hyperfuse.progress import progress
+
+FloatArray = NDArray[np.float64]
 
 # Outside these limits a pair shows edges, blur or noise and no scene.
 NARROWEST_FWHM = 0.01
 SMALLEST_DB, LARGEST_DB = -20.0, 300.0
 # Streams of the seed: noise on one image does not change the noise on the other.
 HSI_NOISE, MSI_NOISE = 0, 1
+WINDOW_BYTES = 32 * 2**20
+BLOCK_COLUMNS = 256
+# A coarse pixel that sees more than this share of missing fine pixels is missing itself; below it, the rest stand in.
+TOLERATED_MISSING = 0.01
 OUTPUTS = ("hsi.tif", "msi.tif", "reference.tif", "observation.json")
 
 
@@ -245,6 +253,63 @@ def simulate(
         msi, wavelength_nm=msi_centres, fwhm_nm=msi_widths, band_names=msi_names, transform=grid.transform
     )
     return Simulation(hsi_cube, msi_cube, used, record)
+
+
+def observe(
+    reference: xr.DataArray, crop: Crop, scale: float, sigma: float, shift: tuple[float, float], srf: FloatArray
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Apply PSF and SRF (M, C) to a cube (C, H, W): hsi (C, h, w) and msi (M, H, W), NaN where there is no data."""
+    bands = reference.sizes["band"]
+    hsi, missing = np.zeros((bands, *crop.coarse_size)), None
+    msi = np.empty((srf.shape[0], *crop.fine_size), dtype=np.float32)
+    axes = [_sparse_psf(crop.fine_size[i], crop.coarse_size[i], scale, sigma, shift[i]) for i in (0, 1)]
+    windows = list(iterate_windows(reference, WINDOW_BYTES))
+    with progress("Simulating", len(windows)) as advance:
+        for rows, columns in windows:
+            window = physical_values(reference, rows, columns, dtype=np.float64)
+            gaps = np.isnan(window)
+            window[gaps] = 0.0
+            _add_blurred(window, (rows, columns), axes, hsi)
+            msi[:, rows, columns] = np.tensordot(srf, window, axes=1)
+            if gaps.any():
+                missing = np.zeros_like(hsi) if missing is None else missing
+                _add_blurred(gaps.astype(np.float64), (rows, columns), axes, missing)
+                for band, weights in zip(msi[:, rows, columns], srf, strict=True):
+                    band[gaps[weights != 0].any(axis=0)] = np.nan
+            advance(1)
+    if missing is not None:
+        with np.errstate(invalid="ignore", divide="ignore"):
+            hsi /= 1 - missing
+        hsi[missing > TOLERATED_MISSING] = np.nan
+    return hsi.astype(np.float32), msi
+
+
+def _sparse_psf(fine_size: int, coarse_size: int, scale: float, sigma: float, shift: float) -> sparse.csr_array:
+    indices, weights = (tensor.numpy() for tensor in psf_taps(fine_size, coarse_size, scale, sigma, shift))
+    coarse = np.repeat(np.arange(coarse_size), indices.shape[1])
+    return sparse.csr_array((weights.ravel(), (coarse, indices.ravel())), shape=(coarse_size, fine_size))
+
+
+def _add_blurred(
+    window: FloatArray, place: tuple[slice, slice], axes: Sequence[sparse.csr_array], total: FloatArray
+) -> None:
+    """Add what a window (C, r, c) at this place contributes to the coarse image (C, h, w)."""
+    along_x = np.zeros((*window.shape[:2], total.shape[2]))
+    # Dense products of narrow blocks run at the speed of BLAS, several times faster than a sparse product.
+    for offset in range(0, window.shape[2], BLOCK_COLUMNS):
+        block = window[:, :, offset : offset + BLOCK_COLUMNS]
+        columns, weights = _dense_part(axes[1], place[1].start + offset, block.shape[2])
+        along_x[:, :, columns] += (block.reshape(-1, block.shape[2]) @ weights.T).reshape(*block.shape[:2], -1)
+    rows, weights = _dense_part(axes[0], place[0].start, window.shape[1])
+    total[:, rows] += np.moveaxis(np.tensordot(weights, along_x, axes=(1, 1)), 0, 1)
+
+
+def _dense_part(weights: sparse.csr_array, start: int, count: int) -> tuple[slice, FloatArray]:
+    """The coarse pixels that see some of these fine pixels, and their weights."""
+    part = weights[:, start : start + count]
+    seeing = np.flatnonzero(np.diff(part.indptr))
+    coarse = slice(int(seeing[0]), int(seeing[-1]) + 1) if seeing.size else slice(0, 0)
+    return coarse, part[coarse].toarray()
 
 
 def require_signal_to_noise(decibels: float, image: str) -> None:

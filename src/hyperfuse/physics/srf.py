@@ -26,7 +26,7 @@ import xarray as xr
 from numpy.typing import ArrayLike, NDArray
 
 from hyperfuse.errors import BandError, OptionError
-from hyperfuse.physics.operators import FWHM_PER_SIGMA
+from hyperfuse.physics.observation import FWHM_PER_SIGMA
 from hyperfuse.physics.srf_curves import (
     FloatArray,
     SRFCurve,

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hyperfuse.errors import BandError, CubeFileError, OptionError
-from hyperfuse.physics.operators import sigma_from_fwhm
+from hyperfuse.physics.observation import sigma_from_fwhm
 
 FloatArray = NDArray[np.float64]
 

@@ -27,8 +27,7 @@ from hyperfuse.fusion.warp import moved
 from hyperfuse.io.cube import make_cube, physical_values, place_cube, window_of
 from hyperfuse.io.grid import PIXEL_TOLERANCE, grid_of, parallel_placement
 from hyperfuse.io.output import provenance_of
-from hyperfuse.methods.catalogue import AUTO, METHODS, find_method
-from hyperfuse.methods.run import fuse_arrays
+from hyperfuse.methods.catalogue import AUTO, METHODS, find_method, fuse_arrays
 from hyperfuse.metrics.evaluation import WINDOW_BYTES, Evaluation, evaluate
 from hyperfuse.metrics.no_reference import (
     Consistency,

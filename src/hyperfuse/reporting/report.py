@@ -28,7 +28,7 @@ from hyperfuse.io.files import open_cube
 from hyperfuse.io.output import time_of_writing
 from hyperfuse.methods.catalogue import AUTO, find_method
 from hyperfuse.metrics.pairing import Floats
-from hyperfuse.physics.operators import sigma_from_fwhm
+from hyperfuse.physics.observation import sigma_from_fwhm
 from hyperfuse.reporting.colour import colour_composite, distinct_pixels, stretch_limits
 from hyperfuse.reporting.examine import QualityReport, assess, examine, read_record
 from hyperfuse.reporting.style import ERROR_COLOURS, ERROR_PERCENTILE, broken_line, highest_square, spectral_axis

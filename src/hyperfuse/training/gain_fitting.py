@@ -17,12 +17,11 @@ from torch import Tensor
 
 from hyperfuse.data.sampler import Bucket, draw_batch
 from hyperfuse.errors import TrainingError
+from hyperfuse.methods.catalogue import prepare_pair
 from hyperfuse.methods.fuse import FEWEST_PIXELS
 from hyperfuse.methods.pair_model import prior_from_error
-from hyperfuse.methods.run import prepare_pair
-from hyperfuse.methods.scene_stats import SceneComputation, run_on_scene
 from hyperfuse.methods.universal import MOST_COMPONENTS, guided_predictions
-from hyperfuse.methods.window import Window
+from hyperfuse.methods.window import SceneComputation, Window, run_on_scene
 from hyperfuse.models.prior import (
     COMPONENT_STATISTICS,
     LIKE_LOCAL_FUSE,

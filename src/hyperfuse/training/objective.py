@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from hyperfuse.data.observing import PairBatch
 from hyperfuse.fusion.fusers import fuse_with_network, msi_centres_nm
-from hyperfuse.methods.run import fuse_arrays
+from hyperfuse.methods.catalogue import fuse_arrays
 from hyperfuse.models.baselines.base import BaselineNetwork
 from hyperfuse.models.baselines.mimo_sst import MIMOSST, ScaleOutputs, loss_over_scales
 from hyperfuse.models.catalogue import AnyNetwork

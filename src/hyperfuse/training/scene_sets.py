@@ -27,7 +27,7 @@ from hyperfuse.data.synthetic import SYNTHETIC
 from hyperfuse.errors import OptionError
 from hyperfuse.fusion.fusers import fuse_with_network
 from hyperfuse.io.cube import make_cube
-from hyperfuse.methods.run import fuse_arrays
+from hyperfuse.methods.catalogue import fuse_arrays
 from hyperfuse.metrics.metrics import psnr_db, sam_degrees
 from hyperfuse.models.catalogue import AnyNetwork
 from hyperfuse.physics.observation import Observation, known_observation

@@ -275,7 +275,7 @@ def estimation(folder: Folder, pair: Pair) -> Work:
     def work(cancel: threading.Event) -> dict[str, Any]:
         from hyperfuse.fusion.observe import observe
         from hyperfuse.fusion.pair import align_pair
-        from hyperfuse.fusion.tiles import SHARE_OF_PREPARING, available_bytes, default_ram_gb
+        from hyperfuse.fusion.plan import SHARE_OF_PREPARING, available_bytes, default_ram_gb
 
         hsi_cube = open_cube(hsi)
         most_bytes = max(LEAST_BYTES, int(SHARE_OF_PREPARING * available_bytes(default_ram_gb())))

@@ -146,7 +146,7 @@ def degraded_and_hsi(
     """The spatially degraded fused image and the HSI, (C, h, w), in a window of the HSI."""
     import torch
 
-    from hyperfuse.physics.operators import SpatialOperator
+    from hyperfuse.physics.observation import SpatialOperator
 
     assert hsi.placement is not None
     place, sigma, shift = hsi.placement, pair.sigma, pair.misregistration
@@ -169,7 +169,7 @@ class _Axis:
     """One axis of a window of the HSI: the fine pixels under its PSF, and where the coarse pixels lie in these."""
 
     def __init__(self, coarse: slice, start: float, step: float, sigma: float, shift: float, fine_size: int) -> None:
-        from hyperfuse.physics.operators import psf_radius
+        from hyperfuse.physics.observation import psf_radius
 
         self.direction = 1 if step > 0 else -1
         centres = ((np.arange(coarse.start, coarse.stop) - start) / step + shift)[:: self.direction]
