@@ -343,8 +343,8 @@ class BenchmarkConfig(Request):
     scenes: Annotated[Repeated, Option("[NAME=]SOURCE[@SRF,SRF]", repeat=True)] = ()
     """Scenes to degrade: file, folder, pattern or data set of `hyperfuse scenes`, optionally with a name and SRFs."""
     pairs: Annotated[Repeated, Option("HSI,MSI,REFERENCE", flag="--pair", repeat=True)] = ()
-    """A pair recorded by two sensors, with its reference; REFERENCE,MSI simulates the HSI from the reference. Fused
-    blind.
+    """A pair recorded by two sensors, with its reference; REFERENCE,MSI simulates the HSI from the reference. Never
+    fused as oracle.
     """
     methods: Annotated[Names, Option("NAME,NAME")] = ("all",)
     """Names of `hyperfuse methods`, all or none."""
@@ -353,7 +353,9 @@ class BenchmarkConfig(Request):
     knowledge: Annotated[Names, BeforeValidator(lambda value: ("blind", "oracle") if value == "both" else value)] = (
         "blind",
     )
-    """blind: only the pair is given; oracle: also the true PSF, shift, SRF and noise; or both."""
+    """blind: only the pair is given; oracle: also the true PSF, shift, SRF and noise; nominal: without estimation;
+    both: blind and oracle.
+    """
     scales: Annotated[tuple[float, ...], BeforeValidator(_scales), Option("S,S", SIMULATION)] = (4.0,)
     """Fine over coarse, also fractions."""
     srfs: Annotated[Repeated, Option("SRF,SRF", SIMULATION)] = ("rgb",)
@@ -362,14 +364,16 @@ class BenchmarkConfig(Request):
     """Also with noise: signal-to-noise ratios in dB, such as 30,40."""
     shift: Annotated[Pairs, Option("DY,DX", SIMULATION, repeat=True)] = ()
     """Also with a shift: fine pixels down and right, such as 0.5,0.5."""
+    imperfections: Annotated[Names, Option("KIND,KIND", SIMULATION)] = ()
+    """Also with what a second sensor does to a pair, such as change,shadow,gamma8; or all. See docs/real_pairs.md."""
     clean: Annotated[bool, Option(panel=SIMULATION)] = True
-    """The pairs without noise and shift."""
+    """The pairs without noise, shift and imperfections."""
     split: Annotated[Literal["disjoint", "paper"], Option("disjoint|paper", SIMULATION)] = "disjoint"
     """Which blocks of a data set are tested."""
     scenes_folder: Annotated[Any, Option("DIR", SIMULATION, flag="--folder")] = None
     """Where data sets lie."""
     seed: Annotated[int, Option(panel=SIMULATION)] = 0
-    """Seed of the noise."""
+    """Seed of noise and imperfections."""
     pictures: Annotated[bool, Option(panel=TABLES)] = True
     """Error maps, close-ups and spectra of the first scene of each data set."""
 

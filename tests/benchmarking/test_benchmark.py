@@ -19,12 +19,13 @@ from hyperfuse.benchmarking.figures import case_figures, case_folder, keep_views
 from hyperfuse.benchmarking.results import Result, read_record, read_results
 from hyperfuse.benchmarking.run import benchmark, measured
 from hyperfuse.benchmarking.tables import summary_markdown
-from hyperfuse.errors import OptionError, ValueRangeError
+from hyperfuse.errors import GridError, OptionError, ValueRangeError
 from hyperfuse.fusion.run import fuse
 from hyperfuse.io.cube import make_cube
 from hyperfuse.io.files import open_cube, write_cube
 from hyperfuse.methods import catalogue
 from hyperfuse.models.catalogue import BASELINE_PRESETS, build_network
+from hyperfuse.physics.imperfections import IMPERFECTIONS
 from hyperfuse.physics.simulate import simulate
 
 METHODS = ["bicubic", "glp"]
@@ -240,6 +241,63 @@ def test_recorded_pairs_are_fused_blind(tmp_path, scene):
     assert whole.psnr_db == pytest.approx(made.psnr_db, abs=0.2)
 
 
+def test_recorded_pairs_are_scored_where_their_reference_lies(tmp_path):
+    """The reference lies where the HSI lies: an MSI that is displaced costs little once its shift is estimated."""
+    rows, columns = np.indices((72, 72))
+    waves = [np.sin(rows / (1.5 + i) + i) + np.cos(columns / (2.5 - 0.3 * i) + i * rows / 9) for i in range(4)]
+    shares = np.stack(waves) + 2.2
+    spectra = np.random.default_rng(0).uniform(0.1, 1.0, (12, 4))
+    ground = np.tensordot(spectra, shares, axes=1).astype(np.float32)
+    reference = ground[:, 4:68, 4:68]
+    write_cube(make_cube(reference, wavelength_nm=np.linspace(420.0, 900.0, 12)), tmp_path / "reference.npz")
+    scores = []
+    for down, right in ((0, 0), (2, -1)):
+        msi = ground[[2, 5, 9], 4 - down : 68 - down, 4 - right : 68 - right]
+        write_cube(make_cube(msi), tmp_path / f"msi{down}.npz")
+        pairs = [f"{tmp_path / 'reference.npz'},{tmp_path / f'msi{down}.npz'}"]
+        done = benchmark(tmp_path / f"out{down}", pairs=pairs, methods=["glp"], knowledge=["blind", "nominal"])
+        scores.append({result.knowledge: result.psnr_db for result in done.results})
+    together, displaced = scores
+    assert together["nominal"] == pytest.approx(together["blind"], abs=1.0)
+    assert displaced["blind"] > together["blind"] - 4.0  # the MSI shows nothing of two rows and a column
+    assert displaced["nominal"] < displaced["blind"] - 5.0
+
+
+def test_the_msi_of_a_recorded_pair_may_be_finer_than_the_reference(tmp_path, scene):
+    fine = open_cube(scene).isel(band=slice(0, 2)).values.astype(np.float32)
+    write_cube(make_cube(np.kron(fine, np.ones((1, 5, 5), np.float32))), tmp_path / "msi.npz")
+    (pair,) = read_pairs([f"{scene},{tmp_path / 'msi.npz'}"])
+    assert pair.msi.shape == (2, 32, 32)
+    assert np.corrcoef(pair.msi.values.ravel(), fine.ravel())[0, 1] > 0.97
+    write_cube(make_cube(fine[:, :20]), tmp_path / "cut.npz")
+    with pytest.raises(GridError, match="a finer MSI of the same extent"):
+        read_pairs([f"{scene},{tmp_path / 'cut.npz'}"])
+
+
+def test_imperfections_are_conditions(tmp_path, scene):
+    done = benchmark(
+        tmp_path / "out",
+        scenes=[str(scene)],
+        methods=["glp"],
+        imperfections=["gamma8", "shift"],
+        knowledge=["blind", "oracle", "nominal"],
+        pictures=False,
+    )
+    found = by_key(done)
+    assert list(dict.fromkeys(r.case.condition for r in done.results)) == ["clean", "gamma8", "shift"]
+    assert found[4.0, "gamma8", "glp", "oracle"].psnr_db < found[4.0, "clean", "glp", "oracle"].psnr_db
+    assert found[4.0, "shift", "glp", "nominal"].psnr_db < found[4.0, "shift", "glp", "oracle"].psnr_db
+    summary = summary_markdown(done.results, read_record(tmp_path / "out"))
+    assert "## Mean PSNR in dB" in summary
+    assert "| shift | MSI shifted by 1.7 pixels down and 1.2 to the left | 1 |" in summary
+    again = benchmark(
+        tmp_path / "again", scenes=[str(scene)], methods=["glp"], imperfections="all", clean=False, **CHEAP
+    )
+    assert [r.case.condition for r in again.results] == list(IMPERFECTIONS)
+    assert not again.failed
+    assert by_key(again)[4.0, "shift", "glp", "oracle"].psnr_db == found[4.0, "shift", "glp", "oracle"].psnr_db
+
+
 def test_pairs_of_the_same_file_names_are_told_apart_by_their_folders(tmp_path, scene):
     texts = []
     for folder in ("north", "south"):
@@ -308,6 +366,7 @@ def test_what_does_not_go_together_is_left_out(tmp_path, scene):
         ({"scales": [0.5]}, "scale 0.5"),
         ({"knowledge": ["wise"]}, "knowledge wise"),
         ({"clean": False}, "no condition to simulate"),
+        ({"imperfections": ["fog"]}, "imperfection 'fog'.*all, or some of gamma8"),
         ({"noise": [(float("nan"), 40.0)]}, "HSI nan dB"),
         ({"shift": [(float("inf"), 0.0)]}, "shift inf 0 on a scene of 32x32"),
         ({"srfs": ["rainbow"]}, "unknown SRF 'rainbow'"),

@@ -2,7 +2,10 @@
 
 A case is one scene under one SRF, scale and condition. Simulated pairs have a Gaussian PSF with a FWHM of one coarse
 pixel, and the reference is cropped to whole coarse pixels. A scene without wavelengths gets evenly spaced ones to
-simulate the msi; the models do not see them. Of a recorded pair the true observation is unknown, so it is fused blind.
+simulate the msi; the models do not see them. Of a recorded pair the true observation is unknown, so no model is told.
+
+A fused image is scored in the frame of its reference. `--shift` displaces the hsi, so that is the frame of the msi. The
+reference of a recorded pair, and of one with an imperfection, lies where the hsi lies.
 """
 
 from __future__ import annotations
@@ -11,7 +14,9 @@ import warnings
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
@@ -27,6 +32,7 @@ from hyperfuse.fusion.pair import align_pair
 from hyperfuse.io.cube import make_cube, physical_values
 from hyperfuse.io.files import open_cube
 from hyperfuse.io.grid import grid_of
+from hyperfuse.physics.imperfections import add_imperfection
 from hyperfuse.physics.observation import Observation, known_observation
 from hyperfuse.physics.resample import exact_scale, largest_crop
 from hyperfuse.physics.simulate import require_signal_to_noise, simulate
@@ -48,6 +54,8 @@ class Condition:
     """Signal-to-noise ratio of hsi and msi."""
     shift: tuple[float, float] = (0.0, 0.0)
     """(down, right) in fine pixels."""
+    imperfection: str | None = None
+    """A name of `IMPERFECTIONS`."""
 
     def __post_init__(self) -> None:
         for image, decibels in zip(("HSI", "MSI"), self.noise_db or (), strict=False):
@@ -57,7 +65,7 @@ class Condition:
     def name(self) -> str:
         noise = "" if self.noise_db is None else "noise {:g}/{:g} dB".format(*self.noise_db)
         shift = "" if self.shift == (0.0, 0.0) else "shift {:g} {:g}".format(*self.shift)
-        return ", ".join(filter(None, (noise, shift))) or CLEAN
+        return ", ".join(filter(None, (noise, shift, self.imperfection))) or CLEAN
 
 
 @dataclass(frozen=True)
@@ -85,6 +93,8 @@ class CasePair:
     """(H, W), where the reference has values; None where it has them everywhere."""
     truth: Observation | None
     scale: float
+    trust: Literal["msi", "hsi"] = "msi"
+    """Which of the two images the reference is registered with."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,13 +120,13 @@ class RecordedPair:
 
     def case(self, scale: float) -> CasePair:
         if self.hsi is not None:
-            return CasePair(self.hsi, self.msi, self.reference, None, None, scale)
+            return CasePair(self.hsi, self.msi, self.reference, None, None, scale, "hsi")
         one_band = np.eye(1, self.reference.sizes["band"])  # the msi simulated beside the hsi is not used
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             made = simulate(self.reference, scale, one_band)
         msi = self.msi.isel(y=slice(0, made.reference.sizes["y"]), x=slice(0, made.reference.sizes["x"]))
-        return CasePair(made.hsi, msi, made.reference, None, None, scale)
+        return CasePair(made.hsi, msi, made.reference, None, None, scale, "hsi")
 
 
 def read_pairs(texts: Sequence[str]) -> list[RecordedPair]:
@@ -135,7 +145,8 @@ def read_pairs(texts: Sequence[str]) -> list[RecordedPair]:
 def read_pair(text: str) -> RecordedPair:
     """`HSI,MSI,REFERENCE`, or `REFERENCE,MSI` where the hsi is to be simulated.
 
-    Reference and hsi are divided by the 99.95th percentile of the reference, the msi by its own.
+    Of `REFERENCE,MSI`, an msi that is finer than the reference is degraded to its pixels first, as Wald's protocol does
+    with both images. Reference and hsi are divided by the 99.95th percentile of the reference, the msi by its own.
     """
     paths = [Path(part.strip()) for part in text.split(",")]
     if len(paths) not in (2, 3) or not all(path.name for path in paths):
@@ -143,10 +154,15 @@ def read_pair(text: str) -> RecordedPair:
     cubes = [open_cube(path) for path in paths]
     hsi, msi, reference = (None, cubes[1], cubes[0]) if len(cubes) == 2 else cubes
     if hsi is None and reference.shape[1:] != msi.shape[1:]:
-        sizes = [f"{cube.shape[1]}x{cube.shape[2]}" for cube in (reference, msi)]
-        got = f"{paths[0].name} of {sizes[0]} pixels and {paths[1].name} of {sizes[1]}"
-        remedy = "cut both to one grid, or give HSI,MSI,REFERENCE"
-        raise GridError(got, "a reference and an MSI of the same pixels", remedy)
+        height, width = (
+            Fraction(fine, coarse) for fine, coarse in zip(msi.shape[1:], reference.shape[1:], strict=True)
+        )
+        if height != width or height < 1:
+            sizes = [f"{cube.shape[1]}x{cube.shape[2]}" for cube in (reference, msi)]
+            got = f"{paths[0].name} of {sizes[0]} pixels and {paths[1].name} of {sizes[1]}"
+            remedy = "cut both to one grid, or give HSI,MSI,REFERENCE"
+            raise GridError(got, "a reference and an MSI of the same pixels, or a finer MSI of the same extent", remedy)
+        msi = simulate(msi, height, np.eye(1, msi.sizes["band"])).hsi
     unit, msi_unit = (scene_unit(physical_values(cube), np.nan) for cube in (reference, msi))
     scaled_hsi = None if hsi is None else _in_unit(hsi, unit)
     return RecordedPair(paths[0].stem, scaled_hsi, _in_unit(msi, msi_unit), _in_unit(reference, unit))
@@ -301,19 +317,23 @@ def simulated_case(scored: ScoredScene, srf: str, scale: float, condition: Condi
         # The protocol crops scenes, and counts the covered part of a camera's SRF.
         warnings.simplefilter("ignore")
         made = simulate(scored.reference(), scale, srf, config=config)
+    kind = condition.imperfection
+    imperfect = None if kind is None else add_imperfection(made, kind, seed, scored.name)
+    pair = imperfect or made
     known = scored.scene.wavelength_nm is not None
-    hsi, msi, fine = (cube if known else make_cube(cube.values) for cube in (made.hsi, made.msi, made.reference))
+    hsi, msi, fine = (cube if known else make_cube(cube.values) for cube in (pair.hsi, pair.msi, made.reference))
     valid = None if scored.valid is None else scored.valid[: fine.sizes["y"], : fine.sizes["x"]]
     record = made.record
     truth = known_observation(
         torch.from_numpy(record.srf.as_srf().weights),
         record.scale,
-        sigma=record.psf_sigma,
-        shift=record.shift,
+        sigma=record.psf_sigma if imperfect is None else imperfect.sigma,
+        shift=record.shift if imperfect is None else imperfect.shift,
         hsi_noise=torch.tensor(record.noise_sigma_hsi or 0.0),
-        msi_noise=torch.tensor(record.noise_sigma_msi or 0.0),
+        msi_noise=torch.tensor((record.noise_sigma_msi or 0.0) if imperfect is None else imperfect.msi_noise),
     )
-    return CasePair(hsi, msi, fine, valid, truth, record.scale)
+    truth = replace(truth, grid_shift=(0.0, 0.0))  # the georeference knows nothing of the shift
+    return CasePair(hsi, msi, fine, valid, truth, record.scale, "msi" if imperfect is None else "hsi")
 
 
 def _checksum(values: NDArray[np.generic]) -> str:

@@ -1,7 +1,7 @@
 """Models of a benchmark, its cases, and what each model is given.
 
 Blind is what `hyperfuse.fuse(hsi, msi)` does, estimation included. An oracle is the same method or network given the
-true PSF, shift, SRF and noise.
+true PSF, shift, SRF and noise. Nominal is without estimation: a PSF of one coarse pixel and the georeference.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from hyperfuse.benchmarking.cases import (
     simulated_case,
     srf_name,
 )
-from hyperfuse.benchmarking.results import BLIND, ORACLE
+from hyperfuse.benchmarking.results import BLIND, NOMINAL, ORACLE
 from hyperfuse.config import FuseConfig
 from hyperfuse.errors import BandError, HyperfuseError, OptionError
 from hyperfuse.fusion.fusers import load_network
@@ -74,8 +74,9 @@ class BenchmarkModel:
 
     def fuse(self, pair: CasePair, knowledge: str) -> NDArray[np.float32]:
         """(C, H, W)"""
-        config = FuseConfig(method=self.method or AUTO) if self.network is None else FuseConfig(weights=self.network)
-        run = run_fusion(pair.hsi, pair.msi, None, config, observation=None if knowledge == BLIND else pair.truth)
+        config = FuseConfig(trust=pair.trust, estimate=knowledge != NOMINAL)
+        config = config.replace(method=self.method) if self.network is None else config.replace(weights=self.network)
+        run = run_fusion(pair.hsi, pair.msi, None, config, observation=pair.truth if knowledge == ORACLE else None)
         assert run.cube is not None  # without an output file
         return physical_values(run.cube)
 
@@ -174,7 +175,8 @@ def plan_cases(
                 left_out.append(f"{pair.name} has no room for x{scale:g}")
                 continue
             name = CaseName(RECORDED, pair.name, AS_RECORDED, float(scale), AS_RECORDED)
-            cases.append(PlannedCase(name, (BLIND,), partial(pair.case, scale)))
+            told = tuple(each for each in knowledge if each != ORACLE) or (BLIND,)
+            cases.append(PlannedCase(name, told, partial(pair.case, scale)))
     if not cases:
         expected = "a scene that covers an SRF and has room for a scale"
         raise OptionError("no case to score", expected, "; ".join(left_out))

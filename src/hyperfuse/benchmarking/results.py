@@ -27,7 +27,7 @@ from hyperfuse.errors import CubeFileError, OptionError
 from hyperfuse.io.atomic import published
 
 RESULTS, RECORD = "results.jsonl", "benchmark.json"
-BLIND, ORACLE = "blind", "oracle"
+BLIND, ORACLE, NOMINAL = "blind", "oracle", "nominal"
 SCORED, UNFIT, FAILED = "scored", "does not fit", "failed"
 FILE_KEYS = {"srf": "response", "model": "competitor", "models": "competitors"}
 """Names in files, where they differ from ours."""

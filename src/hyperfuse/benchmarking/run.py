@@ -25,10 +25,11 @@ from numpy.typing import NDArray
 
 from hyperfuse.benchmarking.cases import CaseName, CasePair, Condition, choose_scenes, listed_srfs, read_pairs
 from hyperfuse.benchmarking.figures import case_folder, keep_views
-from hyperfuse.benchmarking.plan import BenchmarkModel, PlannedCase, find_models, plan_cases
+from hyperfuse.benchmarking.plan import ALL, BenchmarkModel, PlannedCase, find_models, plan_cases
 from hyperfuse.benchmarking.results import (
     BLIND,
     FAILED,
+    NOMINAL,
     ORACLE,
     RESULTS,
     SCORED,
@@ -41,11 +42,12 @@ from hyperfuse.config import BenchmarkConfig, takes_options
 from hyperfuse.errors import Cancelled, GridError, HyperfuseError, OptionError, ValueRangeError
 from hyperfuse.io.atomic import target_lock
 from hyperfuse.metrics.metrics import ergas, psnr_db, sam_degrees, ssim
+from hyperfuse.physics.imperfections import IMPERFECTIONS
 from hyperfuse.physics.resample import exact_scale
 from hyperfuse.physics.simulate import require_seed
 from hyperfuse.progress import listening, progress
 
-PROTOCOL = 1
+PROTOCOL = 2
 """Results of one protocol may be compared; increase it with every change."""
 PROCESS = Path("/proc/self")
 PEAK = 1.0
@@ -150,16 +152,20 @@ def benchmark(folder: str | Path, *, config: BenchmarkConfig | None = None, comm
         SRFs of the MSI for scenes that name none; those that a scene does not cover are left out.
     noise, shift
         Signal-to-noise ratios (hsi, msi) in dB; shifts (down, right) in fine pixels. Each is a condition of its own.
+    imperfections
+        Names of `hyperfuse.physics.imperfections.IMPERFECTIONS`, or "all": what a second sensor does to a pair. Each is
+        a condition of its own, without other noise or shift.
     clean
-        Also simulate pairs without noise and shift.
+        Also simulate pairs without any of these.
     knowledge
-        "blind": only the pair is given; "oracle": also the true PSF, shift, SRF and noise.
+        "blind": only the pair is given; "oracle": also the true PSF, shift, SRF and noise; "nominal": nothing is
+        estimated.
     split
         Which blocks of a data set are tested.
     scenes_folder
         Where data sets lie.
     seed
-        Of the noise.
+        Of noise and imperfections.
     pictures
         Keep composites, error maps and spectra of the first scene of each data set for figures.
     command
@@ -188,9 +194,12 @@ def benchmark(folder: str | Path, *, config: BenchmarkConfig | None = None, comm
     conditions = [Condition()] if config.clean else []
     conditions += [Condition(noise_db=each) for each in config.noise]
     conditions += [Condition(shift=each) for each in config.shift]
+    for listed in config.imperfections:
+        conditions += [Condition(imperfection=kind) for kind in (IMPERFECTIONS if listed == ALL else [listed])]
     conditions = list(dict.fromkeys(conditions))
     if config.scenes and not conditions:
-        expected, remedy = "clean pairs, noise or a shift", "leave out --no-clean, or add --noise, --shift"
+        expected = "clean pairs, noise, a shift or an imperfection"
+        remedy = "leave out --no-clean, or add --noise, --shift or --imperfections"
         raise OptionError("no condition to simulate", expected, remedy)
     models = find_models(config.methods, config.weights)
     recorded = read_pairs(config.pairs)
@@ -227,8 +236,12 @@ def _check_choices(config: BenchmarkConfig) -> None:
     for scale in config.scales:
         if exact_scale(scale) <= 1:
             raise OptionError(f"scale {scale:g}", "more than 1")
-    if not config.knowledge or not set(config.knowledge) <= {BLIND, ORACLE}:
-        raise OptionError(f"knowledge {', '.join(config.knowledge) or 'none'}", f"{BLIND}, {ORACLE} or both")
+    if not config.knowledge or not set(config.knowledge) <= {BLIND, ORACLE, NOMINAL}:
+        got, expected = ", ".join(config.knowledge) or "none", f"some of {BLIND}, {ORACLE} and {NOMINAL}, or both"
+        raise OptionError(f"knowledge {got}", expected)
+    for kind in config.imperfections:
+        if kind not in (ALL, *IMPERFECTIONS):
+            raise OptionError(f"imperfection {kind!r}", f"{ALL}, or some of {', '.join(IMPERFECTIONS)}")
 
 
 def _run(

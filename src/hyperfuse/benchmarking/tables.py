@@ -36,6 +36,7 @@ from hyperfuse.benchmarking.results import (
 )
 from hyperfuse.errors import OptionError
 from hyperfuse.io.atomic import published
+from hyperfuse.physics.imperfections import IMPERFECTIONS
 from hyperfuse.reporting.tables import ABSENT, BEST, SECOND, ScoreColumn, markdown_table, marked
 
 CHART = "psnr_against_scale.png"
@@ -73,8 +74,9 @@ The HSI is the scene blurred by a Gaussian PSF with a full width at half maximum
 their centres; the MSI is the scene through the SRF. The fused image is clipped to 0..1. PSNR is pooled over bands and
 pixels with peak 1, the spectral angle (SAM) is the mean over pixels in degrees, ERGAS has the factor 100/scale, SSIM
 is the mean over bands. Blind: only the pair is given, and the seconds are those of `hyperfuse.fuse`, estimation
-included. Oracle: the true PSF, shift, SRF and noise are given, too. CPU seconds add up over threads and do not grow
-when the machine is busy; memory is what the process grows by at its peak.
+included. Oracle: the true PSF, shift, SRF and noise are given, too. Nominal: nothing is estimated. Recorded pairs and
+pairs with an imperfection are fused with `trust="hsi"`: their reference lies in the frame of the HSI. CPU seconds add
+up over threads and do not grow when the machine is busy; memory is what the process grows by at its peak.
 """
 
 
@@ -147,9 +149,16 @@ def summary_lines(results: Sequence[Result], record: Mapping[str, Any], level: i
     yield from _session_lines(record)
     yield ""
     yield PROTOCOL
-    for condition in dict.fromkeys(result.case.condition for result in results):
+    by_condition: dict[str, list[Result]] = {}
+    for result in results:
+        by_condition.setdefault(result.case.condition, []).append(result)
+    if len(by_condition) > 1:
+        yield f"{heading} Mean PSNR in dB\n"
+        yield from overview_table(by_condition)
+        yield ""
+    for condition, own in by_condition.items():
         yield f"{heading} {condition[0].upper()}{condition[1:]}\n"
-        yield from condition_table([result for result in results if result.case.condition == condition])
+        yield from condition_table(own)
         yield ""
     yield f"{heading} Every case, PSNR in dB / spectral angle in degrees\n"
     yield from case_table(results)
@@ -172,6 +181,24 @@ def _session_lines(record: Mapping[str, Any]) -> Iterator[str]:
     for dataset in record["request"].get("overlapping", ()):
         overlap = f"\nThe test blocks of {dataset} overlap its training pixels"
         yield f"{overlap}: networks trained by the paper's split have seen them."
+
+
+def overview_table(by_condition: Mapping[str, Sequence[Result]]) -> Iterator[str]:
+    """A row per condition: the mean PSNR over its cases; the best in bold."""
+    columns = columns_of(each for results in by_condition.values() for each in results)
+    rows = []
+    for condition, results in by_condition.items():
+        scored = _scored(results)
+        means = [mean_score(scored.get(column, {}).values(), "psnr_db") for column in columns]
+        best = max((each.mean for each in means if each is not None), default=None)
+        cells = [ABSENT if each is None else f"{each.mean:.2f}" for each in means]
+        marks = ["**" if each is not None and each.mean == best else "" for each in means]
+        description = IMPERFECTIONS[condition].description if condition in IMPERFECTIONS else ""
+        cases = len({result.case for result in results})
+        shown = [f"{mark}{cell}{mark}" for mark, cell in zip(marks, cells, strict=True)]
+        rows.append([condition, description, str(cases), *shown])
+    headings = ["condition", "", "cases", *(column.label for column in columns)]
+    yield from markdown_table(headings, rows, left=(0, 1))
 
 
 def condition_table(results: Sequence[Result]) -> Iterator[str]:

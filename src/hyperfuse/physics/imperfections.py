@@ -50,6 +50,8 @@ class ImperfectPair:
     """(2, H, W) What the reference shows at a pixel q, the MSI shows at q + displacement, as in an `OffsetField`."""
     disagreeing: NDArray[np.bool_]
     """(H, W) Where the MSI shows something else than the HSI, or the same in shadow."""
+    msi_noise: Floats
+    """(M,) Standard deviations."""
 
     @property
     def shift(self) -> tuple[float, float]:
@@ -72,6 +74,7 @@ class _Pair:
     sigma: float
     displacement: Floats
     disagreeing: NDArray[np.bool_]
+    msi_noise: Floats
 
     @property
     def size(self) -> tuple[int, int]:
@@ -163,8 +166,8 @@ def _objects(pair: _Pair) -> None:
 
 
 def _noise(pair: _Pair) -> None:
-    sigma = np.sqrt((pair.msi**2).mean(axis=(1, 2), keepdims=True) / 10 ** (SNR_DB / 10))
-    pair.msi = pair.msi + sigma * pair.random.standard_normal(pair.msi.shape)
+    pair.msi_noise = np.sqrt((pair.msi**2).mean(axis=(1, 2)) / 10 ** (SNR_DB / 10))
+    pair.msi = pair.msi + pair.msi_noise[:, None, None] * pair.random.standard_normal(pair.msi.shape)
 
 
 def _keystone(pair: _Pair) -> None:
@@ -251,13 +254,14 @@ def add_imperfection(simulated: Simulation, kind: str, seed: int = 0, scene: str
         record.psf_sigma,
         np.zeros((2, *size)),
         np.zeros(size, dtype=bool),
+        np.zeros(len(msi)),
     )
     IMPERFECTIONS[kind].apply(pair)
     made = zip(cubes[1:], (pair.hsi, pair.msi), strict=True)
     hsi_cube, msi_cube = (
         cube.copy(data=np.where(np.isnan(cube), np.nan, values).astype(np.float32)) for cube, values in made
     )
-    return ImperfectPair(hsi_cube, msi_cube, float(pair.sigma), pair.displacement, pair.disagreeing)
+    return ImperfectPair(hsi_cube, msi_cube, float(pair.sigma), pair.displacement, pair.disagreeing, pair.msi_noise)
 
 
 def _filled(image: Floats) -> Floats:
