@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from fractions import Fraction
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, ParamSpec, Self, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, ParamSpec, Self, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
@@ -195,12 +195,6 @@ class OutputConfig(Request):
     """The format's own option, e.g. INTERLEAVE=bip, TILED=no, VERSION=7.3; may be repeated."""
     overwrite: Annotated[bool, Option(panel=OUTPUT, changes_result=False)] = False
     """Replace OUT if it exists."""
-
-    STORAGE: ClassVar[tuple[str, ...]] = ("bands", "dtype", "scale_factor", "nodata")
-
-    def for_converted_cube(self) -> Self:
-        """The same for a cube that already has its bands and numbers."""
-        return self.replace(**dict.fromkeys(self.STORAGE))
 
 
 class PairConfig(Request):

@@ -31,8 +31,10 @@ SUFFIXES = ".tif .hdr .nc .h5 .zarr .mat .npz .npy"
 INTERRUPTED = 130
 
 
-def print_json(record: Any, *, allow_nan: bool = False) -> None:
-    typer.echo(json.dumps(record, indent=2, allow_nan=allow_nan))
+def print_json(record: Any) -> None:
+    from hyperfuse.io.summary import strict_json
+
+    typer.echo(json.dumps(strict_json(record), indent=2, allow_nan=False))
 
 
 def command(model: type[Request]) -> Callable[[Callable[..., None]], Callable[..., None]]:

@@ -61,7 +61,7 @@ def estimate(hsi: HsiFile, msi: MsiFile, config: ObservationConfig, as_json: Jso
 
     observation = estimate_pair(hsi, msi, config=config)
     if as_json:
-        print_json(observation.summary(), allow_nan=True)
+        print_json(observation.summary())
         return
     Console(soft_wrap=True).print(_observation_table(observation))
 
@@ -122,7 +122,7 @@ def register(
         check_writable(output, overwrite=True)
     report = register_files(hsi, msi, config)
     if as_json:
-        print_json(report.summary(), allow_nan=True)
+        print_json(report.summary())
     else:
         for label, text in _lines(report).items():
             typer.echo(f"{label:<8} {text}")

@@ -92,7 +92,7 @@ def finetune(
         raise typer.Exit(INTERRUPTED)
     rows = [asdict(each) for each in outcome.comparisons]
     if as_json:
-        print_json({"weights": str(outcome.folder / "weights"), "split": outcome.split, "cases": rows}, allow_nan=True)
+        print_json({"weights": str(outcome.folder / "weights"), "split": outcome.split, "cases": rows})
         return
     _print_comparison(rows, outcome.split)
     typer.echo(str(outcome.folder / "weights"))
@@ -170,7 +170,7 @@ def kernels(
     draw_kernel_maps(maps, output, projection)
     if as_json:
         numbers = {kernel.title: round(kernel.smoothness, 6) for kernel in maps}
-        print_json({"figure": str(output), "projection": projection, "smoothness": numbers}, allow_nan=True)
+        print_json({"figure": str(output), "projection": projection, "smoothness": numbers})
         return
     for kernel in maps:
         typer.echo(f"{kernel.title:<20} smoothness {kernel.smoothness:+.3f}")
@@ -254,7 +254,7 @@ def scenes(
     wanted = [require_dataset(name)] if name else list(DATASETS.values())
     listed = list_datasets(wanted, where)
     if as_json:
-        print_json([entry.as_dict() for entry in listed], allow_nan=True)
+        print_json([entry.as_dict() for entry in listed])
         return
     typer.echo(details(listed[0]) if name else overview(listed))
     absent = ", which is not a folder: name another with --folder or HYPERFUSE_SCENES"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -45,7 +46,8 @@ class CubeSummary:
 
     def as_dict(self) -> dict[str, Any]:
         """Return only what strict JSON can hold: a number that is not finite becomes None."""
-        return {name: _strict(value) for name, value in asdict(self).items()}
+        record: dict[str, Any] = strict_json(asdict(self))
+        return record
 
 
 def summarise(cube: xr.DataArray) -> CubeSummary:
@@ -80,8 +82,8 @@ def summarise(cube: xr.DataArray) -> CubeSummary:
         height=height,
         width=width,
         dtype=cube.dtype.name,
-        wavelength_nm=_strict(cube["wavelength"].values.tolist()),
-        fwhm_nm=_strict(cube["fwhm"].values.tolist()),
+        wavelength_nm=strict_json(cube["wavelength"].values),
+        fwhm_nm=strict_json(cube["fwhm"].values),
         good=cube["good"].values.tolist(),
         band_name=[str(name) for name in cube["band_name"].values],
         scale=cube["scale"].values.tolist(),
@@ -106,7 +108,12 @@ def _bounds(grid: Grid) -> list[float] | None:
     return [min(xs), min(ys), max(xs), max(ys)]
 
 
-def _strict(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_strict(entry) for entry in value]
+def strict_json(value: Any) -> Any:
+    """Arrays as lists, and None for numbers that are not finite, which JSON does not have."""
+    if isinstance(value, Mapping):
+        return {key: strict_json(each) for key, each in value.items()}
+    if isinstance(value, np.ndarray | np.generic):
+        value = value.tolist()
+    if isinstance(value, list | tuple):
+        return [strict_json(each) for each in value]
     return None if isinstance(value, float) and not np.isfinite(value) else value

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from hyperfuse.config import EvaluateConfig, takes_options
 from hyperfuse.io.cube import iterate_windows
+from hyperfuse.io.summary import strict_json
 from hyperfuse.metrics.pairing import (
     WAVELENGTH_TOLERANCE_NM,
     Comparison,
@@ -77,18 +78,21 @@ class Evaluation:
 
     def as_dict(self) -> dict[str, Any]:
         """Return a dictionary for JSON, which has neither infinity nor NaN: both are None."""
-        return {
-            **{name: _json_number(getattr(self, name)) for name in (*SCORES, "peak", "scale")},
-            "bands": self.band_rmse.size,
-            "compared_bands": int(np.count_nonzero(np.isfinite(self.band_rmse))),
-            "compared_fraction": self.compared_fraction,
-            "notes": list(self.notes),
-            "per_band": [
-                {"band": band + 1}
-                | {name.removeprefix("band_"): _json_number(getattr(self, name)[band]) for name in COLUMNS}
-                for band in range(self.band_rmse.size)
-            ],
-        }
+        names = [name.removeprefix("band_") for name in COLUMNS]
+        rows = zip(*(getattr(self, name) for name in COLUMNS), strict=True)
+        record: dict[str, Any] = strict_json(
+            {name: getattr(self, name) for name in (*SCORES, "peak", "scale")}
+            | {
+                "bands": self.band_rmse.size,
+                "compared_bands": np.count_nonzero(np.isfinite(self.band_rmse)),
+                "compared_fraction": self.compared_fraction,
+                "notes": self.notes,
+                "per_band": [
+                    dict(zip(("band", *names), (n, *row), strict=True)) for n, row in enumerate(rows, start=1)
+                ],
+            }
+        )
+        return record
 
 
 @takes_options(EvaluateConfig)
@@ -236,7 +240,3 @@ def _metric_notes(errors: ErrorSums, similarity: SimilaritySums, q2n: float | No
 
 def _defined(value: float) -> float | None:
     return None if math.isnan(value) else value
-
-
-def _json_number(value: float | None) -> float | None:
-    return float(value) if value is not None and math.isfinite(value) else None

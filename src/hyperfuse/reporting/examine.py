@@ -27,6 +27,7 @@ from hyperfuse.fusion.warp import moved
 from hyperfuse.io.cube import make_cube, physical_values, place_cube, window_of
 from hyperfuse.io.grid import PIXEL_TOLERANCE, grid_of, parallel_placement
 from hyperfuse.io.output import provenance_of
+from hyperfuse.io.summary import strict_json
 from hyperfuse.methods.catalogue import AUTO, METHODS, find_method, fuse_arrays
 from hyperfuse.metrics.evaluation import WINDOW_BYTES, Evaluation, evaluate
 from hyperfuse.metrics.no_reference import (
@@ -276,7 +277,7 @@ class ReducedResolution:
 
     fused_by: str
     scores: ReducedResolutionScores | None
-    why_not: str = ""
+    why_not: str | None = None
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -313,9 +314,9 @@ class QualityReport:
 
     def as_dict(self) -> dict[str, Any]:
         """The scores, ready for JSON: None instead of NaN and infinities."""
-        part, coarser = self.part, self.reduced_resolution
+        part = self.part
         inputs = {"hsi": self.consistency.with_hsi, "msi": self.consistency.with_msi}
-        scores: dict[str, Any] = {
+        scores = {
             "examined": {
                 "rows": [part.rows.start, part.rows.stop],
                 "columns": [part.columns.start, part.columns.stop],
@@ -327,15 +328,12 @@ class QualityReport:
                 for name, each in inputs.items()
             },
             "without_reference": asdict(self.without_reference),
-            "reduced_resolution": {
-                "fused_by": coarser.fused_by,
-                "scores": None if coarser.scores is None else asdict(coarser.scores),
-                "why_not": coarser.why_not or None,
-            },
+            "reduced_resolution": asdict(self.reduced_resolution),
             "reference": None if self.against_reference is None else self.against_reference.scores.as_dict(),
             "notes": [*part.notes, *part.observation.notes],
         }
-        return {name: _finite(each) for name, each in scores.items()}
+        record: dict[str, Any] = strict_json(scores)
+        return record
 
 
 def assess(
@@ -367,7 +365,7 @@ def _at_reduced_resolution(
         return ReducedResolution(name, None, fuse)
     scores = assess_at_reduced_resolution(hsi, msi, part.observation, fuse)
     too_small = f"The HSI has {hsi.shape[1]}x{hsi.shape[2]} pixels here, too few for a reduced resolution."
-    return ReducedResolution(name, scores, too_small if scores is None else "")
+    return ReducedResolution(name, scores, too_small if scores is None else None)
 
 
 def _fusion_to_assess(
@@ -418,11 +416,3 @@ def _against_reference(part: ExaminedPart, reference: xr.DataArray) -> AgainstRe
     fused, truth = part.fused_values.astype(np.float64), values.astype(np.float64)
     mask_incomparable(fused, truth)
     return AgainstReference(scores, values, pixel_rmse(fused, truth), spectral_angles_degrees(fused, truth))
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _finite(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(each) for each in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

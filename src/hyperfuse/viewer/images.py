@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -18,6 +19,7 @@ from hyperfuse.io.cube import physical_values, wavelengths_nm
 from hyperfuse.io.files import open_explained
 from hyperfuse.io.grid import Grid, GridPlacement, Positions, grid_of, parallel_placement, positions_in
 from hyperfuse.io.raster import find_data, find_header, raster_dataset
+from hyperfuse.io.summary import strict_json
 from hyperfuse.metrics.pairing import Floats
 
 # What a file may be opened as, and its title on the page.
@@ -147,13 +149,9 @@ class Spectrum:
     mean: Floats
     deviation: Floats
 
-    def as_dict(self) -> dict[str, object]:
-        return vars(self) | {"mean": finite(self.mean), "deviation": finite(self.deviation)}
-
-
-def finite(values: Floats) -> list[float | None]:
-    """As JSON can hold them."""
-    return [float(value) if math.isfinite(value) else None for value in values]
+    def as_dict(self) -> dict[str, Any]:
+        record: dict[str, Any] = strict_json(vars(self))
+        return record
 
 
 def spectra_at(opened: OpenImages, row: float, column: float) -> list[Spectrum]:

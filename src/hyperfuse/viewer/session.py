@@ -18,7 +18,7 @@ import numpy as np
 import xarray as xr
 
 from hyperfuse.errors import HyperfuseError, OptionError
-from hyperfuse.io.summary import summarise
+from hyperfuse.io.summary import strict_json, summarise
 from hyperfuse.reporting.colour import percentile_limits
 from hyperfuse.viewer import tiles
 from hyperfuse.viewer.colours import (
@@ -30,7 +30,7 @@ from hyperfuse.viewer.colours import (
     principal_components,
 )
 from hyperfuse.viewer.folder import Folder, RequestError
-from hyperfuse.viewer.images import ROLES, OpenImage, OpenImages, finite, open_images
+from hyperfuse.viewer.images import ROLES, OpenImage, OpenImages, open_images
 from hyperfuse.viewer.jobs import Jobs
 from hyperfuse.viewer.maps import MAPS, ObservedPair, map_layer, observe_pair, unavailable
 from hyperfuse.viewer.tiles import Layer, Limits, Preview, TilePlace, highest_level, sampled
@@ -281,8 +281,8 @@ def _describe_image(image: OpenImage, folder: Folder) -> dict[str, Any]:
         "height": image.height,
         "width": image.width,
         "bands": image.bands,
-        "wavelength_nm": finite(cube["wavelength"].values),
-        "fwhm_nm": finite(cube["fwhm"].values),
+        "wavelength_nm": strict_json(cube["wavelength"].values),
+        "fwhm_nm": strict_json(cube["fwhm"].values),
         "good": cube["good"].values.tolist(),
         "band_name": [str(name) for name in cube["band_name"].values],
         "scale": None if image.placement is None else list(image.placement.scale),
