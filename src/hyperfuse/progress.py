@@ -6,8 +6,7 @@ program that has its own way of showing it (a window, a web page) listens instea
 
     stop = threading.Event()
     with listening(lambda report: print(report.description, report.done, report.total), cancel=stop):
-        fuse_files(...)                    # once stop.set() was called elsewhere: errors.Cancelled, raised between two
-                                           steps
+        hyperfuse.fuse(...)     # once stop.set() was called elsewhere: errors.Cancelled, raised between two steps
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Protocol
 
 from rich.console import Console
@@ -31,9 +31,7 @@ SECONDS_BEFORE_SHOWN = 2.0
 
 @dataclass(frozen=True)
 class ProgressReport:
-    """How far one piece of work is. `pixels` counts fine pixels (all bands together) where the work is made of pixels,
-    else 0.
-    """
+    """How far one piece of work is; `pixels` counts fine pixels, all bands together, where it is made of pixels."""
 
     description: str
     unit: str
@@ -50,9 +48,7 @@ class ProgressReport:
 
     @property
     def seconds_left(self) -> float | None:
-        """None before the first step. Steps that were done before this run (`progress(..., done=)`) do not count as
-        fast ones.
-        """
+        """None before the first step; steps done before this run (`progress(..., done=)`) do not count as fast ones."""
         return None if self.rate == 0 else (self.total - self.done) / self.rate
 
 
@@ -133,8 +129,8 @@ class _Speed(ProgressColumn):
     def render(self, task: Task) -> Text:
         report: ProgressReport = task.fields["report"]
         speed, left = report.megapixels_per_second, report.seconds_left
-        words = [f"{speed:.2f} MPix/s" if speed is not None else "", "left", _clock(left)]
-        return Text(" ".join(word for word in words if word))
+        clock = "-:--:--" if left is None else str(timedelta(seconds=int(left + 0.5)))
+        return Text((f"{speed:.2f} MPix/s " if speed is not None else "") + f"left {clock}")
 
 
 @contextmanager
@@ -158,10 +154,3 @@ def _bar(report: ProgressReport, *, shown: bool) -> Iterator[Callable[[ProgressR
         appearance.join()
         if bar.live.is_started:
             bar.stop()
-
-
-def _clock(seconds: float | None) -> str:
-    if seconds is None:
-        return "-:--:--"
-    whole = int(seconds + 0.5)
-    return f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"

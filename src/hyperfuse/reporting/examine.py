@@ -350,19 +350,15 @@ def assess(
         f, h, m = (each.double().numpy() for each in (fused, hsi, msi))
         scores = no_reference_scores(f, h, m, agreement.degraded, agreement.coarse_msi, scale)
         advance(1)
-        coarser = _at_reduced_resolution(part, hsi, msi, recorded, method, weights)
+        name, fuse = _fusion_to_assess(part, recorded, method, weights)
+        coarser = ReducedResolution(name, None, fuse) if isinstance(fuse, str) else _reduced(part, hsi, msi, name, fuse)
         advance(1)
         compared = None if reference is None else _against_reference(part, reference)
         advance(1)
     return QualityReport(part, agreement, scores, coarser, compared)
 
 
-def _at_reduced_resolution(
-    part: ExaminedPart, hsi: Tensor, msi: Tensor, recorded: Recorded, method: str | None, weights: str | None
-) -> ReducedResolution:
-    name, fuse = _fusion_to_assess(part, recorded, method, weights)
-    if isinstance(fuse, str):
-        return ReducedResolution(name, None, fuse)
+def _reduced(part: ExaminedPart, hsi: Tensor, msi: Tensor, name: str, fuse: Fuse) -> ReducedResolution:
     scores = assess_at_reduced_resolution(hsi, msi, part.observation, fuse)
     too_small = f"The HSI has {hsi.shape[1]}x{hsi.shape[2]} pixels here, too few for a reduced resolution."
     return ReducedResolution(name, scores, too_small if scores is None else None)
