@@ -18,6 +18,7 @@ from hyperfuse.benchmarking.tables import (
     describe_failures,
     distance_to_best_other,
     paper_tables,
+    summary_lines,
     tables_csv,
     tables_latex,
     tables_markdown,
@@ -127,3 +128,27 @@ def test_chart_needs_several_scales(tmp_path):
     several = as_dataset("CAVE", [result("ours", 50.0 - scale, scale=scale) for scale in (4.0, 5.7, 16.0)])
     assert list(chart_panels([*several, *RESULTS])) == [("CAVE", "rgb", "clean")]
     assert scale_chart(tmp_path / "chart.png", several, beside_paper=True).stat().st_size > 5000
+
+
+def test_imperfections_have_an_overview_and_are_kept_short_in_documents():
+    changed = [
+        replace(each, case=replace(each.case, condition="change"), psnr_db=each.psnr_db - 10)
+        for each in RESULTS
+        if each.psnr_db is not None
+    ]
+    results, record = [*RESULTS, *changed], {"request": {}, "sessions": []}
+    whole, brief = ("\n".join(summary_lines(results, record, brief=brief)) for brief in (False, True))
+    for text in (whole, brief):
+        assert "| condition |  | cases | ours | glp | net_1 | glp (oracle) |" in text
+        assert "| clean |  | 2 | 42.00 | 41.50 | 30.00 | **42.75** |" in text
+        words = "MSI of another date: 3 % of the area shows something else"
+        assert f"| change | {words} | 2 | 32.00 | 31.50 | 20.00 | **32.75** |" in text
+    assert "## Change" in whole and "| one, rgb, x4, change |" in whole
+    assert "## Change" not in brief and "| one, rgb, x4, change |" not in brief
+    assert "## Clean" in brief and "| one, rgb, x4, clean |" in brief
+
+
+def test_chart_shows_what_was_given(tmp_path):
+    nominal = [result("ours", 50.0 - scale, scale=scale, knowledge="nominal") for scale in (4.0, 8.0)]
+    assert list(chart_panels(nominal)) == [("valley", "rgb", "clean")]
+    assert chart_panels([replace(each, case=replace(each.case, condition="bend")) for each in nominal]) == {}

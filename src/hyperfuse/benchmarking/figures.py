@@ -24,9 +24,10 @@ from numpy.typing import NDArray
 
 from hyperfuse.benchmarking.cases import CLEAN, CaseName, CasePair
 from hyperfuse.benchmarking.paper import printed_scores
-from hyperfuse.benchmarking.results import BLIND, ORACLE, Result, columns_of, mean_score
+from hyperfuse.benchmarking.results import BLIND, NOMINAL, ORACLE, Result, columns_of, mean_score
 from hyperfuse.io.atomic import published
 from hyperfuse.io.cube import make_cube
+from hyperfuse.physics.imperfections import IMPERFECTIONS
 from hyperfuse.reporting import style
 from hyperfuse.reporting.colour import colour_composite, distinct_pixels, error_map, stretch_limits
 
@@ -216,13 +217,16 @@ def _draw_legend(figure: Figure, handles: Mapping[str, Any], place: Any, columns
 
 
 def chart_panels(results: Sequence[Result]) -> dict[tuple[str, str, str], list[Result]]:
-    """Results by data set, SRF and condition, where there are several scales.
+    """Results by data set, SRF and condition, where there are several scales; imperfections only in tables.
 
     Of results both blind and oracle the blind ones are shown: the two lie so close that one hides the other.
     """
     panels: dict[tuple[str, str, str], list[Result]] = {}
-    shown = BLIND if any(result.knowledge == BLIND for result in results) else ORACLE
-    for result in (result for result in results if result.knowledge == shown):
+    given = {result.knowledge for result in results}
+    shown = next((each for each in (BLIND, ORACLE) if each in given), NOMINAL)
+    for result in results:
+        if result.knowledge != shown or result.case.condition in IMPERFECTIONS:
+            continue
         panels.setdefault((result.case.dataset, result.case.srf, result.case.condition), []).append(result)
     return {key: group for key, group in panels.items() if len({result.case.scale for result in group}) > 1}
 

@@ -101,12 +101,12 @@ def write_report(folder: Path, beside_paper: bool = False, pictures: bool = True
 def write_into(document: Path, folder: Path, beside_paper: bool = False) -> Path:
     """Put the summary between the document's marks for this folder's name; `beside_paper` the tables, too.
 
-    The chart goes into `images` beside the document.
+    Of imperfections only the mean scores are given. The chart goes into `images` beside the document.
     """
     name = folder.absolute().name
     before, after = around_the_place(document, folder)
     results = results_in(folder)
-    lines = ["", *summary_lines(results, read_record(folder), level=3)]
+    lines = ["", *summary_lines(results, read_record(folder), level=3, brief=True)]
     if beside_paper:
         lines += ["", *_tables_lines(paper_tables(results, beside_paper))]
     if chart_panels(results):
@@ -143,8 +143,13 @@ def summary_markdown(results: Sequence[Result], record: Mapping[str, Any]) -> st
     return "\n".join(["# Benchmark\n", *summary_lines(results, record)]) + "\n"
 
 
-def summary_lines(results: Sequence[Result], record: Mapping[str, Any], level: int = 2) -> Iterator[str]:
-    """Protocol, means, distances to the best of the others, every case; headings of this level."""
+def summary_lines(
+    results: Sequence[Result], record: Mapping[str, Any], level: int = 2, *, brief: bool = False
+) -> Iterator[str]:
+    """Protocol, means, distances to the best of the others, every case; headings of this level.
+
+    `brief` leaves out the tables of single imperfections and their cases.
+    """
     heading = "#" * level
     yield from _session_lines(record)
     yield ""
@@ -156,12 +161,13 @@ def summary_lines(results: Sequence[Result], record: Mapping[str, Any], level: i
         yield f"{heading} Mean PSNR in dB\n"
         yield from overview_table(by_condition)
         yield ""
-    for condition, own in by_condition.items():
+    detailed = {name: own for name, own in by_condition.items() if not (brief and name in IMPERFECTIONS)}
+    for condition, own in detailed.items():
         yield f"{heading} {condition[0].upper()}{condition[1:]}\n"
         yield from condition_table(own)
         yield ""
     yield f"{heading} Every case, PSNR in dB / spectral angle in degrees\n"
-    yield from case_table(results)
+    yield from case_table([result for result in results if result.case.condition in detailed])
     if failures := [result for result in results if result.state == FAILED]:
         yield f"\n{heading} Failed\n"
         yield from (f"- {each.model} ({each.knowledge}), {each.case}: {each.message}" for each in failures)
