@@ -16,15 +16,15 @@ from numpy.typing import NDArray
 from hyperfuse.cli.app import main
 from hyperfuse.fusion import plan
 from hyperfuse.fusion.engine import FusedTile, Tile, TileInputs, TileJob
-from hyperfuse.fusion.journal import WorkFolder
+from hyperfuse.fusion.run import WorkFolder
 
 
 def slow_down(seconds: float) -> None:
     fuse = TileJob.fuse
 
-    def slowly(job: TileJob, tile: Tile, inputs: TileInputs | None, reading: float = 0.0) -> FusedTile:
+    def slowly(job: TileJob, tile: Tile, inputs: TileInputs | None) -> FusedTile:
         time.sleep(seconds)
-        return fuse(job, tile, inputs, reading)
+        return fuse(job, tile, inputs)
 
     TileJob.fuse = slowly  # type: ignore[method-assign]
 

@@ -18,7 +18,7 @@ from tests.fusion.large_scenes import KNOWN, small_tiles, written_pair
 from hyperfuse import fuse, open_cube
 from hyperfuse.cli.app import run
 from hyperfuse.errors import OptionError
-from hyperfuse.fusion.journal import WorkFolder
+from hyperfuse.fusion.run import WorkFolder
 
 pytest.importorskip("distributed")
 

@@ -8,7 +8,7 @@ from affine import Affine
 
 from hyperfuse import fuse, make_cube
 from hyperfuse.errors import OptionError
-from hyperfuse.fusion.warp import moved
+from hyperfuse.fusion.engine import moved
 from hyperfuse.io.cube import physical_values
 
 

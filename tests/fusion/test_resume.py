@@ -17,7 +17,7 @@ from tests.fusion.large_scenes import KNOWN, small_tiles, written_pair
 
 from hyperfuse import fuse, open_cube, write_cube
 from hyperfuse.errors import Cancelled, CubeWriteError, OptionError
-from hyperfuse.fusion.journal import WorkFolder
+from hyperfuse.fusion.run import WorkFolder
 from hyperfuse.io.atomic import lock_file
 from hyperfuse.progress import ProgressReport, listening
 

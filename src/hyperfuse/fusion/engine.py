@@ -30,17 +30,19 @@ import rasterio
 import torch
 import xarray as xr
 from numpy.typing import NDArray
+from scipy.ndimage import shift as spline_shift
 
 from hyperfuse.errors import OptionError
 from hyperfuse.fusion.fusers import Fuser
 from hyperfuse.fusion.pair import AlignedPair
-from hyperfuse.fusion.warp import SMALLEST_MOVE, moved
 from hyperfuse.io.output import Clipping, to_stored
-from hyperfuse.methods.window import Place, Window, fill_missing, mask_missing
+from hyperfuse.methods.window import Place, Window, fill_missing, mask_missing, near_on_axis
 from hyperfuse.physics.observation import Observation
 
 # Holes are filled from an image pyramid: windows that start at multiples of these have the same pyramid in every tile.
 COARSE_ALIGNMENT, FINE_ALIGNMENT = 8, 32
+# Below this shift in fine pixels, interpolation would cost more than it gains.
+SMALLEST_MOVE = 0.01
 # The support of an interpolating cubic spline is unbounded, but its weights fall by 0.27 from pixel to pixel.
 SPLINE_HALO = 12
 TILES_PER_READER = 4
@@ -59,6 +61,11 @@ M_ARENA_MAX = -8  # of glibc's malloc.h
 FusedTiles = Generator[tuple["Tile", "FusedTile"], None, None]
 
 
+def pixels_of(place: Place) -> int:
+    rows, columns = (int(part.stop - part.start) for part in place)
+    return rows * columns
+
+
 @dataclass(frozen=True)
 class Tile:
     """A piece of the output, in pixels of the output's grid."""
@@ -73,7 +80,7 @@ class Tile:
 
     @property
     def pixels(self) -> int:
-        return self.shape[0] * self.shape[1]
+        return pixels_of((self.rows, self.columns))
 
 
 @dataclass(frozen=True)
@@ -87,26 +94,25 @@ class WindowPlace:
 
     @property
     def coarse_pixels(self) -> int:
-        return _pixels(self.coarse)
+        return pixels_of(self.coarse)
 
     @property
     def fine_pixels(self) -> int:
-        return _pixels(self.fine)
+        return pixels_of(self.fine)
 
     @property
     def core_pixels(self) -> int:
-        return _pixels(self.fine_core)
-
-    def observation(self, scene: Observation) -> Observation:
-        """The observation relative to the corner of the windows."""
-        return scene.in_window(*((rows.start, columns.start) for rows, columns in (self.coarse, self.fine)))
+        return pixels_of(self.fine_core)
 
 
 def place_for(pair: AlignedPair, observation: Observation, rows: slice, columns: slice, halo: int) -> WindowPlace:
     """The windows that these fine pixels of the pair need, with `halo` coarse pixels around them."""
-    axes = zip((rows, columns), pair.coarse_shape[1:], pair.fine_shape[1:], pair.scale, observation.shift, strict=True)
-    y, x = (_axis(*axis, halo) for axis in axes)
-    return WindowPlace((y[0], x[0]), (y[1], x[1]), (y[2], x[2]), (y[3], x[3]))
+    cores = (rows.start, rows.stop), (columns.start, columns.stop)
+    axes = zip(cores, pair.coarse_shape[1:], pair.fine_shape[1:], pair.scale, observation.shift, strict=True)
+    y, x = (near_on_axis(*axis, halo, (COARSE_ALIGNMENT, FINE_ALIGNMENT)) for axis in axes)
+    coarse, fine, under = zip(y, x, strict=True)
+    corners = [(top.start, left.start) for top, left in (coarse, fine)]
+    return WindowPlace(coarse, fine, _relative(under, corners[0]), _relative((rows, columns), corners[1]))
 
 
 def covered_part(tile: Tile, pair: AlignedPair) -> tuple[slice, slice] | None:
@@ -118,39 +124,12 @@ def covered_part(tile: Tile, pair: AlignedPair) -> tuple[slice, slice] | None:
     return (rows, columns) if rows.stop > rows.start and columns.stop > columns.start else None
 
 
-def _axis(
-    core: slice, coarse_size: int, fine_size: int, scale: float, shift: float, halo: int
-) -> tuple[slice, slice, slice, slice]:
-    first, last = (
-        min(max(math.floor((centre - shift) / scale), 0), coarse_size - 1)
-        for centre in (core.start + 0.5, core.stop - 0.5)
-    )
-    last += 1
-    start = max(0, first - halo) // COARSE_ALIGNMENT * COARSE_ALIGNMENT
-    stop = min(coarse_size, last + halo)
-    fine_start = 0 if start == 0 else max(0, math.floor(start * scale + shift)) // FINE_ALIGNMENT * FINE_ALIGNMENT
-    fine_stop = fine_size if stop == coarse_size else min(fine_size, math.ceil(stop * scale + shift))
-    # Pixels outside the coarse image, and windows without a halo, still need themselves.
-    fine_start, fine_stop = min(fine_start, core.start), max(fine_stop, core.stop)
-    return (
-        slice(start, stop),
-        slice(fine_start, fine_stop),
-        slice(first - start, last - start),
-        slice(core.start - fine_start, core.stop - fine_start),
-    )
-
-
 def read_window(pair: AlignedPair, observation: Observation, place: WindowPlace, *, all_bands: bool = False) -> Window:
     """A window of the pair with the usable bands of the HSI, or all of them; NaN where there is no data."""
     hsi = pair.hsi_values(*place.coarse)
     hsi, msi = hsi if all_bands else hsi[pair.usable_bands], pair.msi_values(*place.fine)
-    images = torch.from_numpy(hsi), torch.from_numpy(msi)
-    return Window(*images, place.observation(observation), place.coarse_core, place.fine_core)
-
-
-def _pixels(place: Place) -> int:
-    rows, columns = (int(part.stop - part.start) for part in place)
-    return rows * columns
+    local = observation.in_window(*((rows.start, columns.start) for rows, columns in (place.coarse, place.fine)))
+    return Window(torch.from_numpy(hsi), torch.from_numpy(msi), local, place.coarse_core, place.fine_core)
 
 
 @dataclass(frozen=True)
@@ -169,8 +148,7 @@ class FusedTile:
     block: NDArray[Any]
     values: int = 0
     clipped: int = 0
-    reading: float = 0.0  # seconds
-    computing: float = 0.0
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -186,9 +164,7 @@ class TileJob:
     """One pixel of the output: its bands, data type, scale and nodata. None while that is not decided."""
 
     def run(self, tile: Tile) -> FusedTile:
-        start = time.perf_counter()
-        inputs = self.read(tile)
-        return self.fuse(tile, inputs, time.perf_counter() - start)
+        return self.fuse(tile, self.read(tile))
 
     def read(self, tile: Tile) -> TileInputs | None:
         """None where the pair does not cover the tile."""
@@ -199,14 +175,12 @@ class TileJob:
         place = place_for(self.pair, self.observation, rows, columns, self.fuser.halo(self.observation))
         return TileInputs(part, (rows, columns), read_window(self.pair, self.observation, place, all_bands=True))
 
-    def fuse(self, tile: Tile, inputs: TileInputs | None, reading: float = 0.0) -> FusedTile:
-        start = time.perf_counter()
-        values = self.values(tile, inputs)
-        if self.stored_as is None:
-            return FusedTile(values, reading=reading, computing=time.perf_counter() - start)
-        clipping = Clipping()
-        block = to_stored(values, self.stored_as, clipping)
-        return FusedTile(block, clipping.values, clipping.clipped, reading, time.perf_counter() - start)
+    def fuse(self, tile: Tile, inputs: TileInputs | None) -> FusedTile:
+        start, clipping = time.perf_counter(), Clipping()
+        block: NDArray[Any] = self.values(tile, inputs)
+        if self.stored_as is not None:
+            block = to_stored(block, self.stored_as, clipping)
+        return FusedTile(block, clipping.values, clipping.clipped, time.perf_counter() - start)
 
     def values(self, tile: Tile, inputs: TileInputs | None) -> NDArray[np.float32]:
         """(bands, rows, columns) Physical values of a tile, NaN where there is no data."""
@@ -247,6 +221,24 @@ def _relative(part: Place, origin: tuple[int, int]) -> Place:
     return rows, columns
 
 
+def moved(fused: NDArray[np.float32], misregistration: tuple[float, float]) -> NDArray[np.float32]:
+    """(C, H, W) moved by a subpixel shift with cubic splines: pixel (i, j) comes from (i, j) + misregistration.
+
+    Holes move by whole pixels.
+    """
+    if max(abs(distance) for distance in misregistration) < SMALLEST_MOVE:
+        return fused
+    back = [-distance for distance in misregistration]
+    whole = fill_missing(torch.from_numpy(fused)).numpy()
+    result = np.stack([spline_shift(band, back, order=3, mode="nearest") for band in whole])
+    missing = np.isnan(fused)
+    if missing.any():
+        nearest = [round(distance) for distance in back]
+        holes = np.stack([spline_shift(band.astype(np.uint8), nearest, order=0, mode="nearest") for band in missing])
+        result[holes > 0] = np.nan
+    return result
+
+
 def fuse_tiles(
     job: TileJob, tiles: Sequence[Tile], at_once: int, workers: int | None = None, cluster: str | None = None
 ) -> FusedTiles:
@@ -257,21 +249,16 @@ def fuse_tiles(
 
 
 def _in_threads(job: TileJob, tiles: Sequence[Tile], at_once: int) -> FusedTiles:
-    def read(tile: Tile) -> tuple[TileInputs | None, float]:
-        start = time.perf_counter()
-        return job.read(tile), time.perf_counter() - start
-
-    def compute(tile: Tile, inputs: Future[tuple[TileInputs | None, float]]) -> FusedTile:
-        fused = job.fuse(tile, *inputs.result())
+    def compute(tile: Tile, inputs: Future[TileInputs | None]) -> FusedTile:
+        fused = job.fuse(tile, inputs.result())
         release_memory()
         return fused
 
     readers = 1 + (at_once - 1) // TILES_PER_READER
     with one_thread_per_tile(), ThreadPoolExecutor(readers) as reading, ThreadPoolExecutor(at_once) as computing:
         try:
-            yield from _in_order(
-                tiles, lambda tile: computing.submit(compute, tile, reading.submit(read, tile)), lambda: at_once + 2
-            )
+            submit = lambda tile: computing.submit(compute, tile, reading.submit(job.read, tile))  # noqa: E731
+            yield from _in_order(tiles, submit, lambda: at_once + 2)
         finally:
             # Also when the caller stops: running tiles end, waiting ones never start.
             for pool in (reading, computing):

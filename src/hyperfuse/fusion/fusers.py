@@ -1,7 +1,7 @@
-"""What is computed on a window: a method or a network, with the statistics of the scene that it needs.
+"""A network on windows of a scene, with the units and channels that it needs, found in windows spread over the scene.
 
-A fuser is frozen, knows its halo, and can be sent to another process. Its statistics are gathered from windows spread
-over the scene; a window that is the whole scene needs none. Shapes: C bands, M msi bands, h w coarse, H W fine.
+A fuser, this one or that of a method, is frozen, knows its halo, and can be sent to another process. Shapes: C bands, M
+msi bands, h w coarse, H W fine.
 """
 
 from __future__ import annotations
@@ -92,7 +92,14 @@ def network_fuser(
     if isinstance(network, PriorNetwork):
         fuser = MethodFuser("universal", network=network)
         return fuser if whole else fuser.gather(windows)
-    samples = [_pixels_of(window(), None if whole else LARGEST_SAMPLE_OF_WINDOW) for window in windows]
+    samples: list[list[Tensor]] = []  # (C, n) and (M, N) of every window: pixels of the cores, without holes
+    for window in windows:
+        filled = _filled(window())
+        pixels = [filled.coarse(filled.hsi).flatten(1), filled.fine(filled.msi).flatten(1)]
+        steps = [1 if whole else max(1, each.numel() // LARGEST_SAMPLE_OF_WINDOW) for each in pixels]
+        samples.append(
+            [each if step == 1 else each[:, ::step].clone() for each, step in zip(pixels, steps, strict=True)]
+        )
     hsi, msi = (torch.cat(parts, dim=1)[:, None] for parts in zip(*samples, strict=True))
     high = network.config.value_range[1]
     hsi_unit = unit_of(hsi, high)
@@ -145,16 +152,6 @@ def unit_of(image: Tensor, high: float) -> float:
     values = image.flatten()[:: max(1, image.numel() // LARGEST_SAMPLE)]
     brightest = float(torch.quantile(values.float(), RANGE_QUANTILE)) / high
     return brightest if brightest > 0 else max(1.0, float(image.max()) / high)
-
-
-def _pixels_of(window: Window, most: int | None) -> tuple[Tensor, Tensor]:
-    """(C, n) and (M, N): pixels of the cores, without holes."""
-    filled = _filled(window)
-    images = filled.coarse(filled.hsi).flatten(1), filled.fine(filled.msi).flatten(1)
-    if most is None:
-        return images
-    hsi, msi = (pixels[:, :: max(1, pixels.numel() // most)].clone() for pixels in images)
-    return hsi, msi
 
 
 def _filled(window: Window) -> Window:

@@ -22,7 +22,7 @@ from hyperfuse.config import ObservationConfig
 from hyperfuse.errors import BandError
 from hyperfuse.fusion.pair import AlignedPair, require_possible_shift
 from hyperfuse.fusion.sample import LARGEST_NOISE_SIDE, NOISE_COPIES, StreamedSamples, representative_window
-from hyperfuse.fusion.warp import Warp, find_warp, spread_slices
+from hyperfuse.fusion.warp import Warp, find_warp
 from hyperfuse.io.cube import wavelengths_nm
 from hyperfuse.methods.catalogue import AUTO, FEWEST_COARSER_PIXELS, MOST_PIXELS, suitable_method
 from hyperfuse.methods.injection import detail_halo
@@ -31,7 +31,7 @@ from hyperfuse.physics.estimate import KnownParts, estimate_from_samples, estima
 from hyperfuse.physics.observation import Observation, SpatialOperator, default_sigma, sigma_from_fwhm
 from hyperfuse.physics.offset_field import OffsetField, WindowOffset, constant_field, fit_offset_field
 from hyperfuse.physics.register import Block, CoarseOffset, register, search_coarse_offsets
-from hyperfuse.physics.sampling import MARGIN_OF_BLOCK, PairSamples
+from hyperfuse.physics.sampling import MARGIN_OF_BLOCK, PairSamples, spread_slices
 from hyperfuse.physics.srf import SRFSpec, srf_for
 from hyperfuse.progress import progress
 

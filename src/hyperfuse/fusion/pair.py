@@ -106,14 +106,14 @@ def _coarse_pixels(
     if shared < SMALLEST_HSI:
         got = f"the two images share only {shared} HSI pixels along an axis{' within the bounds' if bounded else ''}"
         raise GridError(got, "at least 2x2 HSI pixels in common", "check their coordinates with `hyperfuse info`")
-    covered = [index for index in range(first, stop) if _coverage(index, start, step, covering) > SMALLEST_COVERAGE]
+
+    def coverage(index: int) -> float:
+        """The share of a coarse pixel's width inside these fine pixels; pixel i extends from i - 0.5 to i + 0.5."""
+        left, right = sorted(((index - 0.5 - start) / step, (index + 0.5 - start) / step))
+        return (min(right, covering[1] - 0.5) - max(left, covering[0] - 0.5)) / (right - left)
+
+    covered = [index for index in range(first, stop) if coverage(index) > SMALLEST_COVERAGE]
     return (covered[0], covered[-1] + 1) if len(covered) >= SMALLEST_HSI else (first, stop)
-
-
-def _coverage(index: int, start: float, step: float, fine: tuple[int, int]) -> float:
-    """The share of a coarse pixel's width inside some fine pixels; pixel i extends from i - 0.5 to i + 0.5."""
-    first, last = sorted(((index - 0.5 - start) / step, (index + 0.5 - start) / step))
-    return (min(last, fine[1] - 0.5) - max(first, fine[0] - 0.5)) / (last - first)
 
 
 def _fine_bounds(msi: Grid, config: FuseConfig) -> tuple[tuple[int, int] | None, tuple[int, int] | None]:
@@ -181,11 +181,12 @@ class CutImage:
         self, rows: NDArray[np.int64], columns: NDArray[np.int64], bands: NDArray[np.int64]
     ) -> NDArray[np.bool_]:
         """(rows, columns) Where none of these bands has a value; pixels count from the cut but may lie outside it."""
-        axes = (rows, self.rows, self.row_direction, "y"), (columns, self.columns, self.column_direction, "x")
+        rows = self.rows.start + rows if self.row_direction > 0 else self.rows.stop - 1 - rows
+        columns = self.columns.start + columns if self.column_direction > 0 else self.columns.stop - 1 - columns
         # Each pixel is read once, however many fine ones lie on it.
         (needed_rows, row_of), (needed_columns, column_of) = (
-            np.unique(_source_pixels(pixels, cut, direction, self.cube.sizes[axis]), return_inverse=True)
-            for pixels, cut, direction, axis in axes
+            np.unique(np.clip(pixels, 0, self.cube.sizes[axis] - 1), return_inverse=True)
+            for pixels, axis in ((rows, "y"), (columns, "x"))
         )
         values = physical_values(self.cube.isel(y=needed_rows, x=needed_columns), bands=bands)
         missing: NDArray[np.bool_] = ~np.isfinite(values).any(axis=0)
@@ -197,11 +198,6 @@ def _source_slice(part: slice, cut: slice, direction: int) -> slice:
     start, stop, _ = part.indices(cut.stop - cut.start)
     stop = max(start, stop)
     return slice(cut.start + start, cut.start + stop) if direction > 0 else slice(cut.stop - stop, cut.stop - start)
-
-
-def _source_pixels(pixels: NDArray[np.int64], cut: slice, direction: int, size: int) -> NDArray[np.int64]:
-    source: NDArray[np.int64] = np.clip(cut.start + pixels if direction > 0 else cut.stop - 1 - pixels, 0, size - 1)
-    return source
 
 
 def require_values(image: CutImage, name: str) -> NDArray[np.bool_]:

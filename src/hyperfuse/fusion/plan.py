@@ -12,7 +12,7 @@ import itertools
 import math
 import os
 import shutil
-import time
+import timeit
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -76,34 +76,6 @@ TIMED_SIDE = 128
 SMALLEST_TIMED_SIDE = 8  # coarse pixels
 
 
-def fused_template(pair: AlignedPair, hsi: xr.DataArray, record: Mapping[str, str], *, complete: bool) -> xr.DataArray:
-    """The fused cube without its values: the MSI's grid with the HSI's bands, data type, scale, nodata and metadata.
-
-    `complete` promises that no pixel will be missing. Otherwise, where the HSI has no nodata, it is NaN or an unusual
-    integer.
-    """
-    grid, nodata = pair.output_grid, nodata_of(hsi)
-    if nodata is None and not complete:
-        nodata = usual_nodata(hsi.dtype)
-    shape = (hsi.sizes["band"], grid.height, grid.width)
-    y, x = pair.scale
-    scale = f"{y:.9g}" if abs(y - x) < 1e-6 * y else f"{y:.9g} {x:.9g}"
-    attributes = {key: value for key, value in hsi.attrs.items() if key != "_FillValue"}
-    return make_cube(
-        np.broadcast_to(np.zeros((), hsi.dtype), shape),
-        wavelength_nm=hsi["wavelength"].values,
-        fwhm_nm=hsi["fwhm"].values,
-        good=hsi["good"].values,
-        band_names=[str(name) for name in hsi["band_name"].values],
-        scale=hsi["scale"].values,
-        offset=hsi["offset"].values,
-        nodata=nodata,
-        crs=grid.crs,
-        transform=grid.transform,
-        attributes={**attributes, "hyperfuse_version": version("hyperfuse"), "hyperfuse_scale": scale, **record},
-    )
-
-
 @dataclass(frozen=True)
 class Plan:
     """How one pair is fused. Pairs of numbers are (y, x)."""
@@ -151,12 +123,34 @@ class Plan:
         return None if self.network is None else self.network.weights_digest or "unsaved"
 
     def template(self, record: Mapping[str, str], *, complete: bool | None = None) -> xr.DataArray:
-        """The output without its values; `complete` promises that no pixel is missing, which integers may show."""
+        """The output without its values: the MSI's grid with the HSI's bands, data type, scale, nodata and metadata.
+
+        `complete` promises that no pixel will be missing, which integers may show. Otherwise, where the HSI has no
+        nodata, it is NaN or an unusual integer.
+        """
+        hsi, grid = self.hsi, self.pair.output_grid
         if complete is None:
-            grid, images = self.pair.output_grid, (self.pair.hsi_source.cube, self.pair.msi_source.cube)
+            images = self.pair.hsi_source.cube, self.pair.msi_source.cube
             is_covered = self.pair.fine_shape[1:] == (grid.height, grid.width)
             complete = is_covered and all(cube.dtype.kind in "iu" and nodata_of(cube) is None for cube in images)
-        return output_template(fused_template(self.pair, self.hsi, record, complete=complete), self.config)
+        nodata = nodata_of(hsi)
+        y, x = self.pair.scale
+        scale = f"{y:.9g}" if abs(y - x) < 1e-6 * y else f"{y:.9g} {x:.9g}"
+        attributes = {key: value for key, value in hsi.attrs.items() if key != "_FillValue"}
+        fused = make_cube(
+            np.broadcast_to(np.zeros((), hsi.dtype), (hsi.sizes["band"], grid.height, grid.width)),
+            wavelength_nm=hsi["wavelength"].values,
+            fwhm_nm=hsi["fwhm"].values,
+            good=hsi["good"].values,
+            band_names=[str(name) for name in hsi["band_name"].values],
+            scale=hsi["scale"].values,
+            offset=hsi["offset"].values,
+            nodata=usual_nodata(hsi.dtype) if nodata is None and not complete else nodata,
+            crs=grid.crs,
+            transform=grid.transform,
+            attributes={**attributes, "hyperfuse_version": version("hyperfuse"), "hyperfuse_scale": scale, **record},
+        )
+        return output_template(fused, self.config)
 
     def job(self, fuser: Fuser, template: xr.DataArray | None) -> TileJob:
         move = self.observation.misregistration if self.config.trust == "hsi" else (0.0, 0.0)
@@ -277,12 +271,19 @@ def make_plan(
     method = config.method if uncertainty else method or config.method
     # Copies, so that what the estimation has read of a small pair is not kept in memory twice.
     aligned, pair = replace(aligned), replace(pair)
-    itemsize = np.dtype(config.dtype or hsi_cube.dtype).itemsize
+    bands = pair.coarse_shape[0]
+    sizes = bands, pair.fine_shape[0], np.dtype(config.dtype or hsi_cube.dtype).itemsize
     if network is None or isinstance(network, PriorNetwork):
-        workload = method_workload(pair, method, consistency=config.consistency, itemsize=itemsize)
+        held = find_method(method)
+        window_copies = held.window_copies + (4 if config.consistency else 0)
+        workload = Workload(
+            *sizes, held.core_copies, window_copies, held.component_images * min(MOST_COMPONENTS, bands)
+        )
         halo = MethodFuser(method, config.consistency).halo(observation)
     else:
-        workload, base = network_workload(pair, network, itemsize=itemsize), network.config.base
+        # A network computes features of the whole window, and so does the method that it refines.
+        features = max(FEATURE_IMAGES * network.config.width, 10 * min(MOST_COMPONENTS, bands))
+        workload, base = Workload(*sizes, core_copies=2.0, window_copies=5.0, components=features), network.config.base
         halo = network_halo(network, observation) + (0 if base == BICUBIC else MethodFuser(base).halo(observation))
     memory = plan_memory(pair, observation, workload, halo, ram_gb)
     if network is not None and network.receptive_field is None and not memory.whole:
@@ -333,16 +334,10 @@ def _expected_seconds(plan: Plan) -> float:
     window = representative_window(pair, observation, side, plan.halo)
     with one_thread_per_tile():
         fuser = plan.fuser_from([lambda: window])
-        per_pixel = min(_seconds_to_fuse(fuser, window) for _ in range(2)) / math.prod(window.fine_size)
+        seconds = min(timeit.repeat(lambda: fuser.fuse_window(window), number=1, repeat=2))
     pixels = len(plan.tiles) * near_pixels(pair, observation, plan.memory.tile_size, plan.halo)
     sampled = 0 if plan.memory.whole else 2 * min(SAMPLED_FINE_PIXELS, math.prod(pair.fine_shape[1:]))
-    return per_pixel * (pixels / plan.memory.tiles_at_once + sampled)
-
-
-def _seconds_to_fuse(fuser: Fuser, window: Window) -> float:
-    start = time.perf_counter()
-    fuser.fuse_window(window)
-    return time.perf_counter() - start
+    return seconds / math.prod(window.fine_size) * (pixels / plan.memory.tiles_at_once + sampled)
 
 
 def _size(height: int, width: int) -> str:
@@ -373,9 +368,6 @@ class Workload:
     def input_bytes(self, place: WindowPlace) -> int:
         return 4 * (self.bands * place.coarse_pixels + self.msi_bands * place.fine_pixels)
 
-    def block_bytes(self, place: WindowPlace) -> int:
-        return self.bands * self.itemsize * place.core_pixels
-
     def working_bytes(self, place: WindowPlace, near_pixels: int) -> int:
         """Peak memory of one tile; `near_pixels` are the fine pixels that the last step needs."""
         core, window, coarse = place.core_pixels, place.fine_pixels, place.coarse_pixels
@@ -384,21 +376,6 @@ class Workload:
         on_bands = 4 * self.bands * (self.core_copies * core + self.window_copies * window)
         on_components = 4 * self.components * near_pixels
         return int(ROOM * (on_inputs + denoising + max(on_components, on_bands + on_components / 4)) + OVERHEAD_OF_TILE)
-
-
-def method_workload(pair: AlignedPair, method: str, *, consistency: bool, itemsize: int) -> Workload:
-    footprint = find_method(method)
-    bands, msi_bands = pair.coarse_shape[0], pair.fine_shape[0]
-    window_copies = footprint.window_copies + (4 if consistency else 0)
-    components = footprint.component_images * min(MOST_COMPONENTS, bands)
-    return Workload(bands, msi_bands, itemsize, footprint.core_copies, window_copies, components)
-
-
-def network_workload(pair: AlignedPair, network: AnyNetwork, *, itemsize: int) -> Workload:
-    """A network computes features of the whole window, and so does the method that it refines."""
-    bands, msi_bands = pair.coarse_shape[0], pair.fine_shape[0]
-    components = max(FEATURE_IMAGES * network.config.width, 10 * min(MOST_COMPONENTS, bands))
-    return Workload(bands, msi_bands, itemsize, core_copies=2.0, window_copies=5.0, components=components)
 
 
 @dataclass(frozen=True)
@@ -430,7 +407,7 @@ def plan_memory(
         everything = place_for(pair, observation, slice(0, pair.fine_shape[1]), slice(0, pair.fine_shape[2]), 0)
         # The inputs, the fused image, and that image as it is stored.
         stored = (4 + workload.itemsize) * workload.bands * everything.fine_pixels
-        needed = workload.working_bytes(everything, everything.fine_pixels) + stored
+        needed = stored + workload.working_bytes(everything, everything.fine_pixels)
         needed += 2 * workload.input_bytes(everything)
         if needed <= budget:
             return MemoryPlan(output, needed, budget, whole=True)
@@ -438,7 +415,8 @@ def plan_memory(
     for size in sizes or TILE_SIZES[::-1]:
         place = place_for(pair, observation, *_middle(pair, size), halo)
         near = near_pixels(pair, observation, size, halo)
-        needed = workload.working_bytes(place, near) + 2 * workload.input_bytes(place) + 2 * workload.block_bytes(place)
+        stored = workload.bands * workload.itemsize * place.core_pixels
+        needed = workload.working_bytes(place, near) + 2 * workload.input_bytes(place) + 2 * stored
         # Useful pixels at once, without halos.
         done = min(TILES_AT_ONCE, budget // needed) * place.core_pixels / near
         if done > most_done:

@@ -2,35 +2,51 @@
 
 A scene that fits into memory is a single tile; every scene takes the same way, whether its tiles are computed here, in
 threads, in worker processes or on a cluster, and whether they go into an array or a file. Whatever ends a run, the
-target is complete or as it was before; finished tiles stay, and `resume` continues from them.
+target is complete or as it was before; finished tiles stay in a hidden folder beside it, and `resume` continues from
+them:
+
+    .NAME.tiles/journal.json     inputs, options and tile size; a resumed run must have the same
+                scene.pt         observation, warp and the fuser with its statistics
+                00012.tile       values of a finished tile, compressed, with a checksum
+                target/          the partly written target; not reused
 """
 
 from __future__ import annotations
 
+import glob
+import json
 import os
+import shutil
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+import torch
 import xarray as xr
+from numcodecs import Blosc
 from numpy.typing import NDArray
 
 from hyperfuse.config import FuseConfig, ObservationConfig, takes_options
 from hyperfuse.errors import Cancelled, CubeWriteError, OptionError
 from hyperfuse.fusion.engine import FusedTile, Tile, TileJob, bounded_pools, fuse_tiles
-from hyperfuse.fusion.journal import Journal, WorkFolder
+from hyperfuse.fusion.fusers import Fuser, NetworkFuser
 from hyperfuse.fusion.observe import observe
 from hyperfuse.fusion.pair import align_pair
 from hyperfuse.fusion.plan import Image, PathLike, Plan, input_paths, make_plan, open_pair, summarise_plan
-from hyperfuse.io.atomic import CubeWriter, target_lock
+from hyperfuse.fusion.warp import Warp
+from hyperfuse.io.atomic import DISK_FULL, CubeWriter, atomic_write, target_lock
 from hyperfuse.io.files import check_target, created_cube
-from hyperfuse.io.output import Clipping, to_stored
-from hyperfuse.methods.catalogue import AUTO, find_method
+from hyperfuse.io.output import Clipping, provenance_of, to_stored
+from hyperfuse.methods.catalogue import AUTO, MethodFuser, find_method
+from hyperfuse.models.catalogue import AnyNetwork
+from hyperfuse.models.matryoshka import PairChannels, Subspace
 from hyperfuse.physics.observation import Observation
 from hyperfuse.progress import progress
 
@@ -40,30 +56,26 @@ MATLAB = ".mat"
 # A signal is answered between two writes.
 WRITTEN_ROWS = 512
 ENVI_HEADER, ENVI_PIXELS = ".hdr", ".img"
-
-
-@dataclass
-class StageSeconds:
-    """Seconds spent in each stage, summed over threads: stages overlap, so they may exceed the elapsed time."""
-
-    reading: float = 0.0
-    computing: float = 0.0
-    writing: float = 0.0
-
-    def shares(self) -> dict[str, float]:
-        total = max(1e-9, sum(vars(self).values()))
-        return {stage: seconds / total for stage, seconds in vars(self).items()}
+JOURNAL, SCENE, TARGET = "journal.json", "scene.pt", "target"
+# The only classes, beside tensors and plain containers, that a stored scene may hold.
+STORED_TYPES: list[Any] = [Observation, MethodFuser, NetworkFuser, PairChannels, Subspace]
+CODEC = Blosc(cname="lz4", clevel=1, shuffle=Blosc.SHUFFLE)
+CHECKSUM_BYTES = 4
+# A product is a folder of files; of larger ones only so many are compared.
+MOST_FILES = 10_000
+# Options that name files, which are compared as inputs.
+INPUT_OPTIONS = ("weights", "mask", "hsi_mask")
 
 
 @dataclass(frozen=True)
 class FusionRun:
-    """What a run did: its result, how many tiles and pixels, and where the time went."""
+    """What a run did: its result, how many tiles and pixels, and the seconds of computing, summed over threads."""
 
     path: Path | None
     cube: xr.DataArray | None = field(repr=False)
     tiles: int
     pixels: int
-    seconds: StageSeconds
+    seconds: float
 
 
 @takes_options(FuseConfig)
@@ -210,9 +222,9 @@ def _run(
     if isinstance(config.weights, str | os.PathLike):
         inputs["weights"] = Path(config.weights)
     journal = None if folder is None else _journal_to_resume(folder, inputs, config)
-    method = None if journal is None else journal.method
+    method = None if journal is None else provenance_of(journal.record).get("method")
     plan = make_plan(hsi, msi, config, method=method, uncertainty=uncertainty, observation=observation)
-    seconds, clipping = StageSeconds(), Clipping()
+    seconds, clipping = 0.0, Clipping()
     if plan.memory.whole and journal is None:
         # The only tile is computed before the output is created: then it is known whether any pixel is missing.
         folder = None
@@ -241,15 +253,12 @@ def _run(
     ):
         for tile, fused in tiles:
             is_new = tile.index not in finished
-            start = time.perf_counter()
             if is_new and folder is not None:
                 folder.store(tile, fused.block)
             for top in range(0, tile.shape[0], WRITTEN_ROWS):
                 part = fused.block[:, top : top + WRITTEN_ROWS]
                 writer.write(slice(tile.rows.start + top, tile.rows.start + top + part.shape[1]), tile.columns, part)
-            seconds.writing += time.perf_counter() - start
-            seconds.reading += fused.reading
-            seconds.computing += fused.computing
+            seconds += fused.seconds
             clipping.count(fused.values, fused.clipped)
             if is_new:
                 advance(1, tile.pixels)
@@ -358,3 +367,122 @@ def _journal_to_resume(folder: WorkFolder, inputs: dict[str, Path], config: Fuse
         expected = "the inputs and options of the interrupted run"
         raise OptionError(f"--resume with {difference}", expected, "use those, or leave out --resume")
     return journal
+
+
+@dataclass(frozen=True)
+class Journal:
+    """The state of a run, and what another run must have in common with it to resume it."""
+
+    version: str
+    inputs: dict[str, list[list[Any]]]
+    """By role: name, size and modification time of every file."""
+    options: dict[str, str]
+    tile_size: list[int]
+    record: dict[str, str]
+    """The provenance of the output, whose date is that of the first run."""
+
+    @classmethod
+    def of(
+        cls, inputs: Mapping[str, Path], config: FuseConfig, tile_size: tuple[int, int], record: Mapping[str, str]
+    ) -> Journal:
+        files = {role: _files_of(path) for role, path in inputs.items()}
+        options = {name: str(value) for name, value in config.recorded().items() if name not in INPUT_OPTIONS}
+        return cls(version("hyperfuse"), files, options, list(tile_size), dict(record))
+
+    def difference(self, other: Journal) -> str | None:
+        """Describe the first difference that would change the result."""
+        if self.version != other.version:
+            return f"hyperfuse {self.version} instead of {other.version}"
+        for own, others in ((self.inputs, other.inputs), (self.options, other.options)):
+            for name in sorted({*own, *others}):
+                if own.get(name) != others.get(name):
+                    return f"another {name}"
+        return None
+
+
+class WorkFolder:
+    def __init__(self, target: Path) -> None:
+        self.target = target
+        self.path = target.with_name(f".{target.name}.tiles")
+
+    @property
+    def workplace(self) -> Path:
+        """An empty place in which to write the target."""
+        place = self.path / TARGET
+        shutil.rmtree(place, ignore_errors=True)
+        return place
+
+    def journal(self) -> Journal | None:
+        """The journal of an interrupted run; None where there is none, or an incomplete one."""
+        try:
+            return Journal(**json.loads((self.path / JOURNAL).read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError):
+            return None
+
+    def load_scene(self, network: AnyNetwork | None) -> tuple[Observation, Warp | None, Fuser]:
+        """Load what `begin` stored; networks are not stored, so the fuser gets the given one."""
+        try:
+            with torch.serialization.safe_globals(STORED_TYPES):
+                scene = torch.load(self.path / SCENE, weights_only=True)
+            observation, warp, fuser = scene["observation"], scene["warp"], scene["fuser"]
+        except Exception as error:
+            raise OptionError(f"damaged scene.pt in {self.path}", remedy="leave out --resume to start anew") from error
+        if network is not None:
+            fuser = replace(fuser, network=network)
+        return observation, None if warp is None else Warp.from_notes(warp), fuser
+
+    def begin(self, journal: Journal, observation: Observation, warp: Warp | None, fuser: Fuser) -> None:
+        """Remove what an earlier run left and start a new one."""
+        self.remove()
+        notes = None if warp is None else warp.notes()
+        scene = {"observation": observation, "warp": notes, "fuser": replace(fuser, network=None)}
+        with self._errors():
+            self.path.mkdir()
+            torch.save(scene, self.path / SCENE)
+            self._write(JOURNAL, json.dumps(asdict(journal), indent=1).encode())
+
+    def store(self, tile: Tile, block: NDArray[Any]) -> None:
+        with self._errors():
+            packed = CODEC.encode(np.ascontiguousarray(block))
+            self._write(f"{tile.index:05d}.tile", zlib.crc32(packed).to_bytes(CHECKSUM_BYTES, "big") + packed)
+
+    def finished(self) -> set[int]:
+        """Indices of the stored tiles."""
+        return {int(path.stem) for path in self.path.glob("*.tile")}
+
+    def load(self, tile: Tile, bands: int, dtype: np.dtype[Any]) -> NDArray[Any] | None:
+        """The values of a stored tile; None where it is missing or damaged."""
+        try:
+            content = (self.path / f"{tile.index:05d}.tile").read_bytes()
+        except OSError:
+            return None
+        checksum, packed = content[:CHECKSUM_BYTES], content[CHECKSUM_BYTES:]
+        if zlib.crc32(packed).to_bytes(CHECKSUM_BYTES, "big") != checksum:
+            return None
+        values = np.frombuffer(CODEC.decode(packed), dtype)
+        shape = (bands, *tile.shape)
+        return values.reshape(shape) if values.size == np.prod(shape) else None
+
+    def remove(self) -> None:
+        shutil.rmtree(self.path, ignore_errors=True)
+
+    def _write(self, name: str, content: bytes) -> None:
+        with atomic_write(self.path / name, sync=False) as temporary:
+            temporary.write_bytes(content)
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            what = "no space left" if error.errno in DISK_FULL else (error.strerror or str(error))
+            got = f"{what} while storing a tile of {self.target}"
+            raise CubeWriteError(got, remedy="choose another disk") from error
+
+
+def _files_of(path: Path) -> list[list[Any]]:
+    """Name, size and modification time of a file and its companions (a header's data), or of all files in a folder."""
+    path = path.absolute()
+    found = path.rglob("*") if path.is_dir() else path.parent.glob(f"{glob.escape(path.stem)}.*")
+    files = sorted(each for _, each in zip(range(MOST_FILES), found, strict=False) if each.is_file())
+    return [[str(each), each.stat().st_size, each.stat().st_mtime_ns] for each in files]

@@ -22,7 +22,6 @@ import torch
 from affine import Affine
 from numpy.typing import NDArray
 from scipy.ndimage import gaussian_filter, map_coordinates, spline_filter
-from scipy.ndimage import shift as spline_shift
 
 from hyperfuse.fusion.pair import AlignedPair, CutImage
 from hyperfuse.fusion.regrid import PixelPositions as Positions
@@ -35,9 +34,9 @@ from hyperfuse.fusion.regrid import (
     within,
 )
 from hyperfuse.io.grid import Grid, grid_of, positions_in, window_of_grid
-from hyperfuse.methods.window import fill_missing
 from hyperfuse.physics.observation import TRUNCATION_SIGMAS, Observation
 from hyperfuse.physics.offset_field import OffsetField
+from hyperfuse.physics.sampling import spread_slices
 
 
 def original_hsi(pair: AlignedPair) -> tuple[CutImage, Grid, Grid]:
@@ -240,31 +239,3 @@ def _samples(
 def _spread(size: int) -> list[slice]:
     side = min(WINDOW, size)
     return spread_slices(size, side, max(1, min(WINDOWS, size // side)))
-
-
-def spread_slices(size: int, side: int, count: int) -> list[slice]:
-    """Windows of a side, spread evenly from the first to the last pixel of an axis."""
-    starts = [round(index * (size - side) / max(1, count - 1)) for index in range(count)]
-    return [slice(start, start + side) for start in starts]
-
-
-# Below this shift in fine pixels, interpolation would cost more than it gains.
-SMALLEST_MOVE = 0.01
-
-
-def moved(fused: NDArray[np.float32], misregistration: tuple[float, float]) -> NDArray[np.float32]:
-    """(C, H, W) moved by a subpixel shift with cubic splines: pixel (i, j) comes from (i, j) + misregistration.
-
-    Holes move by whole pixels.
-    """
-    if max(abs(distance) for distance in misregistration) < SMALLEST_MOVE:
-        return fused
-    back = [-distance for distance in misregistration]
-    whole = fill_missing(torch.from_numpy(fused)).numpy()
-    result = np.stack([spline_shift(band, back, order=3, mode="nearest") for band in whole])
-    missing = np.isnan(fused)
-    if missing.any():
-        nearest = [round(distance) for distance in back]
-        holes = np.stack([spline_shift(band.astype(np.uint8), nearest, order=0, mode="nearest") for band in missing])
-        result[holes > 0] = np.nan
-    return result

@@ -222,23 +222,10 @@ def fuse_arrays(
         raise BandError(f"an SRF of shape {tuple(observation.srf.shape)}", finite)
     window = Window(hsi, msi, observation)
     name = suitable_method(window) if method == AUTO else method
-    return run_on_scene(fuse_window(window, name, consistency, uncertainty))
+    return MethodFuser(name, consistency, uncertainty=uncertainty).fuse_window(window)
 
 
 def fuse_window(
-    window: Window, method: str, consistency: bool = False, uncertainty: bool = False
-) -> SceneComputation[Tensor]:
-    """Fuse the core of a window by the method of this name, or compute its expected error; see `fuse_arrays`."""
-    found = find_method(method)
-    if not uncertainty:
-        return fuse_window_by(found.function, window, consistency)
-    if found.uncertainty is None:
-        known = ", ".join(name for name, each in METHODS.items() if each.uncertainty is not None)
-        raise OptionError(f"uncertainty of {method!r}", f"one of {known}", "choose another method")
-    return fuse_window_by(found.uncertainty, window, without_msi=interpolation_error)
-
-
-def fuse_window_by(
     function: SceneFunction, window: Window, consistency: bool = False, without_msi: SceneFunction = bicubic
 ) -> SceneComputation[Tensor]:
     """Fuse the core of a window by any function; by `without_msi` if the msi is constant."""
@@ -298,6 +285,8 @@ def make_consistent(fused: Tensor, window: Window) -> SceneComputation[Tensor]:
 
 @dataclass(frozen=True)
 class MethodFuser:
+    """A method with the statistics of a scene. It is frozen, and can be sent to another process."""
+
     method: str
     consistency: bool = False
     network: PriorNetwork | None = None
@@ -327,9 +316,15 @@ class MethodFuser:
         return replace(self, statistics=gather_statistics(self._steps, windows))
 
     def _steps(self, window: Window) -> SceneComputation[Tensor]:
-        if self.network is None:
-            return fuse_window(window, self.method, self.consistency, self.uncertainty)
-        return fuse_window_by(partial(fuse_guided, network=self.network), window, self.consistency)
+        method = find_method(self.method)
+        if self.network is not None:
+            return fuse_window(partial(fuse_guided, network=self.network), window, self.consistency)
+        if not self.uncertainty:
+            return fuse_window(method.function, window, self.consistency)
+        if method.uncertainty is None:
+            known = ", ".join(name for name, each in METHODS.items() if each.uncertainty is not None)
+            raise OptionError(f"uncertainty of {self.method!r}", f"one of {known}", "choose another method")
+        return fuse_window(method.uncertainty, window, without_msi=interpolation_error)
 
 
 # `auto`: another method must beat the default by MARGIN_DB, because the test is one scale coarser than the task; its

@@ -38,7 +38,9 @@ def cnmf(window: Window) -> SceneComputation[Tensor]:
     spectra, fine = yield from _non_negative(window)
     operator = observation.spatial_operator(window.fine_size, window.coarse_size)
     srf = observation.srf.clamp_min(0).to(hsi)
-    endmembers = yield from scene_statistic(lambda: window.coarse(spectra).flatten(1), _first_endmembers)
+    endmembers = yield from scene_statistic(
+        lambda: window.coarse(spectra).flatten(1), lambda parts: pure_pixels(torch.cat(parts, dim=1), MOST_ENDMEMBERS)
+    )
     even = torch.full((endmembers.shape[1], spectra[0].numel()), 1 / endmembers.shape[1], dtype=hsi.dtype)
     coarse = _update_abundances(spectra.flatten(1), endmembers, even, COARSE_STEPS).reshape(-1, *window.coarse_size)
     abundances = upsample_bicubic(coarse, window.fine_size, observation.placement).flatten(1).clamp_min(TINY)
@@ -70,16 +72,11 @@ def _core_pixels(window: Window, *images: Tensor) -> tuple[Tensor, ...]:
     return tuple(window.coarse(image).flatten(1) for image in images)
 
 
-def _first_endmembers(parts: list[Tensor]) -> Tensor:
-    spectra = torch.cat(parts, dim=1)
-    return pure_pixels(spectra, min(MOST_ENDMEMBERS, *spectra.shape))
-
-
-def pure_pixels(spectra: Tensor, count: int) -> Tensor:
+def pure_pixels(spectra: Tensor, most: int) -> Tensor:
     """Select endmembers (C, K) from pixels (C, n) by successive projections: each the longest residual (ATGP)."""
     left = spectra.double().clone()
     selected: list[int] = []
-    for _ in range(count):
+    for _ in range(min(most, *spectra.shape)):
         lengths = left.square().sum(0)
         longest = int(lengths.argmax())
         if selected and float(lengths[longest]) < 1e-8 * float(spectra.double().square().sum(0).max()):

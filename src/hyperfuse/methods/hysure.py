@@ -19,7 +19,6 @@ References
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -63,14 +62,24 @@ def hysure(window: Window) -> SceneComputation[Tensor]:
 
 def _minimise_variation(start: Tensor, model: PairModel, unit: float) -> Tensor:
     """ADMM in scaled form, in units of `unit`."""
-    step = _DataStep.of(model, unit)
+    seen, operator = model.msi_from_components, model.operator
+    # The msi's own unit does not matter to FUSE; here it must weigh like the hsi's.
+    gain = max(1e-30, float((seen @ seen.T).trace()) / seen.shape[0])
+    noise = model.msi_noise / (LOW_NOISE * unit**2)
+    weighted = torch.linalg.solve(gain * torch.eye(seen.shape[0], dtype=seen.dtype) + noise, seen).T  # F'W
+    msi_inverse = torch.linalg.inv(weighted @ seen + PENALTY * torch.eye(seen.shape[1], dtype=seen.dtype))
+    msi_part = mix_bands(weighted, model.msi / unit)
+    hsi_penalty = PENALTY * (1 + model.hsi_noise.diagonal() / (LOW_NOISE * unit**2))  # of each component
+    hsi_part = operator.adjoint(model.coefficients / unit)
     rows, columns = (_cosine_basis(size) for size in model.fine_size)
     u = start / unit
     gradient = _differences(u)
     hsi_dual, msi_dual, dual = torch.zeros_like(u), torch.zeros_like(u), torch.zeros_like(gradient)
     for _ in range(STEPS):
-        by_hsi = step.towards_hsi(u + hsi_dual)
-        by_msi = step.towards_msi(u + msi_dual)
+        # argmin |y - A v|^2 / 2 + PENALTY |v - u|^2 / 2, noise-weighted, and the same for the msi.
+        right = hsi_part + hsi_penalty[:, None, None].to(u) * (u + hsi_dual)
+        by_hsi = operator.regularised_inverse(right, hsi_penalty)
+        by_msi = mix_bands(msi_inverse, msi_part + PENALTY * (u + msi_dual))
         by_prior = _shrink(gradient + dual, WEIGHT / PENALTY)
         u = _smooth(by_hsi - hsi_dual + by_msi - msi_dual + _divergence(by_prior - dual), rows, columns)
         gradient = _differences(u)
@@ -78,36 +87,6 @@ def _minimise_variation(start: Tensor, model: PairModel, unit: float) -> Tensor:
         msi_dual += u - by_msi
         dual += gradient - by_prior
     return u * unit
-
-
-@dataclass(frozen=True)
-class _DataStep:
-    """argmin |y - A v|^2 / 2 + PENALTY |v - u|^2 / 2, noise-weighted, and the same for the msi."""
-
-    model: PairModel
-    hsi_penalty: Tensor  # (p,), PENALTY over the weight of each component of the hsi
-    hsi_part: Tensor  # A'y
-    msi_inverse: Tensor  # (p, p), (F'WF + PENALTY)^-1
-    msi_part: Tensor  # F'W z
-
-    @classmethod
-    def of(cls, model: PairModel, unit: float) -> _DataStep:
-        seen = model.msi_from_components
-        # The msi's own unit does not matter to FUSE; here it must weigh like the hsi's.
-        gain = max(1e-30, float((seen @ seen.T).trace()) / seen.shape[0])
-        noise = model.msi_noise / (LOW_NOISE * unit**2)
-        weighted = torch.linalg.solve(gain * torch.eye(seen.shape[0], dtype=seen.dtype) + noise, seen).T  # F'W
-        inverse = torch.linalg.inv(weighted @ seen + PENALTY * torch.eye(seen.shape[1], dtype=seen.dtype))
-        hsi_penalty = PENALTY * (1 + model.hsi_noise.diagonal() / (LOW_NOISE * unit**2))
-        hsi_part = model.operator.adjoint(model.coefficients / unit)
-        return cls(model, hsi_penalty, hsi_part, inverse, mix_bands(weighted, model.msi / unit))
-
-    def towards_hsi(self, u: Tensor) -> Tensor:
-        right = self.hsi_part + self.hsi_penalty[:, None, None].to(u) * u
-        return self.model.operator.regularised_inverse(right, self.hsi_penalty)
-
-    def towards_msi(self, u: Tensor) -> Tensor:
-        return mix_bands(self.msi_inverse, self.msi_part + PENALTY * u)
 
 
 def _differences(u: Tensor) -> Tensor:

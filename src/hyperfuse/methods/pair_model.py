@@ -119,7 +119,10 @@ def model_pair(
     msi_variance = observation.msi_noise**2 + (NOISE_FLOOR * msi_level) ** 2
     msi_mean = observation.srf @ mean + observation.offset
     residual = without_noise(centred - mix_bands(basis, coefficients), hsi_variance, window)
-    outside, noise_gain = yield from in_one_pass(residual, _scene_noise_gain(operator, window))
+    in_core = SpatialOperator(operator.rows[window.coarse_core[0]], operator.columns[window.coarse_core[1]])
+    gain = scene_mean(lambda: (torch.tensor(in_core.mean_noise_gain(), dtype=torch.float64), window.coarse_pixels))
+    outside, noise_gain = yield from in_one_pass(residual, gain)
+    noise_gain = float(noise_gain)
     # The msi also sees what the components cannot express, and to them that is noise. It is known on the coarse grid;
     # on the fine one it is as strong if it is smooth and 1/gain times as strong if it is white: this is the geometric
     # mean of the two. Narrow msi bands need it: with 13 of them, FUSE gains 2.4 dB on Indian Pines.
@@ -350,16 +353,6 @@ def scene_level(image: Tensor) -> SceneComputation[float]:
     """Root mean square over the scene."""
     square = yield from scene_mean(lambda: (image.double().square().mean(), image.numel()))
     return float(square.sqrt().clamp_min(1e-30))
-
-
-def _scene_noise_gain(operator: SpatialOperator, window: Window) -> SceneComputation[float]:
-    rows, columns = window.coarse_core
-
-    def part() -> tuple[Tensor, int]:
-        in_core = SpatialOperator(operator.rows[rows], operator.columns[columns])
-        return torch.tensor(in_core.mean_noise_gain(), dtype=torch.float64), window.coarse_pixels
-
-    return float((yield from scene_mean(part)))
 
 
 def without_noise(residual: Tensor, variance: Tensor, window: Window) -> SceneComputation[Tensor]:

@@ -274,7 +274,9 @@ def _component_statistics(
     concentration: Tensor,
 ) -> ComponentStatistics:
     with torch.no_grad():  # nothing is learned through them
-        slopes, (spread, crossed, total) = scene.slopes, scene.coarse_moments()
+        slopes, count = scene.slopes, len(scene.coarse)
+        spread, crossed = scene.moments[:count, :count], scene.moments[:count, count:]
+        total = scene.moments[count:, count:].diagonal()
         by_scene = ((slopes @ spread) * slopes).sum(1)
         with_detail = (slopes * crossed.T).sum(1)
         fine_by_scene = ((slopes @ scene.fine_spread) * slopes).sum(1)
@@ -318,11 +320,6 @@ class _SceneSlopes:
     local_ridge: Tensor  # of a pixel's own slopes
     embedding: Tensor  # (E, h, w), blurred to the hsi's resolution
     log_weight: Tensor  # (1, h, w)
-
-    def coarse_moments(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Covariance (B, B) of regressors, (B, p) of these with the detail, and variances (p,) of the detail."""
-        count = len(self.coarse)
-        return self.moments[:count, :count], self.moments[:count, count:], self.moments[count:, count:].diagonal()
 
 
 def _fit_scene_slopes(

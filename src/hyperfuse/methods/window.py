@@ -72,8 +72,7 @@ def in_one_pass(*computations: SceneComputation[Any]) -> SceneComputation[tuple[
         lambda parts: [each.combine(list(own)) for each, own in zip(statistics, zip(*parts, strict=True), strict=True)],
         any(each.costly for each in statistics),
     )
-    with_values = zip(computations, values, strict=True)
-    return tuple(run_with_statistics(each, [value], started=True) for each, value in with_values)
+    return tuple(_last_step(each, value) for each, value in zip(computations, values, strict=True))
 
 
 def run_on_scene(method: SceneComputation[Result]) -> Result:
@@ -120,15 +119,18 @@ def gather_statistics(
         values.append(combine(parts))
 
 
-def run_with_statistics(
-    method: SceneComputation[Result], statistics: Sequence[Any], *, started: bool = False
-) -> Result:
+def run_with_statistics(method: SceneComputation[Result], statistics: Sequence[Any]) -> Result:
     """Run a method on one window of a scene whose statistics were gathered."""
+    first, *others = (None, *statistics)  # None starts a generator
+    while others:
+        method.send(first)
+        first, *others = others
+    return _last_step(method, first)
+
+
+def _last_step(method: SceneComputation[Result], value: Any) -> Result:
     try:
-        if not started:
-            next(method)
-        for value in statistics:
-            method.send(value)
+        method.send(value)
     except StopIteration as end:
         result: Result = end.value
         return result
@@ -158,7 +160,14 @@ def scene_mean(part: Callable[[], tuple[Tensor, int]], *, costly: bool = False) 
 
 def scene_moments(image: Tensor) -> SceneComputation[tuple[Tensor, Tensor]]:
     """Mean (B,) and covariance (B, B) over all pixels of the scene, float64, of an image (B, h, w)."""
-    return scene_statistic(lambda: _moments(image), _pooled_moments)
+
+    def part() -> tuple[Tensor, Tensor, int]:
+        spectra = image.flatten(1).double()
+        mean = spectra.mean(1)
+        centred = spectra - mean[:, None]
+        return mean, centred @ centred.T / spectra.shape[1], spectra.shape[1]
+
+    return scene_statistic(part, _pooled_moments)
 
 
 def scene_range(image: Callable[[], Tensor]) -> SceneComputation[tuple[Tensor, Tensor]]:
@@ -171,13 +180,6 @@ def _pooled_mean(parts: list[tuple[Tensor, int]]) -> Tensor:
         return parts[0][0]
     total = sum(count for _, count in parts)
     return torch.stack([mean * (count / total) for mean, count in parts]).sum(0)
-
-
-def _moments(image: Tensor) -> tuple[Tensor, Tensor, int]:
-    spectra = image.flatten(1).double()
-    mean = spectra.mean(1)
-    centred = spectra - mean[:, None]
-    return mean, centred @ centred.T / spectra.shape[1], spectra.shape[1]
 
 
 def _pooled_moments(parts: list[tuple[Tensor, Tensor, int]]) -> tuple[Tensor, Tensor]:
@@ -246,7 +248,7 @@ class Window:
         """The part within `halo` coarse pixels of the fine core."""
         cores, scale, shift = _bounds(self.fine_core, self.fine_size), self.observation.scale, self.observation.shift
         axes = zip(cores, self.coarse_size, self.fine_size, scale, shift, strict=True)
-        (rows, fine_rows), (columns, fine_columns) = (_near(*axis, halo) for axis in axes)
+        (rows, fine_rows, _), (columns, fine_columns, _) = (near_on_axis(*axis, halo) for axis in axes)
         return Cut((rows, columns), (fine_rows, fine_columns))
 
 
@@ -279,15 +281,26 @@ def _bounds(core: Place, size: tuple[int, int]) -> list[tuple[int, int]]:
     return [part.indices(length)[:2] for part, length in zip(core, size, strict=True)]
 
 
-def _near(
-    core: tuple[int, int], coarse_size: int, fine_size: int, scale: float, shift: float, halo: int
-) -> tuple[slice, slice]:
+def near_on_axis(
+    core: tuple[int, int],
+    coarse_size: int,
+    fine_size: int,
+    scale: float,
+    shift: float,
+    halo: int,
+    alignment: tuple[int, int] = (1, 1),
+) -> tuple[slice, slice, slice]:
+    """Along one axis: what lies within `halo` coarse pixels of some fine ones, and the coarse pixels under these.
+
+    The coarse and the fine part begin at multiples of `alignment`.
+    """
     under = [min(max(math.floor((fine + 0.5 - shift) / scale), 0), coarse_size - 1) for fine in (core[0], core[1] - 1)]
-    first, last = max(0, under[0] - halo), min(coarse_size, under[1] + 1 + halo)
-    # At the window's own ends everything that is left of the fine image belongs to it.
-    fine_first = 0 if first == 0 else max(0, math.floor(first * scale + shift))
-    fine_last = fine_size if last == coarse_size else min(fine_size, math.ceil(last * scale + shift))
-    return slice(first, last), slice(fine_first, fine_last)
+    first, last = max(0, under[0] - halo) // alignment[0] * alignment[0], min(coarse_size, under[1] + 1 + halo)
+    # At the ends of the images everything that is left of the fine one belongs to it.
+    start = 0 if first == 0 else max(0, math.floor(first * scale + shift)) // alignment[1] * alignment[1]
+    stop = fine_size if last == coarse_size else min(fine_size, math.ceil(last * scale + shift))
+    # Pixels outside the coarse image, and windows without a halo, still need themselves.
+    return slice(first, last), slice(min(start, core[0]), max(stop, core[1])), slice(under[0], under[1] + 1)
 
 
 def _inside(core: Place, part: Place, size: tuple[int, int]) -> Place:

@@ -227,11 +227,11 @@ def largest_crop(size: tuple[int, int], scale: Fraction) -> Crop:
     return Crop((fine[0], fine[1]), (coarse[0], coarse[1]))
 
 
-def _fitting_scales(length: int, scale: Fraction, count: int = 3) -> list[Fraction]:
-    """The fractions p/q >= 1 nearest to a scale whose p fits into `length` pixels."""
+def _fitting_scales(length: int, scale: Fraction) -> list[Fraction]:
+    """The three fractions p/q >= 1 nearest to a scale whose p fits into `length` pixels."""
     candidates = {Fraction(max(q, round(scale * q)), q) for q in range(1, length + 1)}
     fitting = [near for near in candidates if near.numerator <= length]
-    return sorted(fitting, key=lambda near: (abs(near - scale), near))[:count]
+    return sorted(fitting, key=lambda near: (abs(near - scale), near))[:3]
 
 
 def _shortest(scale: Fraction) -> str:

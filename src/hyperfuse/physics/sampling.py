@@ -136,9 +136,14 @@ def block_places(coarse_size: tuple[int, int], scale: tuple[float, float]) -> li
     for size, axis_scale in zip(coarse_size, scale, strict=True):
         side = min(size, max(smallest, min(largest, round(BLOCK_FINE_PIXELS / axis_scale))))
         count = max(1, min(8, size // side))
-        starts = [round(index * (size - side) / max(1, count - 1)) for index in range(count)]
-        spans.append([slice(start, start + side) for start in starts])
+        spans.append(spread_slices(size, side, count))
     return [(rows, columns) for rows in spans[0] for columns in spans[1]]
+
+
+def spread_slices(size: int, side: int, count: int) -> list[slice]:
+    """Windows of a side, spread evenly from the first to the last pixel of an axis."""
+    starts = [round(index * (size - side) / max(1, count - 1)) for index in range(count)]
+    return [slice(start, start + side) for start in starts]
 
 
 def block_surroundings(
@@ -179,7 +184,10 @@ def estimate_noise(image: Tensor, known: Tensor | None = None) -> Tensor:
     nothing = torch.zeros(image.shape[0], dtype=torch.float64)
     if min(image.shape[1:]) < 3:
         return nothing
-    sharp = _second_differences(_middle(image).double())
+    middle = _middle(image).double()
+    rows = middle[:, 2:] - 2 * middle[:, 1:-1] + middle[:, :-2]
+    # Second differences along both axes, (B, H - 2, W - 2), scaled so that white noise keeps its variance.
+    sharp = (rows[:, :, 2:] - 2 * rows[:, :, 1:-1] + rows[:, :, :-2]) / 6
     usable = torch.ones(sharp.shape[1:], dtype=torch.bool)
     if known is not None:
         usable = _middle(known).unfold(0, 3, 1).unfold(1, 3, 1).all(-1).all(-1)
@@ -218,12 +226,6 @@ def _middle(image: Tensor) -> Tensor:
     """The middle of a large image: noise is alike everywhere, and second differences need neighbouring pixels."""
     top, left = (max(0, (size - MOST_NOISE_SIDE) // 2) for size in image.shape[-2:])
     return image[..., top : top + MOST_NOISE_SIDE, left : left + MOST_NOISE_SIDE]
-
-
-def _second_differences(image: Tensor) -> Tensor:
-    """Along both axes, (B, H - 2, W - 2), scaled so that white noise keeps its variance."""
-    rows = image[:, 2:] - 2 * image[:, 1:-1] + image[:, :-2]
-    return (rows[:, :, 2:] - 2 * rows[:, :, 1:-1] + rows[:, :, :-2]) / 6
 
 
 def _unshared_variance(sharp: Tensor, usable: Tensor) -> tuple[Tensor, Tensor]:

@@ -262,7 +262,11 @@ def observe(
     bands = reference.sizes["band"]
     hsi, missing = np.zeros((bands, *crop.coarse_size)), None
     msi = np.empty((srf.shape[0], *crop.fine_size), dtype=np.float32)
-    axes = [_sparse_psf(crop.fine_size[i], crop.coarse_size[i], scale, sigma, shift[i]) for i in (0, 1)]
+    axes = []
+    for fine, coarse, move in zip(crop.fine_size, crop.coarse_size, shift, strict=True):
+        indices, weights = (tensor.numpy() for tensor in psf_taps(fine, coarse, scale, sigma, move))
+        pixels = np.repeat(np.arange(coarse), indices.shape[1])
+        axes.append(sparse.csr_array((weights.ravel(), (pixels, indices.ravel())), shape=(coarse, fine)))
     windows = list(iterate_windows(reference, WINDOW_BYTES))
     with progress("Simulating", len(windows)) as advance:
         for rows, columns in windows:
@@ -282,12 +286,6 @@ def observe(
             hsi /= 1 - missing
         hsi[missing > TOLERATED_MISSING] = np.nan
     return hsi.astype(np.float32), msi
-
-
-def _sparse_psf(fine_size: int, coarse_size: int, scale: float, sigma: float, shift: float) -> sparse.csr_array:
-    indices, weights = (tensor.numpy() for tensor in psf_taps(fine_size, coarse_size, scale, sigma, shift))
-    coarse = np.repeat(np.arange(coarse_size), indices.shape[1])
-    return sparse.csr_array((weights.ravel(), (coarse, indices.ravel())), shape=(coarse_size, fine_size))
 
 
 def _add_blurred(

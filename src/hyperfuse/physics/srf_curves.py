@@ -69,12 +69,6 @@ class SRFCurve:
         return float(above.max() - above.min())
 
 
-def gaussian_curve(name: str, centre_nm: float, fwhm_nm: float) -> SRFCurve:
-    """Make a Gaussian curve of unit height."""
-    sigmas = np.linspace(-5, 5, 2001)
-    return SRFCurve(name, centre_nm + sigma_from_fwhm(fwhm_nm) * sigmas, np.exp(-0.5 * sigmas**2))
-
-
 def known_srfs() -> list[str]:
     """List every name that `named_curves` takes."""
     return [*GAUSSIAN_SETS, *sorted(_sensors())]
@@ -90,7 +84,12 @@ def named_curves(name: str, chosen: Sequence[str] | None = None) -> list[SRFCurv
     """
     gaussians = GAUSSIAN_SETS.get(name.lower().replace(" ", ""))
     if gaussians is not None:
-        return choose_curves([gaussian_curve(band, *GAUSSIAN_BANDS[band]) for band in gaussians], chosen, name)
+        sigmas = np.linspace(-5, 5, 2001)
+        curves = [
+            SRFCurve(band, centre + sigma_from_fwhm(fwhm) * sigmas, np.exp(-0.5 * sigmas**2))
+            for band, (centre, fwhm) in ((band, GAUSSIAN_BANDS[band]) for band in gaussians)
+        ]
+        return choose_curves(curves, chosen, name)
     sensor = _aliases().get(_simplified(name))
     if sensor is None:
         raise OptionError(f"unknown SRF {name!r}", f"{_suggestions(name)}, or a CSV file or a matrix")
@@ -149,7 +148,8 @@ def _sensor_curves(sensor: str) -> tuple[SRFCurve, ...]:
     from pyrsr.rsr import RSR_reader
 
     folder = _sensors()[sensor]
-    bands = sorted((path.name.removeprefix("band_") for path in folder.glob("band_*")), key=_band_order)
+    names = (path.name.removeprefix("band_") for path in folder.glob("band_*"))
+    bands = sorted(names, key=lambda band: (int("0" + re.match(r"\d*", band)[0]), band))  # type: ignore[index]
     tables = RSR_reader(folder.parent.name, folder.name, LayerBandsAssignment=bands)
     curves = []
     for band, table in tables.items():
@@ -157,11 +157,6 @@ def _sensor_curves(sensor: str) -> tuple[SRFCurve, ...]:
         # Values below zero are measurement noise of the laboratory.
         curves.append(SRFCurve(f"B{band}", table[:, 0] * to_nm, np.clip(table[:, 1], 0, None)))
     return tuple(curves)
-
-
-def _band_order(band: str) -> tuple[int, str]:
-    number = re.match(r"\d+", band)
-    return (int(number[0]) if number else 0, band)
 
 
 def _suggestions(name: str) -> str:

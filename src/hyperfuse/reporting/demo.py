@@ -100,6 +100,6 @@ def _fuse_by_method(pair: Simulation) -> tuple[dict[str, xr.DataArray], dict[str
             with listening(lambda report: None):  # one bar for all methods
                 run = run_fusion(pair.hsi, pair.msi, None, FuseConfig(method=name), observation=observation)
             assert run.cube is not None  # without an output file
-            seconds[name], fused[name] = run.seconds.computing, run.cube
+            seconds[name], fused[name] = run.seconds, run.cube
             advance(1)
     return fused, seconds

@@ -20,10 +20,10 @@ from torch import Tensor
 
 from hyperfuse.config import FuseConfig
 from hyperfuse.errors import BandError, CubeFileError, GridError, OptionError
+from hyperfuse.fusion.engine import moved
 from hyperfuse.fusion.fusers import fuse_with_network, load_network
 from hyperfuse.fusion.observe import observe, register_pair
 from hyperfuse.fusion.pair import AlignedPair, align_pair
-from hyperfuse.fusion.warp import moved
 from hyperfuse.io.cube import make_cube, physical_values, place_cube, window_of
 from hyperfuse.io.grid import PIXEL_TOLERANCE, grid_of, parallel_placement
 from hyperfuse.io.output import provenance_of
