@@ -12,8 +12,15 @@ import torch
 from hyperfuse.data.datasets import load_scenes
 from hyperfuse.data.sampler import draw_batch, synthetic_buckets
 from hyperfuse.data.settings import SimulationSettings
-from hyperfuse.data.synthetic import synthetic_scene, synthetic_scenes, usual_wavelengths
-from hyperfuse.data.synthetic_parts import random_layout, random_light, random_materials, random_style
+from hyperfuse.data.synthetic import (
+    random_layout,
+    random_light,
+    random_materials,
+    random_style,
+    synthetic_scene,
+    synthetic_scenes,
+    usual_wavelengths,
+)
 from hyperfuse.errors import BandError, OptionError
 
 SEEDS = range(12)

@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 
 from hyperfuse.config import OutputConfig
 from hyperfuse.errors import BandError, HyperfuseError, OptionError
-from hyperfuse.io.bands import check_selection, select_bands
 from hyperfuse.io.cube import make_cube
 from hyperfuse.io.files import write_cube
-from hyperfuse.io.output import output_template, selected
+from hyperfuse.io.output import check_selection, output_template, select_bands, selected
 
 # Two detectors that overlap, so that the centres are not sorted.
 CENTRES = np.array([400.0, 500.0, 600.0, 700.0, 800.0, 900.0, 750.0, 850.0, 1000.0, 1100.0])

@@ -271,8 +271,7 @@ def test_half_way_nothing_is_left(tmp_path: Path) -> None:
 
 def test_windows_of_physical_values_go_through_a_template(tmp_path: Path) -> None:
     """As `fuse` writes: all bands are computed, the template says which and how they are stored."""
-    from hyperfuse.io.bands import select_bands
-    from hyperfuse.io.output import to_stored
+    from hyperfuse.io.output import select_bands, to_stored
 
     cube = reflectance()
     template = output_template(cube, AS_PRODUCTS)

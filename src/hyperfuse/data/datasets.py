@@ -1,7 +1,6 @@
 """The public data sets that experiments can name, and scenes by name: a data set, a file, a folder, a pattern of files.
 
-The catalogue holds the paper's seven data sets and its two unseen sensors. Its entries state what the data sets' own
-pages and files say, and otherwise how it is known.
+The catalogue is `datasets.toml`.
 """
 
 from __future__ import annotations
@@ -10,8 +9,10 @@ import difflib
 import fnmatch
 import glob
 import os
+import tomllib
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -29,37 +30,7 @@ from hyperfuse.progress import progress
 
 FOLDER_VARIABLE = "HYPERFUSE_SCENES"
 CUBE_SUFFIXES = set(FORMATS)
-
 FIRST_SWIR_BAND_OF_HYPERION = 71
-# Botswana's page lists the bands it kept. For HyRANK no source does: the 196 calibrated bands of Hyperion without the
-# 20 that are usually dropped for water (121-126, 167-180) are as many as HyRANK has.
-BOTSWANA_BANDS = ((10, 55), (82, 97), (102, 119), (134, 164), (187, 220))
-HYRANK_BANDS = ((8, 57), (79, 120), (127, 166), (181, 224))
-# HYDICE disperses with a prism, so its spacing varies from 3 to 15 nm. Knots of the list that circulates with the
-# Washington DC scene: band number before any were dropped, centre in nm. The spline meets the list within 0.1 nm.
-HYDICE_KNOTS = (
-    (0, 401.3), (10, 435.9), (20, 475.9), (30, 524.6), (40, 586.4), (50, 666.7), (60, 770.4), (70, 897.3),
-    (80, 1040.5), (90, 1189.6), (100, 1336.2), (101, 1350.6), (110, 1476.2), (120, 1608.2), (130, 1732.2),
-    (150, 1958.6), (160, 2062.6), (170, 2161.4), (180, 2255.5), (190, 2345.3), (200, 2431.4), (205, 2473.2),
-)  # fmt: skip
-WASHINGTON_BANDS = ((0, 101), (106, 136), (148, 205))
-
-
-def hyperion_centres(kept: Sequence[tuple[int, int]]) -> NDArray[np.float64]:
-    """Centres of ranges of Hyperion's bands, counted from 1: two spectrometers, each linear within 0.2 nm."""
-    bands = _band_numbers(kept)
-    visible = 355.59 + 10.1752 * (bands - 1)
-    infrared = 851.92 + 10.0887 * (bands - FIRST_SWIR_BAND_OF_HYPERION)
-    return np.where(bands < FIRST_SWIR_BAND_OF_HYPERION, visible, infrared)
-
-
-def washington_centres() -> NDArray[np.float64]:
-    numbers, centres = zip(*HYDICE_KNOTS, strict=True)
-    return np.asarray(CubicSpline(numbers, centres)(_band_numbers(WASHINGTON_BANDS)), dtype=np.float64)
-
-
-def _band_numbers(ranges: Sequence[tuple[int, int]]) -> NDArray[np.int64]:
-    return np.concatenate([np.arange(first, last + 1) for first, last in ranges])
 
 
 @dataclass(frozen=True)
@@ -69,8 +40,8 @@ class ExpectedFile:
     pattern: str
     variable: str | None = None
     """The array in a file that holds several."""
-    band_suffixes: tuple[str, ...] = ()
-    """Where every band is a file of its own: how their names end, in order; the pattern is that of the first."""
+    band_suffix: str = ""
+    """Where every band is a file of its own: how its name ends, with a place for its number; `pattern` is the first."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +66,33 @@ class SceneDataset:
         return len(self.wavelength_nm)
 
 
+def _read_catalogue() -> dict[str, SceneDataset]:
+    entries = tomllib.loads(files(__package__).joinpath("datasets.toml").read_text(encoding="utf-8"))
+    for entry in entries.values():
+        entry["wavelength_nm"] = _take_centres(entry)
+        entry["size"] = tuple(entry["size"])
+        entry["files"] = tuple(ExpectedFile(**kind) for kind in entry["files"])
+    return {name: SceneDataset(name, **entry) for name, entry in entries.items()}
+
+
+def _take_centres(entry: dict[str, Any]) -> NDArray[np.float64]:
+    """Take the description of the band centres out of an entry and follow it."""
+    if "range_nm" in entry:
+        return np.linspace(*entry.pop("range_nm"))
+    is_hyperion = "hyperion_bands" in entry
+    ranges = entry.pop("hyperion_bands" if is_hyperion else "kept_bands")
+    bands = np.concatenate([np.arange(first, last + 1) for first, last in ranges])
+    if not is_hyperion:
+        numbers, centres = np.array(entry.pop("knots_nm")).T
+        return np.asarray(CubicSpline(numbers, centres)(bands), dtype=np.float64)
+    # Two spectrometers, each linear within 0.2 nm.
+    infrared = 851.92 + 10.0887 * (bands - FIRST_SWIR_BAND_OF_HYPERION)
+    return np.where(bands < FIRST_SWIR_BAND_OF_HYPERION, 355.59 + 10.1752 * (bands - 1), infrared)
+
+
+DATASETS = _read_catalogue()
+
+
 @dataclass(frozen=True)
 class FoundDataset:
     """Where a data set lies: one path per image, in alphabetical order, and how to read them."""
@@ -117,99 +115,6 @@ class FoundDataset:
         entry["wavelength_nm"] = self.dataset.wavelength_nm.round(2).tolist()
         entry["files"] = [{"pattern": kind.pattern, "variable": kind.variable} for kind in self.dataset.files]
         return entry | {"found": len(self.paths), "paths": [str(path) for path in self.paths]}
-
-
-EHU_PAGE = "https://www.ehu.eus/ccwintco/index.php/Hyperspectral_Remote_Sensing_Scenes"
-ROSIS_WAVELENGTHS = "approximate: the published range 430 to 860 nm, evenly divided; the dropped bands are not listed"
-
-_DATASETS = (
-    SceneDataset(
-        name="CAVE", sensor="Apogee Alta U260 with VariSpec filter", images=32, size=(512, 512), pixel_metres=0.001,
-        wavelength_nm=np.arange(400.0, 701.0, 10.0), wavelength_source="the data set's page: 400 to 700 nm by 10",
-        files=(ExpectedFile("*_ms_01.png", band_suffixes=tuple(f"_ms_{band:02d}.png" for band in range(1, 32))),),
-        page="https://cave.cs.columbia.edu/repository/Multispectral",
-        fetch="complete_ms_data.zip, unpacked: a folder NAME_ms/NAME_ms per scene, NAME_ms_01.png to NAME_ms_31.png",
-        licence="no licence stated, offered to the research community; cite Yasuma et al. 2010",
-        note="reflectance, 16 bits; the PNGs of watercolors hold 8 bits in several equal channels; the first is read",
-    ),
-    SceneDataset(
-        name="Harvard", sensor="Nuance FX", images=77, size=(1040, 1392), pixel_metres=0.001,
-        wavelength_nm=np.arange(420.0, 721.0, 10.0), wavelength_source="the data set's page: 420 to 720 nm by 10",
-        files=(ExpectedFile("*hsdb*/img*.mat", "ref"), ExpectedFile("*harvard*/img*.mat", "ref")),
-        page="http://vision.seas.harvard.edu/hyperspec/",
-        fetch="CZ_hsdb.tgz (50 images) and CZ_hsdbi.tgz (27), unpacked: CZ_hsdb/img*.mat, CZ_hsdbi/img*.mat (ref, lbl)",
-        licence="non-commercial research; cite Chakrabarti and Zickler 2011",
-        note="radiance up to the gains of calib.txt, which are not applied; pixels that moved (lbl) are not masked",
-    ),
-    SceneDataset(
-        name="PaviaC", sensor="ROSIS", size=(1096, 715), pixel_metres=1.3, wavelength_nm=np.linspace(430.0, 860.0, 102),
-        wavelength_source=ROSIS_WAVELENGTHS,
-        files=(ExpectedFile("Pavia.mat", "pavia"), ExpectedFile("paviaC.mat")),
-        page=f"{EHU_PAGE}#Pavia_Centre_scene",
-        fetch="Pavia.mat",
-        licence="no licence stated; credit P. Gamba, University of Pavia",
-        note="1096 x 1096 without a wide strip of missing data: two distant parts of the city meet inside the scene",
-    ),
-    SceneDataset(
-        name="PaviaU", sensor="ROSIS", size=(610, 340), pixel_metres=1.3, wavelength_nm=np.linspace(430.0, 860.0, 103),
-        wavelength_source=ROSIS_WAVELENGTHS,
-        files=(ExpectedFile("PaviaU.mat", "paviaU"),),
-        page=f"{EHU_PAGE}#Pavia_University_scene",
-        fetch="PaviaU.mat",
-        licence="no licence stated; credit P. Gamba, University of Pavia",
-    ),
-    SceneDataset(
-        name="Chikusei", sensor="Headwall Hyperspec-VNIR-C", size=(2517, 2335), pixel_metres=2.5,
-        wavelength_nm=np.linspace(363.0, 1018.0, 128),
-        wavelength_source="the ENVI header; for the .mat file the published range 363 to 1018 nm, evenly divided",
-        files=(ExpectedFile("HyperspecVNIR_Chikusei_20140729.hdr"),
-               ExpectedFile("HyperspecVNIR_Chikusei_20140729.mat", "chikusei")),
-        page="https://naotoyokoya.com/Download.html",
-        fetch="the ENVI or MATLAB archive, unpacked: HyperspecVNIR_Chikusei_20140729.hdr with .bsq, or .mat",
-        licence="CC BY 3.0; acknowledge Space Application Laboratory, Univ. of Tokyo; cite Yokoya and Iwasaki 2016",
-        note="1.5 GB in memory; the borders are black where the flight lines end",
-    ),
-    SceneDataset(
-        name="Botswana", sensor="EO-1 Hyperion", size=(1476, 256), pixel_metres=30.0,
-        wavelength_nm=hyperion_centres(BOTSWANA_BANDS),
-        wavelength_source="Hyperion's centres (within 0.2 nm) of the bands that the page lists as kept",
-        files=(ExpectedFile("Botswana.mat", "Botswana"),),
-        page=f"{EHU_PAGE}#Botswana",
-        fetch="Botswana.mat",
-        licence="no licence stated; recorded by NASA's EO-1, prepared by the University of Texas",
-    ),
-    SceneDataset(
-        name="WDC", sensor="HYDICE", size=(1280, 307), pixel_metres=2.5, wavelength_nm=washington_centres(),
-        wavelength_source="the list that circulates with the scene; dc.tif itself has none",
-        files=(ExpectedFile("dc.tif"),),
-        page="https://engineering.purdue.edu/~biehl/MultiSpec/hyperspectral.html",
-        fetch="Hyperspectral_Project.zip, unpacked: dc.tif",
-        licence="no licence stated; credit the Spectral Information Technology Application Center of Virginia",
-        note="the file has 1280 rows, though its page says 1208",
-    ),
-    SceneDataset(
-        name="Houston", sensor="ITRES CASI-1500", size=(1202, 4172), pixel_metres=1.0,
-        wavelength_nm=np.linspace(380.0, 1050.0, 48),
-        wavelength_source="the ENVI header, else approximate: the published range 380 to 1050 nm, evenly divided",
-        files=(ExpectedFile("20170218_UH_CASI_S4_NAD83.pix"), ExpectedFile("20170218_UH_CASI_S4_NAD83.tif"),
-               ExpectedFile("Houston18.mat", "ori_data")),
-        page="https://machinelearning.ee.uh.edu/"
-        "2018-ieee-grss-data-fusion-challenge-fusion-of-multispectral-lidar-and-hyperspectral-data/",
-        fetch="the 2018 contest's archive, unpacked: FullHSIDataset/20170218_UH_CASI_S4_NAD83.pix with .hdr",
-        licence="research, after registration; acknowledge the University of Houston and the IEEE GRSS IADF committee",
-        note="of the file's 50 channels the last two are not spectral bands; Houston18.mat is a crop made by others",
-    ),
-    SceneDataset(
-        name="Loukia", sensor="EO-1 Hyperion", size=(249, 945), pixel_metres=30.0,
-        wavelength_nm=hyperion_centres(HYRANK_BANDS),
-        wavelength_source="approximate: Hyperion's 196 calibrated bands without the usual 20 water bands",
-        files=(ExpectedFile("Loukia.tif"), ExpectedFile("Loukia.mat", "ori_data"), ExpectedFile("Loukia.hdr")),
-        page="https://zenodo.org/records/1222202",
-        fetch="HyRANK_satellite.zip, unpacked: TrainingSet/Loukia.tif",
-        licence="open data of the ISPRS benchmark HyRANK, terms on its page; cite Karantzalos et al. 2018",
-    ),
-)  # fmt: skip
-DATASETS: dict[str, SceneDataset] = {dataset.name: dataset for dataset in _DATASETS}
 
 
 def dataset_named(name: str) -> SceneDataset | None:
@@ -254,7 +159,7 @@ def _scene_name(dataset: SceneDataset, kind: ExpectedFile, path: Path) -> str:
     """`cave_balloons`, `harvard_imga1`, `wdc`."""
     if dataset.images == 1:
         return dataset.name.lower()
-    ending = kind.band_suffixes[0] if kind.band_suffixes else path.suffix
+    ending = kind.band_suffix.format(1) or path.suffix
     return f"{dataset.name.lower()}_{path.name[: -len(ending)].lower()}"
 
 
@@ -292,7 +197,8 @@ def _require_found(dataset: SceneDataset, folder: Path) -> FoundDataset:
 
 def _read_image(found: FoundDataset, path: Path) -> Scene:
     dataset, kind = found.dataset, found.kind
-    cube = _stack_bands(path, kind.band_suffixes) if kind.band_suffixes else open_cube(path, kind.variable)
+    suffixes = [kind.band_suffix.format(band + 1) for band in range(dataset.bands)]
+    cube = _stack_bands(path, suffixes) if kind.band_suffix else open_cube(path, kind.variable)
     # More bands than the data set has are channels of another kind, at the end; fewer mean another file.
     if cube.sizes["band"] < dataset.bands:
         got, expected = f"{path} has {cube.sizes['band']} bands", f"the {dataset.bands} of {dataset.name}"
@@ -307,7 +213,7 @@ def _read_image(found: FoundDataset, path: Path) -> Scene:
     )
 
 
-def _stack_bands(first: Path, suffixes: tuple[str, ...]) -> xr.DataArray:
+def _stack_bands(first: Path, suffixes: Sequence[str]) -> xr.DataArray:
     """A cube of single images, one per band; of images with several channels the first."""
     stem = first.name[: -len(suffixes[0])]
     paths = [first.with_name(stem + suffix) for suffix in suffixes]
@@ -379,6 +285,6 @@ def details(entry: FoundDataset) -> str:
 def _origin(dataset: SceneDataset) -> dict[str, str]:
     files = []
     for kind in dataset.files:
-        last_band = f" to {kind.band_suffixes[-1]}" if kind.band_suffixes else ""
+        last_band = f" to {kind.band_suffix.format(dataset.bands)}" if kind.band_suffix else ""
         files.append(f"{kind.pattern}{last_band}" + (f" ({kind.variable})" if kind.variable else ""))
     return {"file": " or ".join(files), "from": dataset.page, "licence": dataset.licence}

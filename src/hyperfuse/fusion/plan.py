@@ -33,10 +33,9 @@ from hyperfuse.fusion.observe import observe, register_pair, resolve_method
 from hyperfuse.fusion.pair import AlignedPair, align_pair
 from hyperfuse.fusion.sample import SAMPLED_FINE_PIXELS, representative_window, sample_places
 from hyperfuse.fusion.warp import Warp
-from hyperfuse.io.bands import select_bands
 from hyperfuse.io.cube import as_cube, make_cube, nodata_of, usual_nodata, wavelengths_nm
 from hyperfuse.io.files import open_cube
-from hyperfuse.io.output import check_fits, output_template, provenance, selected
+from hyperfuse.io.output import check_fits, output_template, provenance, select_bands, selected
 from hyperfuse.methods.catalogue import MethodFuser, find_method
 from hyperfuse.methods.pair_model import MOST_COMPONENTS, conditioning_halo
 from hyperfuse.methods.window import Window

@@ -23,8 +23,15 @@ from rasterio.crs import CRS
 from rasterio.errors import CRSError
 
 from hyperfuse.errors import BandError, CubeFileError, OptionError
-from hyperfuse.io.bands import lengths_in_nanometres
-from hyperfuse.io.cube import contiguous_parts, covering, delivered_dtype, fitting_nodata, lazy_variable, make_cube
+from hyperfuse.io.cube import (
+    contiguous_parts,
+    covering,
+    delivered_dtype,
+    fitting_nodata,
+    lazy_variable,
+    lengths_in_nanometres,
+    make_cube,
+)
 from hyperfuse.io.grid import transform_from_axes, transform_from_text
 
 WAVELENGTH_NAMES = ("wavelength_nm", "wavelength", "wavelengths", "wavelength_um")

@@ -14,6 +14,7 @@ CRS and transform are where rioxarray keeps them (`cube.rio`), nodata in `cube.r
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -40,6 +41,19 @@ BAND_TABLE: dict[str, tuple[type, Any]] = {
     "scale": (np.float64, 1.0),
     "offset": (np.float64, 0.0),
 }
+UNIT_NAMES = {
+    1.0: "nm nanometer nanometers nanometre nanometres",
+    1e3: "um µm μm micron microns micrometer micrometers micrometre micrometres",
+    1e6: "mm millimeter millimeters millimetre millimetres",
+    1e9: "m meter meters metre metres",
+    0.1: "angstrom angstroms",
+}
+NANOMETRES_PER_UNIT = {name: factor for factor, names in UNIT_NAMES.items() for name in names.split()}
+# ENVI writes these where the numbers are not wavelengths at all.
+NOT_A_WAVELENGTH = {"index", "wavenumber", "cm-1", "cm^-1", "1/cm", "ghz", "mhz"}
+LARGEST_MICROMETRES = 100.0
+# Bands are a few nanometres to a few hundred wide: numbers all below one are micrometres.
+LARGEST_WIDTH_MICROMETRES = 1.0
 # No scene is larger; a damaged header may promise more, and its coordinates alone would fill the memory.
 LARGEST_SIDE = 2**24
 # Where rioxarray and CF keep the scaling of a DataArray that has no band table yet.
@@ -52,6 +66,8 @@ LARGEST_COMPRESSION = 1100
 HARMLESS_BYTES = 2**28
 # A sample of the values, not a pass over the whole file: bands, rows, columns.
 SAMPLE_SHAPE = (32, 64, 64)
+
+Lengths = NDArray[np.float64]
 
 
 def make_cube(
@@ -192,9 +208,56 @@ def text_attributes(cube: xr.DataArray) -> dict[str, str]:
     return {clean_text(str(key)): clean_text(value) for key, value in cube.attrs.items() if key != "_FillValue"}
 
 
-def wavelengths_nm(cube: xr.DataArray) -> NDArray[np.float64] | None:
+def lengths_in_nanometres(
+    wavelength: ArrayLike | None, fwhm: ArrayLike | None, unit: str | None, fwhm_unit: str | None, where: str = ""
+) -> tuple[Lengths | None, Lengths | None]:
+    """Convert wavelengths and widths to nm; None for what is no length.
+
+    A missing unit is guessed with one warning (wavelengths below 100 are micrometres). Widths without a unit of their
+    own follow the wavelengths, which are far easier to guess.
+    """
+    centres, widths = _known(wavelength), _known(fwhm)
+    centre_factor = _factor(unit)
+    width_factor = _factor(fwhm_unit) or centre_factor
+    if centre_factor is None and centres is not None:
+        centre_factor = _guessed(centres, LARGEST_MICROMETRES, where)
+        width_factor = width_factor or centre_factor
+    elif width_factor is None and widths is not None:
+        width_factor = _guessed(widths, LARGEST_WIDTH_MICROMETRES, where)
+    return _converted(centres, centre_factor), _converted(widths, width_factor)
+
+
+def _known(values: ArrayLike | None) -> Lengths | None:
+    if values is None:
+        return None
+    array = np.asarray(values, dtype=np.float64)
+    return array if np.isfinite(array).any() else None
+
+
+def _factor(unit: str | None) -> float | None:
+    """Nanometres per unit: 0 where the unit is none of length, None where it is unknown."""
+    name = (unit or "").strip().strip("{}").strip().lower()
+    return 0.0 if name in NOT_A_WAVELENGTH else NANOMETRES_PER_UNIT.get(name)
+
+
+def _guessed(values: Lengths, largest_micrometres: float, where: str) -> float:
+    micrometres = float(np.abs(values[np.isfinite(values)]).max()) < largest_micrometres
+    guess = "micrometres" if micrometres else "nanometres"
+    warnings.warn(f"{where or 'the cube'} gives no wavelength unit: taken as {guess}", stacklevel=4)
+    return 1e3 if micrometres else 1.0
+
+
+def _converted(values: Lengths | None, factor: float | None) -> Lengths | None:
+    if values is None or not factor:
+        return None
+    with np.errstate(over="ignore"):
+        # Dividing by a power of ten rounds once less than multiplying by its inverse: 4000 angstroms are 400 nm.
+        return values / (1 / factor) if factor < 1 else values * factor
+
+
+def wavelengths_nm(cube: xr.DataArray) -> Lengths | None:
     """Return the band centres in nanometres, or None where any of them is unknown."""
-    centres: NDArray[np.float64] = cube["wavelength"].values
+    centres: Lengths = cube["wavelength"].values
     return None if np.isnan(centres).any() else centres
 
 

@@ -1,5 +1,11 @@
 """How a cube is stored (which bands, which numbers) and how its provenance is recorded, in every format alike.
 
+A selection of bands is a list of entries separated by commas, taken in the order in which they are written, each band
+once:
+
+    12  1-50         by number, counted from 1 as GDAL does      660nm  0.66um    the band nearest to a wavelength
+    400-1000nm       every band centred within a range           good             leave the bad ones out
+
 Provenance is a set of attributes `hyperfuse_method`, `hyperfuse_version`, ..., which every conversion carries along.
 """
 
@@ -22,9 +28,10 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from hyperfuse.config import OutputConfig
-from hyperfuse.errors import OptionError
-from hyperfuse.io.bands import select_bands
+from hyperfuse.errors import BandError, OptionError
 from hyperfuse.io.cube import (
+    NANOMETRES_PER_UNIT,
+    Lengths,
     as_cube,
     fitting_nodata,
     lazy_variable,
@@ -44,6 +51,12 @@ UNCHANGED = OutputConfig()
 PREFIX = "hyperfuse_"
 OWN_NAME = re.compile(r"hyperfuse_[a-z_]+")
 SCALING = ("scale", "offset")
+GOOD = "good"
+GRAMMAR = "numbers from 1 (1-50,60), wavelengths (400-1000nm, 0.4-1.0um, 660nm) or good, separated by commas"
+NUMBERS = re.compile(r"(\d+)(?:\s*-\s*(\d+))?")
+LENGTHS = re.compile(r"(\d+\.?\d*|\.\d+)\s*([a-zµμ]*)(?:\s*-\s*(\d+\.?\d*|\.\d+)\s*([a-zµμ]*))?")
+# 0.4 um times 1000 is not quite 400 nm.
+ROUNDING_NM = 1e-6
 
 
 class Clipping:
@@ -71,6 +84,68 @@ class Clipping:
                 f"{_range_text(target)} and were clipped",
                 stacklevel=2,
             )
+
+
+def select_bands(cube: xr.DataArray, selection: str) -> NDArray[np.int64]:
+    """Return the positions (from 0) of the bands that a selection means."""
+    entries = [entry.strip() for entry in selection.lower().split(",")]
+    chosen = [_entry(cube, entry, selection) for entry in entries if entry != GOOD]
+    positions = np.concatenate(chosen) if chosen else np.arange(cube.sizes["band"])
+    if GOOD in entries:
+        positions = positions[cube["good"].values[positions]]
+        if not positions.size:
+            got = f"bands {selection}: every one of them is flagged bad"
+            raise BandError(got, "at least one good band", "leave out `good`")
+    return np.array(list(dict.fromkeys(positions.tolist())), dtype=np.int64)
+
+
+def check_selection(selection: str) -> None:
+    """Raise `OptionError` for a selection that means nothing in any cube."""
+    for entry in (part.strip() for part in selection.lower().split(",")):
+        if entry != GOOD and not NUMBERS.fullmatch(entry):
+            _lengths_nm(entry, selection)
+
+
+def _entry(cube: xr.DataArray, entry: str, selection: str) -> NDArray[np.int64]:
+    centres: Lengths = cube["wavelength"].values
+    matched = NUMBERS.fullmatch(entry)
+    if matched:
+        first, last = int(matched[1]), int(matched[2] or matched[1])
+        if not 1 <= first <= last <= centres.size:
+            got = f"band {first}" if first == last else f"bands {first}-{last}"
+            remedy = "numbers count from 1; a wavelength needs its unit (400-1000nm)"
+            expected = f"1 to {centres.size}, the smaller number first"
+            raise BandError(f"{got} of a cube of {centres.size}", expected, remedy)
+        return np.arange(first - 1, last)
+    low, high = _lengths_nm(entry, selection)
+    if np.isnan(centres).all():
+        got = f"bands {entry} of a cube whose wavelengths are unknown"
+        raise BandError(got, "band numbers", f"choose from 1-{centres.size}")
+    present = f"a cube of {centres.size} bands from {np.nanmin(centres):g} to {np.nanmax(centres):g} nm"
+    if high is not None:
+        inside = np.flatnonzero((centres >= low - ROUNDING_NM) & (centres <= high + ROUNDING_NM))
+        if not inside.size:
+            raise BandError(f"no band between {low:g} and {high:g} nm in {present}", remedy="choose another range")
+        return inside
+    # A wavelength outside all bands by more than their usual distance is a mistake.
+    known = np.sort(centres[np.isfinite(centres)])
+    usual = float(np.median(np.diff(known))) if known.size > 1 else known[0] / 10
+    if not known[0] - usual <= low <= known[-1] + usual:
+        raise BandError(f"no band near {low:g} nm in {present}", remedy="choose another wavelength")
+    return np.array([np.nanargmin(np.abs(centres - low))])
+
+
+def _lengths_nm(entry: str, selection: str) -> tuple[float, float | None]:
+    """One wavelength, or the two ends of a range, in nm; the first may take its unit from the second."""
+    match = LENGTHS.fullmatch(entry)
+    units = [match[2] or match[4] or "", match[4] or match[2] or ""] if match else []
+    if match is None or not NANOMETRES_PER_UNIT.keys() >= set(units):
+        raise OptionError(f"bands {selection!r}: {entry!r} is none", GRAMMAR)
+    low = float(match[1]) * NANOMETRES_PER_UNIT[units[0]]
+    high = None if match[3] is None else float(match[3]) * NANOMETRES_PER_UNIT[units[1]]
+    if high is not None and high < low:
+        raise OptionError(f"bands {entry}: from {low:g} to {high:g} nm", "the smaller wavelength first")
+    return low, high
 
 
 def output_template(source: xr.DataArray, output: OutputConfig) -> xr.DataArray:

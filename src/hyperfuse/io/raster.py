@@ -12,7 +12,7 @@ import math
 import re
 import urllib.parse
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,8 +30,16 @@ from rasterio.errors import CRSError, NotGeoreferencedWarning, RasterioError
 from rasterio.windows import Window
 
 from hyperfuse.errors import BandError, CubeFileError
-from hyperfuse.io.bands import braced_numbers, lengths_in_nanometres, numbers, parse_braced_list
-from hyperfuse.io.cube import fitting_nodata, lazy_variable, make_cube, nodata_of, promises_too_much, text_attributes
+from hyperfuse.io.cube import (
+    Lengths,
+    fitting_nodata,
+    lazy_variable,
+    lengths_in_nanometres,
+    make_cube,
+    nodata_of,
+    promises_too_much,
+    text_attributes,
+)
 from hyperfuse.io.grid import grid_of
 
 GDAL_ERRORS = (RasterioError, CPLE_BaseError)
@@ -52,7 +60,6 @@ HEADER_LINE = re.compile(
 )
 
 BandTags = list[dict[str, str]]
-Lengths = NDArray[np.float64]
 
 
 def open_raster(path: Path) -> xr.DataArray:
@@ -246,6 +253,26 @@ def _envi_list(key: str, envi: Mapping[str, str], bands: int, path: Path) -> Len
         got = f"{path}: {key} list of {values.size} entries for {bands} bands"
         raise BandError(got, f"{bands} entries", f"fix `{key}` in the header")
     return values
+
+
+def parse_braced_list(text: str) -> list[str]:
+    """Parse the entries of an ENVI list such as "{ 400.1, 500.2 }"."""
+    inner = text.strip().removeprefix("{").removesuffix("}").strip()
+    return [entry.strip() for entry in inner.split(",")] if inner else []
+
+
+def braced_numbers(text: str) -> Lengths | None:
+    """Parse an ENVI list of numbers, or return None; many writers leave a comma behind the last entry."""
+    entries = parse_braced_list(text)
+    return numbers(entries[:-1] if len(entries) > 1 and not entries[-1] else entries)
+
+
+def numbers(entries: Sequence[str]) -> Lengths | None:
+    """Return entries as numbers, or None where one of them is not."""
+    try:
+        return np.array([float(entry) for entry in entries], dtype=np.float64)
+    except ValueError:
+        return None
 
 
 def _tag_column(key: str, tags: BandTags) -> Lengths | None:
