@@ -11,7 +11,7 @@ import json
 import math
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,13 +24,12 @@ import scipy.io
 import xarray as xr
 from numpy.typing import NDArray
 from pyproj.exceptions import CRSError as ProjectionError
-from rasterio.crs import CRS
 
 from hyperfuse.errors import CubeFileError, OptionError
 from hyperfuse.io.arrays import OTHER_ATTRIBUTES, STORAGE_ATTRIBUTES, FoundArray, text
 from hyperfuse.io.atomic import GuardedFile, WriteWindow
 from hyperfuse.io.cube import nodata_of, promises_too_much, reading, text_attributes
-from hyperfuse.io.grid import Grid, grid_of
+from hyperfuse.io.grid import grid_of
 from hyperfuse.io.output import OWN_NAME
 
 CHUNK = 128
@@ -39,7 +38,12 @@ COMPRESSIONS = ("gzip", "lzf", "none")
 # What h5py raises over damaged parts.
 HDF5_ERRORS = (OSError, TypeError, KeyError, ValueError, RuntimeError, IndexError, AttributeError)
 
-Labelled = tuple[tuple[str, ...], NDArray[Any], dict[str, Any]]
+BAND_COLUMNS: dict[str, dict[str, str]] = {
+    "wavelength": {"units": "nm", "standard_name": "radiation_wavelength"},
+    "fwhm": {"units": "nm", "long_name": "full width at half maximum"},
+    "good": {"long_name": "1 for good bands, 0 for bad ones"},
+    "band_name": {},
+}
 
 
 @contextmanager
@@ -209,13 +213,11 @@ def _define(file: Any, template: xr.DataArray, compression: str | None) -> Any:
         fillvalue=None if nodata is None else template.dtype.type(nodata),
     )
     cube.attrs.update(cube_attributes(template))
-    for name, (dims, values, attributes) in labelled_columns(template).items():
-        is_text = values.dtype.kind == "U"
-        column = file.create_variable(name, dims, h5py.string_dtype() if is_text else values.dtype)
-        column[...] = values.astype(object) if is_text else values
-        column.attrs.update(attributes)
-    reference = file.create_variable("spatial_ref", (), np.int64)
-    reference.attrs.update(grid_mapping(grid_of(template)))
+    for name, variable in cf_variables(template).items():
+        is_text = variable.dtype.kind == "U"
+        column = file.create_variable(name, variable.dims, h5py.string_dtype() if is_text else variable.dtype)
+        column[...] = variable.values.astype(object) if is_text else variable.values
+        column.attrs.update(variable.attrs)
     return cube
 
 
@@ -248,41 +250,25 @@ def _is_uniform(template: xr.DataArray) -> bool:
     return all((template[name].values == template[name].values[0]).all() for name in ("scale", "offset"))
 
 
-def labelled_columns(template: xr.DataArray) -> dict[str, Labelled]:
-    """Return the band table and the axes as (dims, values, attributes) by name."""
-    attributes = {
-        "wavelength": {"units": "nm", "standard_name": "radiation_wavelength"},
-        "fwhm": {"units": "nm", "long_name": "full width at half maximum"},
-        "good": {"long_name": "1 for good bands, 0 for bad ones"},
-        "band_name": {},
-    }
-    columns: dict[str, Labelled] = {key: (("band",), template[key].values, each) for key, each in attributes.items()}
-    columns["good"] = (("band",), template["good"].values.astype(np.int8), attributes["good"])
+def cf_variables(template: xr.DataArray) -> dict[str, xr.Variable]:
+    """Return everything beside the values: the band table, the axes, and CF's grid mapping with GDAL's transform."""
+    columns = {key: xr.Variable("band", template[key].values, attributes) for key, attributes in BAND_COLUMNS.items()}
+    columns["good"] = columns["good"].astype(np.int8)
     if not _is_uniform(template):
-        columns |= {f"band_{key}": (("band",), template[key].values, {}) for key in ("scale", "offset")}
-    crs = _pyproj_crs(grid_of(template).crs)
-    described = {each["axis"].lower(): each for each in (crs.cs_to_cf() if crs is not None else ())}
+        columns |= {f"band_{key}": xr.Variable("band", template[key].values) for key in ("scale", "offset")}
+    grid = grid_of(template)
+    mapping: dict[str, Any] = {}
+    axes: dict[str, Any] = {}
+    if grid.crs:
+        # What pyproj cannot express in CF's parameters is there as WKT alone.
+        with suppress(ProjectionError):
+            crs = pyproj.CRS.from_wkt(grid.crs.to_wkt())
+            mapping, axes = crs.to_cf(), {axis["axis"].lower(): axis for axis in crs.cs_to_cf()}
+        mapping |= dict.fromkeys(("crs_wkt", "spatial_ref"), grid.crs.to_wkt())
+    if grid.transform is not None:
+        mapping["GeoTransform"] = grid.transform_text()
     for axis in ("y", "x"):
         if axis in template.coords and template[axis].dtype.kind in "iuf":
             projected = {"standard_name": f"projection_{axis}_coordinate"}
-            columns[axis] = ((axis,), template[axis].values, described.get(axis, projected))
-    return columns
-
-
-def grid_mapping(grid: Grid) -> dict[str, Any]:
-    """Return CF's grid mapping: the projection by its parameters and as WKT, and GDAL's transform."""
-    attributes: dict[str, Any] = {}
-    if grid.crs:
-        crs = _pyproj_crs(grid.crs)
-        parameters = crs.to_cf() if crs is not None else {}
-        attributes = parameters | dict.fromkeys(("crs_wkt", "spatial_ref"), grid.crs.to_wkt())
-    if grid.transform is not None:
-        attributes["GeoTransform"] = grid.transform_text()
-    return attributes
-
-
-def _pyproj_crs(crs: CRS | None) -> pyproj.CRS | None:
-    try:
-        return pyproj.CRS.from_wkt(crs.to_wkt()) if crs else None
-    except ProjectionError:
-        return None
+            columns[axis] = xr.Variable(axis, template[axis].values, axes.get(axis, projected))
+    return columns | {"spatial_ref": xr.Variable((), np.int64(0), mapping)}

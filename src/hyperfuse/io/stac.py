@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pyproj
 import xarray as xr
+from numpy.typing import NDArray
 from rasterio.errors import RasterioError
 from rasterio.warp import transform_geom
 
@@ -58,7 +59,7 @@ def stac_item(
     """
     grid, attributes = grid_of(cube), text_attributes(cube)
     footprint = _footprint(grid)
-    if footprint is None:
+    if footprint["geometry"] is None:
         warnings.warn(f"{target.name} has no georeference: its STAC item has no geometry", stacklevel=2)
     record = provenance_of(attributes)
     properties = _times(target, attributes) | _projection(grid)
@@ -67,7 +68,7 @@ def stac_item(
     properties["processing:software"] = {"hyperfuse": record.pop("version", version("hyperfuse"))}
     properties |= {f"hyperfuse:{key}": text for key, text in record.items()}
     size = metres_per_pixel(grid)
-    if footprint is not None and size is not None:
+    if footprint["geometry"] is not None and size is not None:
         properties["gsd"] = round(max(size), 6)
     knows_spectrum = not np.isnan([cube["wavelength"].values, cube["fwhm"].values]).all()
     extensions = ["projection/v2.0.0", "raster/v2.0.0", "processing/v1.1.0"] + ["eo/v2.0.0"] * knows_spectrum
@@ -76,8 +77,7 @@ def stac_item(
         "stac_version": STAC_VERSION,
         "stac_extensions": [EXTENSION.format(name) for name in extensions],
         "id": target.stem,
-        "geometry": footprint,
-        **({} if footprint is None else {"bbox": _bounding_box(footprint)}),
+        **footprint,
         "properties": properties,
         "links": [_derived_from(Path(path), target) for path in inputs],
         "assets": _assets(target, cube, beside, cog=cog),
@@ -89,10 +89,11 @@ def write_item(path: Path, item: Mapping[str, Any]) -> None:
     path.write_text(json.dumps(item, indent=1, allow_nan=False) + "\n", encoding="utf-8")
 
 
-def _footprint(grid: Grid) -> dict[str, Any] | None:
-    """The outline in longitude and latitude, anticlockwise, cut in two where it crosses the date line."""
+def _footprint(grid: Grid) -> dict[str, Any]:
+    """The outline in longitude and latitude, anticlockwise, cut in two where it crosses the date line, and its box."""
+    nowhere = {"geometry": None}
     if grid.transform is None or grid.crs is None:
-        return None
+        return nowhere
     corners = np.array([(0, 0), (0, 1), (1, 1), (1, 0), (0, 0)]) * (grid.width, grid.height)
     steps = np.linspace(0, 4, 4 * POINTS_PER_EDGE + 1)
     columns, rows = (np.interp(steps, range(5), axis).tolist() for axis in corners.T)
@@ -100,30 +101,27 @@ def _footprint(grid: Grid) -> dict[str, Any] | None:
     try:
         moved = transform_geom(grid.crs, "EPSG:4326", {"type": "Polygon", "coordinates": [outline]}, precision=DECIMALS)
     except RasterioError:
-        return None
+        return nowhere
     is_cut = moved["type"] == "MultiPolygon"
-    polygons = moved["coordinates"] if is_cut else [moved["coordinates"]]
-    if not np.isfinite([point for polygon in polygons for ring in polygon for point in ring]).all():
-        return None
-    turned = [[_anticlockwise(ring) for ring in polygon] for polygon in polygons]
-    return {"type": moved["type"], "coordinates": turned if is_cut else turned[0]}
-
-
-def _anticlockwise(ring: Sequence[Sequence[float]]) -> list[list[float]]:
-    points = np.array(ring, dtype=np.float64)
-    doubled_area = np.sum(points[:-1, 0] * points[1:, 1] - points[1:, 0] * points[:-1, 1])
-    ordered: list[list[float]] = (points if doubled_area > 0 else points[::-1]).tolist()
-    return ordered
-
-
-def _bounding_box(footprint: Mapping[str, Any]) -> list[float]:
-    """West, south, east, north; across the date line west is the larger number (RFC 7946)."""
-    is_cut = footprint["type"] == "MultiPolygon"
-    polygons = footprint["coordinates"] if is_cut else [footprint["coordinates"]]
-    longitudes, latitudes = np.array([point for polygon in polygons for ring in polygon for point in ring]).T
+    # Each polygon is one ring: an image has no holes.
+    rings = [
+        np.array(ring, dtype=np.float64) for (ring,) in (moved["coordinates"] if is_cut else [moved["coordinates"]])
+    ]
+    longitudes, latitudes = np.concatenate(rings).T
+    if not np.isfinite([longitudes, latitudes]).all():
+        return nowhere
+    coordinates = [[(ring if _is_anticlockwise(ring) else ring[::-1]).tolist()] for ring in rings]
+    # West, south, east, north; across the date line west is the larger number (RFC 7946).
     west = longitudes[longitudes >= 0].min() if is_cut else longitudes.min()
     east = longitudes[longitudes < 0].max() if is_cut else longitudes.max()
-    return [float(west), float(latitudes.min()), float(east), float(latitudes.max())]
+    return {
+        "geometry": {"type": moved["type"], "coordinates": coordinates if is_cut else coordinates[0]},
+        "bbox": [float(edge) for edge in (west, latitudes.min(), east, latitudes.max())],
+    }
+
+
+def _is_anticlockwise(ring: NDArray[np.float64]) -> bool:
+    return bool(np.sum(ring[:-1, 0] * ring[1:, 1] - ring[1:, 0] * ring[:-1, 1]) > 0)
 
 
 def _times(target: Path, attributes: Mapping[str, str]) -> dict[str, str]:
@@ -171,26 +169,18 @@ def _assets(target: Path, cube: xr.DataArray, beside: Sequence[Path], *, cog: bo
     is_envi = target.suffix.lower() == ".hdr"
     data = next((path for path in beside if path.suffix == ".img"), target) if is_envi else target
     nodata = nodata_of(cube)
-    cube_asset: dict[str, Any] = {
-        "href": f"./{data.name}",
-        "type": MEDIA_TYPES.get(data.suffix.lower(), UNKNOWN_TYPE) + ("; profile=cloud-optimized" if cog else ""),
-        "roles": ["data"],
-        "data_type": cube.dtype.name,
-        "bands": _bands(cube),
-    }
+    cube_asset = _asset(data, "data") | {"data_type": cube.dtype.name, "bands": _bands(cube)}
+    if cog:
+        cube_asset["type"] += "; profile=cloud-optimized"
     if nodata is not None:
         # JSON has no NaN; STAC writes it as a text.
         cube_asset["nodata"] = nodata if math.isfinite(nodata) else str(nodata)
-    metadata = {
-        "header" if is_envi else "table": {
-            "href": f"./{path.name}",
-            "type": MEDIA_TYPES.get(path.suffix.lower(), UNKNOWN_TYPE),
-            "roles": ["metadata"],
-        }
-        for path in (target, *beside)
-        if path != data
-    }
-    return {"cube": cube_asset} | metadata
+    others = {"header" if is_envi else "table": _asset(path, "metadata") for path in (target, *beside) if path != data}
+    return {"cube": cube_asset} | others
+
+
+def _asset(path: Path, role: str) -> dict[str, Any]:
+    return {"href": f"./{path.name}", "type": MEDIA_TYPES.get(path.suffix.lower(), UNKNOWN_TYPE), "roles": [role]}
 
 
 def _bands(cube: xr.DataArray) -> list[dict[str, Any]]:

@@ -25,8 +25,7 @@ from hyperfuse.errors import CubeFileError, OptionError
 from hyperfuse.io.arrays import FoundArray
 from hyperfuse.io.atomic import WriteWindow
 from hyperfuse.io.cube import nodata_of, reading
-from hyperfuse.io.grid import grid_of
-from hyperfuse.io.hdf5 import CHUNK, cube_attributes, file_attributes, grid_mapping, labelled_columns
+from hyperfuse.io.hdf5 import CHUNK, cf_variables, cube_attributes, file_attributes
 
 BLOSC_HEADER = struct.Struct("<4B3I")
 WHOLE = "a whole Zarr store"
@@ -140,18 +139,16 @@ def created_zarr(path: Path, template: xr.DataArray, options: Mapping[str, str])
         config={"write_empty_chunks": True},
         compressors=COMPRESSORS[chosen],
     )
-    for name, (dims, values, attributes) in labelled_columns(template).items():
+    for name, variable in cf_variables(template).items():
         column = root.create_array(
             name,
-            shape=values.shape,
-            dtype=values.dtype,
+            shape=variable.shape,
+            dtype=variable.dtype,
             fill_value=None,
-            attributes=attributes | {"_ARRAY_DIMENSIONS": list(dims)},
+            attributes=variable.attrs | {"_ARRAY_DIMENSIONS": list(variable.dims)},
             compressors=COMPRESSORS["zstd"],
         )
-        column[...] = values
-    attributes = grid_mapping(grid_of(template)) | {"_ARRAY_DIMENSIONS": []}
-    root.create_array("spatial_ref", shape=(), dtype="int64", attributes=attributes)
+        column[...] = variable.values
 
     def write(rows: slice, columns: slice, block: NDArray[Any]) -> None:
         cube[:, rows, columns] = block

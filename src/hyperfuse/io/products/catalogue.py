@@ -75,10 +75,10 @@ class Mission:
 
 
 MISSIONS = (
-    Mission("EnMAP", dlr.ENMAP_KEY, dlr.open_enmap, image=dlr.ENMAP_IMAGE, open_image=dlr.open_enmap_image),
+    Mission("EnMAP", dlr.ENMAP_KEY, dlr.open_enmap, image=dlr.ENMAP_IMAGE, open_image=dlr.open_image),
     Mission("PRISMA", prisma.KEY, prisma.open_prisma),
     Mission("EMIT", emit.KEY, emit.open_emit),
-    Mission("DESIS", dlr.DESIS_KEY, dlr.open_desis, image=dlr.DESIS_IMAGE, open_image=dlr.open_desis_image),
+    Mission("DESIS", dlr.DESIS_KEY, dlr.open_desis, image=dlr.DESIS_IMAGE, open_image=dlr.open_image),
     Mission("AVIRIS", aviris.KEY, aviris.open_aviris, aviris.choose_keys, aviris.IMAGE, aviris.open_image),
     Mission(
         "Hyperion", hyperion.KEY, hyperion.open_hyperion, hyperion.choose_keys, hyperion.IMAGE, hyperion.open_image

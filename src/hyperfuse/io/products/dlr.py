@@ -7,7 +7,7 @@ are sorted by wavelength, so the two detectors alternate where they overlap. DES
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -20,11 +20,15 @@ from hyperfuse.io.products.rasters import layer_names, open_layer, read_info, st
 ENMAP_KEY = re.compile(r"ENMAP\d\d-.*-METADATA\.XML(\.XML)?", re.IGNORECASE)
 ENMAP_IMAGE = re.compile(r"ENMAP\d\d-.*-SPECTRAL_IMAGE(_VNIR|_SWIR)?(_COG)?\.\w+", re.IGNORECASE)
 ENMAP_TAGS = ("wavelengthCenterOfBand", "FWHMOfBand", "GainOfBand", "OffsetOfBand")
-ENMAP_RADIANCE = "radiance at the sensor, W m-2 sr-1 nm-1"
 DESIS_KEY = re.compile(r"DESIS-HSI-.*-METADATA\.xml", re.IGNORECASE)
 DESIS_IMAGE = re.compile(r"(DESIS-HSI-.*)-SPECTRAL_IMAGE\.(tiff?|hdr)", re.IGNORECASE)
 DESIS_TAGS = ("wavelengthCenterOfBand", "wavelengthWidthOfBand", "gainOfBand", "offsetOfBand")
-DESIS_RADIANCE = "radiance at the sensor, mW cm-2 sr-1 um-1"
+START_OF_COVERAGE = "base/temporalCoverage/startTime"
+ACQUIRED = {"EnMAP": ("specific/datatakeStart", START_OF_COVERAGE), "DESIS": (START_OF_COVERAGE,)}
+RADIANCE = {
+    "EnMAP": "radiance at the sensor, W m-2 sr-1 nm-1",
+    "DESIS": "radiance at the sensor, mW cm-2 sr-1 um-1",
+}
 LEVELS = ("L2A", "L1C", "L1B")
 DETECTORS = ("VNIR", "SWIR")
 FLAGGED = "the product has only nodata in them (water vapour), or does not expect them"
@@ -45,28 +49,22 @@ def read_bands(xml: XmlMetadata, band_tag: str, column_tags: Sequence[str], dete
     return bands
 
 
-def find_image(files: ProductFiles, key: ProductFile, part: str) -> ProductFile:
-    """Find `PREFIX-PART.TIF` of `PREFIX-METADATA.XML`, or its cloud-optimised copy."""
-    prefix = _prefix(key)
-    pattern = re.compile(rf"{re.escape(prefix)}-{part}(_COG)?{IMAGE_SUFFIXES}", re.IGNORECASE)
+def image_product(
+    files: ProductFiles,
+    xml: XmlMetadata,
+    mission: str,
+    level: str,
+    bands: Sequence[Band],
+    *,
+    part: str = "SPECTRAL_IMAGE",
+    selected: Sequence[int] | None = None,
+    others: Iterable[str] = (),
+) -> Product:
+    """Build the product of `PREFIX-PART.TIF`, which holds all of `bands`, of which some may be selected."""
+    pattern = re.compile(rf"{re.escape(_prefix(xml.file))}-{part}(_COG)?{IMAGE_SUFFIXES}", re.IGNORECASE)
     image = next((file for file in files if pattern.fullmatch(file.base_name)), None)
     if image is None:
-        raise files.incomplete(f"{prefix}-{part}")
-    return image
-
-
-def image_product(
-    image: ProductFile,
-    bands: Sequence[Band],
-    xml: XmlMetadata,
-    attributes: Mapping[str, str],
-    others: Iterable[str],
-    *,
-    selected: Sequence[int] | None = None,
-    flagged: str = "",
-    is_map: bool = True,
-) -> Product:
-    """Build the product of one image that holds all of `bands`, of which some may be selected."""
+        raise files.incomplete(f"{_prefix(xml.file)}-{part}")
     info = read_info(image)
     if info.bands != len(bands):
         raise image.damaged(f" has {info.bands} bands, {xml.file.base_name} describes {len(bands)}")
@@ -75,37 +73,34 @@ def image_product(
     fill = info.nodata
     if fill is None:
         fill = xml.number("specific/backgroundValue") if xml.text("specific/backgroundValue") else FILL
+    quantity = "surface reflectance" if level == "L2A" else RADIANCE[mission]
     return make_product(
         reader,
         [bands[index] for index in selected],
-        attributes,
+        identity(f"{mission} {level}", mission, xml.text(*ACQUIRED[mission]), quantity),
         _prefix(xml.file),
         nodata=fill,
-        grid=info.grid if is_map else (None, None),
-        flagged=flagged,
-        others=others,
+        # L1B images have a transform, but it is not that of a map.
+        grid=(None, None) if mission == "EnMAP" and level == "L1B" else info.grid,
+        flagged=FLAGGED,
+        others=[*others, *layer_names(files, [image])],
     )
-
-
-def find_key(files: ProductFiles, image: ProductFile, pattern: re.Pattern[str]) -> ProductFile | None:
-    """Find the metadata file beside an image."""
-    prefix = _prefix(image).upper()
-    return next((f for f in files if pattern.fullmatch(f.base_name) and _prefix(f).upper() == prefix), None)
 
 
 def _prefix(file: ProductFile) -> str:
     return re.split("-METADATA|-SPECTRAL_IMAGE", file.base_name, flags=re.IGNORECASE)[0]
 
 
-def _attributes(mission: str, level: str, acquired: str | None, radiance: str) -> dict[str, str]:
-    return identity(f"{mission} {level}", mission, acquired, "surface reflectance" if level == "L2A" else radiance)
+def _require_level(mission: str, xml: XmlMetadata) -> str:
+    level = (re.search(r"[-_](L\d[ABC])-", xml.file.base_name) or ["", xml.text("base/level") or ""])[1]
+    if level not in LEVELS:
+        raise CubeFileError(f"{xml.file} is {mission} of level {level or 'unknown'}", f"one of {', '.join(LEVELS)}")
+    return level
 
 
 def open_enmap(files: ProductFiles, key: ProductFile, variable: str | None) -> Product:
     xml = XmlMetadata(key)
-    level = (re.search(r"_(L\d[ABC])-", key.base_name) or ["", xml.text("base/level") or ""])[1]
-    if level not in LEVELS:
-        raise CubeFileError(f"{key} is EnMAP of level {level or 'unknown'}", f"one of {', '.join(LEVELS)}")
+    level = _require_level("EnMAP", xml)
     chosen = (variable or "").upper()
     if variable is not None and chosen not in DETECTORS:
         return Product(open_layer(files, variable, DETECTORS))
@@ -118,40 +113,31 @@ def open_enmap(files: ProductFiles, key: ProductFile, variable: str | None) -> P
         replace(band, name=f"{band.name} {detector}", detector=str(detector), good=bool(good))
         for band, detector, good in rows
     ]
-    acquired = xml.text("specific/datatakeStart", "base/temporalCoverage/startTime")
-    attributes = _attributes("EnMAP", level, acquired, ENMAP_RADIANCE)
-    image = find_image(files, key, f"SPECTRAL_IMAGE_{chosen}" if level == "L1B" else "SPECTRAL_IMAGE")
-    others = [*DETECTORS, *layer_names(files, [image])]
     if level == "L1B":
-        # L1B images have a transform, but it is not that of a map.
         bands = [band for band in bands if band.detector == chosen]
-        return image_product(image, bands, xml, attributes, others, flagged=FLAGGED, is_map=False)
+        return image_product(files, xml, "EnMAP", level, bands, part=f"SPECTRAL_IMAGE_{chosen}", others=DETECTORS)
     selected = [index for index, band in enumerate(bands) if chosen in ("", band.detector)]
-    return image_product(image, bands, xml, attributes, others, selected=selected, flagged=FLAGGED)
-
-
-def open_enmap_image(files: ProductFiles, image: ProductFile, variable: str | None) -> Product | None:
-    key = find_key(files, image, ENMAP_KEY)
-    detector = re.search("_(VNIR|SWIR)", image.base_name, re.IGNORECASE)
-    return open_enmap(files, key, variable or (detector[1] if detector else None)) if key else None
+    return image_product(files, xml, "EnMAP", level, bands, selected=selected, others=DETECTORS)
 
 
 def open_desis(files: ProductFiles, key: ProductFile, variable: str | None) -> Product:
     xml = XmlMetadata(key)
-    level = (re.search(r"-(L\d[ABC])-", key.base_name) or ["", ""])[1]
-    if level not in LEVELS:
-        raise CubeFileError(f"{key} is DESIS of level {level or 'unknown'}", f"one of {', '.join(LEVELS)}")
+    level = _require_level("DESIS", xml)
     if variable is not None:
         return Product(open_layer(files, variable, ()))
-    bands = read_bands(xml, "band", DESIS_TAGS, detector="DESIS")
-    attributes = _attributes("DESIS", level, xml.text("base/temporalCoverage/startTime"), DESIS_RADIANCE)
-    image = find_image(files, key, "SPECTRAL_IMAGE")
-    return image_product(image, bands, xml, attributes, layer_names(files, [image]))
+    return image_product(files, xml, "DESIS", level, read_bands(xml, "band", DESIS_TAGS, detector="DESIS"))
 
 
-def open_desis_image(files: ProductFiles, image: ProductFile, variable: str | None) -> Product | None:
-    key = find_key(files, image, DESIS_KEY)
-    return open_desis(files, key, variable) if key else None
+def open_image(files: ProductFiles, image: ProductFile, variable: str | None) -> Product | None:
+    """Open the product of an image by the metadata file beside it."""
+    detector = re.search("_(VNIR|SWIR)", image.base_name, re.IGNORECASE)
+    for file in files:
+        if _prefix(file).upper() == _prefix(image).upper():
+            if ENMAP_KEY.fullmatch(file.base_name):
+                return open_enmap(files, file, variable or (detector[1] if detector else None))
+            if DESIS_KEY.fullmatch(file.base_name):
+                return open_desis(files, file, variable)
+    return None
 
 
 def _detectors(xml: XmlMetadata, bands: int) -> NDArray[np.str_]:
