@@ -26,7 +26,7 @@ from hyperfuse.io.cube import make_cube, nodata_of, physical_values
 from hyperfuse.io.files import created_cube, open_cube, write_cube
 from hyperfuse.io.grid import grid_of
 from hyperfuse.io.output import output_template, provenance
-from hyperfuse.io.raster_writing import overview_factors
+from hyperfuse.io.raster import overview_factors
 
 CENTRES = [450.125, 550.25, 650.5, 1400.0, 860.75, 2200.0]
 WIDTHS = [10.0, 12.5, 9.25, 8.0, 20.0, 30.0]

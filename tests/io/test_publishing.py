@@ -270,9 +270,9 @@ def test_a_guarded_file_remembers_what_did_not_fit(tmp_path: Path, monkeypatch: 
 
 
 def test_cog_without_room_for_the_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from hyperfuse.io import raster_writing
+    from hyperfuse.io import raster
 
-    monkeypatch.setattr(raster_writing.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 10})())
+    monkeypatch.setattr(raster.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 10})())
     with pytest.raises(CubeWriteError, match="no space left"):
         write_cube(sample_cube(), tmp_path / "s.tif", cog=True)
     assert listing(tmp_path) == {}

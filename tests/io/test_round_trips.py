@@ -15,11 +15,11 @@ from tests.io.random_cubes import FORMATS, Format, assert_nothing_lost, cubes, s
 
 from hyperfuse.io.arrays import FoundArray
 from hyperfuse.io.atomic import WriteWindow
+from hyperfuse.io.envi import raw_writer
 from hyperfuse.io.files import FORMATS as FORMAT_TABLE
 from hyperfuse.io.files import Format as FormatEntry
 from hyperfuse.io.files import open_cube, write_cube
 from hyperfuse.io.numpy_files import ArrayWriter, flat_columns
-from hyperfuse.io.raster_writing import raw_writer
 
 THOROUGH = settings(max_examples=20, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 PAIRED = settings(max_examples=2, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))

@@ -13,8 +13,8 @@ import pytest
 from spectral.io import envi
 
 from hyperfuse.io.cube import lengths_in_nanometres
+from hyperfuse.io.envi import braced_numbers, parse_braced_list
 from hyperfuse.io.files import open_cube
-from hyperfuse.io.raster import braced_numbers, parse_braced_list
 
 CENTRES_NM = [500.0, 400.0, 2400.5, 401.0]
 

@@ -28,13 +28,13 @@ from hyperfuse.errors import CubeFileError, CubeWriteError, OptionError
 from hyperfuse.io.arrays import FoundArray, cube_from_arrays
 from hyperfuse.io.atomic import CubeWriter, WriteWindow, check_writable, published, signal_safe
 from hyperfuse.io.cube import as_cube, iterate_windows
+from hyperfuse.io.envi import find_data
 from hyperfuse.io.hdf5 import arrays_in_hdf5, arrays_in_netcdf, created_netcdf
 from hyperfuse.io.matlab import arrays_in_mat, created_mat
 from hyperfuse.io.numpy_files import arrays_in_npy, arrays_in_npz, created_npy, created_npz
 from hyperfuse.io.output import UNCHANGED, check_selection, converted
 from hyperfuse.io.products.catalogue import open_product
-from hyperfuse.io.raster import find_data, open_raster
-from hyperfuse.io.raster_writing import ENVI_TYPES, created_envi, created_geotiff, require_type
+from hyperfuse.io.raster import ENVI_TYPES, created_envi, created_geotiff, open_raster, require_type
 from hyperfuse.io.stac import item_file, stac_item, write_item
 from hyperfuse.io.zarr import arrays_in_zarr, created_zarr
 from hyperfuse.progress import progress

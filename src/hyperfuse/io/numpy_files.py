@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from hyperfuse.io.arrays import FoundArray
 from hyperfuse.io.atomic import WriteWindow
 from hyperfuse.io.cube import LARGEST_COMPRESSION, nodata_of, reading, text_attributes
+from hyperfuse.io.envi import raw_writer
 from hyperfuse.io.grid import grid_of
-from hyperfuse.io.raster_writing import raw_writer
 
 WHOLE = "a whole numpy file"
 LARGEST_HEADER = 2**16

@@ -10,10 +10,10 @@ from typing import Any
 
 from hyperfuse.errors import CubeFileError, CubeWriteError, HyperfuseError, OptionError
 from hyperfuse.io.atomic import check_writable
+from hyperfuse.io.envi import DATA_SUFFIXES, find_data
 from hyperfuse.io.files import FORMATS, WRITABLE
 from hyperfuse.io.products.catalogue import find_products
 from hyperfuse.io.products.product import ProductFile, ProductFiles, is_zip, list_files
-from hyperfuse.io.raster import DATA_SUFFIXES, find_data
 
 HDF5_SUFFIXES = (".h5", ".hdf5", ".he5", ".nc", ".nc4", ".mat")
 # Suffixes that name their format: GDAL would guess others by content, and some formats refer to other files or hosts.

@@ -16,9 +16,10 @@ from rasterio.features import geometry_mask
 
 from hyperfuse.errors import GridError, OptionError
 from hyperfuse.io.cube import physical_values, wavelengths_nm
+from hyperfuse.io.envi import find_data, find_header
 from hyperfuse.io.files import open_explained
 from hyperfuse.io.grid import Grid, GridPlacement, Positions, grid_of, parallel_placement, positions_in
-from hyperfuse.io.raster import find_data, find_header, raster_dataset
+from hyperfuse.io.raster import raster_dataset
 from hyperfuse.io.summary import strict_json
 from hyperfuse.metrics.pairing import Floats
 

@@ -29,8 +29,8 @@ from hyperfuse.config import (
 )
 from hyperfuse.errors import Cancelled, HyperfuseError, OptionError
 from hyperfuse.io.cube import iterate_windows
+from hyperfuse.io.envi import find_data
 from hyperfuse.io.files import open_cube
-from hyperfuse.io.raster import find_data
 from hyperfuse.metrics.evaluation import evaluate
 from hyperfuse.metrics.pairing import mask_incomparable
 from hyperfuse.metrics.sums import angle_sum

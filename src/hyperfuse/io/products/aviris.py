@@ -16,9 +16,10 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from hyperfuse.io.cube import fitting_nodata, nodata_of, place_cube
+from hyperfuse.io.envi import numbers
 from hyperfuse.io.products.product import Product, ProductFile, ProductFiles, describe, identity
 from hyperfuse.io.products.rasters import find_by_name, is_envi_or_tiff, relocatable
-from hyperfuse.io.raster import numbers, open_raster
+from hyperfuse.io.raster import open_raster
 
 CLASSIC = re.compile(r"f(\d\d)(\d\d)(\d\d)t\d\dp\d\d_?r\d\d\w*(\.\w+)*", re.IGNORECASE)
 NEXT_GENERATION = re.compile(r"ang(\d{4})(\d\d)(\d\d)t(\d\d)(\d\d)(\d\d)\w*(\.\w+)*", re.IGNORECASE)
