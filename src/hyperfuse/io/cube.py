@@ -255,6 +255,14 @@ def _converted(values: Lengths | None, factor: float | None) -> Lengths | None:
         return values / (1 / factor) if factor < 1 else values * factor
 
 
+def numbers(entries: Sequence[str]) -> Lengths | None:
+    """Return entries as numbers, or None where one of them is not."""
+    try:
+        return np.array([float(entry) for entry in entries], dtype=np.float64)
+    except ValueError:
+        return None
+
+
 def wavelengths_nm(cube: xr.DataArray) -> Lengths | None:
     """Return the band centres in nanometres, or None where any of them is unknown."""
     centres: Lengths = cube["wavelength"].values

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from io import FileIO
 from pathlib import Path
 from typing import Any, NoReturn
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from hyperfuse.errors import CubeFileError
 from hyperfuse.io.atomic import WriteWindow
-from hyperfuse.io.cube import Lengths
+from hyperfuse.io.cube import Lengths, numbers
 
 DATA_SUFFIXES = (".img", "", ".dat", ".bsq", ".bil", ".bip", ".raw", ".bin", ".sli")
 BYTES_OF_DATA_TYPE = {1: 1, 2: 2, 3: 4, 4: 4, 5: 8, 6: 8, 9: 16, 12: 2, 13: 4, 14: 8, 15: 8}
@@ -121,14 +121,6 @@ def braced_numbers(text: str) -> Lengths | None:
     """Parse an ENVI list of numbers, or return None; many writers leave a comma behind the last entry."""
     entries = parse_braced_list(text)
     return numbers(entries[:-1] if len(entries) > 1 and not entries[-1] else entries)
-
-
-def numbers(entries: Sequence[str]) -> Lengths | None:
-    """Return entries as numbers, or None where one of them is not."""
-    try:
-        return np.array([float(entry) for entry in entries], dtype=np.float64)
-    except ValueError:
-        return None
 
 
 def fold_line(line: str) -> str:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -55,19 +55,27 @@ class Format:
     """Name of each --compress in the format; None where it is the only one and has no option."""
     options: tuple[str, ...] | None = ()
     """Known --co options; None where GDAL checks them."""
-    companion: str | None = None
-    """Suffix of a second file, which replaces the suffix of the first (".img") or is appended ("+.json")."""
+    companions: tuple[str, ...] = ()
+    """Suffixes of further files, which replace the suffix of the first (".img") or are appended ("+.json")."""
+    stale: tuple[str, ...] = ()
+    """Suffixes of files that would describe a new cube wrongly."""
     bands_last: bool = False
     """Unlabelled arrays are (rows, columns, bands), as MATLAB and numpy users store them."""
 
 
-_TIFF = Format(None, created_geotiff, {name: name.upper() for name in COMPRESSIONS}, options=None)
+_TIFF = Format(
+    None,
+    created_geotiff,
+    {name: name.upper() for name in COMPRESSIONS},
+    options=None,
+    stale=("+.aux.xml", "+.ovr", "+.msk"),
+)
 _NETCDF = Format(arrays_in_netcdf, created_netcdf, {"deflate": "gzip", "none": "none"}, ("COMPRESS",))
 _HDF5 = Format(arrays_in_hdf5, created_netcdf, _NETCDF.compressions, ("COMPRESS",))
 FORMATS: dict[str, Format] = {
     ".tif": _TIFF,
     ".tiff": _TIFF,
-    ".hdr": Format(None, created_envi, {"none": None}, options=None, companion=".img"),
+    ".hdr": Format(None, created_envi, {"none": None}, None, companions=(".img",), stale=(".img.aux.xml",)),
     ".nc": _NETCDF,
     ".nc4": _NETCDF,
     ".h5": _HDF5,
@@ -78,7 +86,7 @@ FORMATS: dict[str, Format] = {
     ),
     ".mat": Format(arrays_in_mat, created_mat, {"deflate": None}, options=("VERSION",), bands_last=True),
     ".npz": Format(arrays_in_npz, created_npz, {"deflate": None}, bands_last=True),
-    ".npy": Format(arrays_in_npy, created_npy, {"none": None}, companion="+.json", bands_last=True),
+    ".npy": Format(arrays_in_npy, created_npy, {"none": None}, companions=("+.json",), bands_last=True),
 }
 WRITABLE = tuple(suffix for suffix, each in FORMATS.items() if each.create)
 # A compressed block that is written in parts is compressed again: windows hold whole blocks, within reason.
@@ -293,23 +301,17 @@ def _written_beside(path: Path, config: OutputConfig) -> list[Path]:
 
 def _companions(path: Path) -> list[Path]:
     """The files without which the cube at `path` would not be whole."""
-    suffix = FORMATS[path.suffix.lower()].companion
-    if suffix is None:
-        return []
-    return [path.with_name(path.name + suffix[1:]) if suffix.startswith("+") else path.with_suffix(suffix)]
+    return [_named_beside(path, suffix) for suffix in FORMATS[path.suffix.lower()].companions]
 
 
 def _stale(path: Path) -> list[Path]:
     """Files that GDAL or ENVI would take for part of the new cube: statistics, overviews, masks, other old data."""
-    suffix = path.suffix.lower()
-    if suffix in (".tif", ".tiff"):
-        return [path.with_name(path.name + tail) for tail in (".aux.xml", ".ovr", ".msk")]
-    if suffix != ".hdr":
-        return []
-    image = path.with_suffix(".img")
-    stale = [image.with_name(image.name + ".aux.xml")]
-    try:
-        old_data = find_data(path) if path.is_file() else image
-    except CubeFileError:
-        return stale
-    return stale if old_data == image else [*stale, old_data]
+    stale = [_named_beside(path, suffix) for suffix in FORMATS[path.suffix.lower()].stale]
+    if path.suffix.lower() == ".hdr" and path.is_file():
+        with suppress(CubeFileError):
+            stale += {find_data(path)} - {path.with_suffix(".img")}
+    return stale
+
+
+def _named_beside(path: Path, suffix: str) -> Path:
+    return path.with_name(path.name + suffix[1:]) if suffix.startswith("+") else path.with_suffix(suffix)

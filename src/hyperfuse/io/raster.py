@@ -47,6 +47,7 @@ from hyperfuse.io.cube import (
     lengths_in_nanometres,
     make_cube,
     nodata_of,
+    numbers,
     promises_too_much,
     text_attributes,
 )
@@ -58,7 +59,6 @@ from hyperfuse.io.envi import (
     find_data,
     find_header,
     fold_line,
-    numbers,
     parse_braced_list,
     raw_writer,
 )

@@ -15,8 +15,7 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
-from hyperfuse.io.cube import fitting_nodata, nodata_of, place_cube
-from hyperfuse.io.envi import numbers
+from hyperfuse.io.cube import fitting_nodata, nodata_of, numbers, place_cube
 from hyperfuse.io.products.product import Product, ProductFile, ProductFiles, describe, identity
 from hyperfuse.io.products.rasters import find_by_name, is_envi_or_tiff, relocatable
 from hyperfuse.io.raster import open_raster

@@ -39,11 +39,11 @@ from hyperfuse.errors import CubeFileError
 from hyperfuse.io.arrays import cube_from_arrays
 from hyperfuse.io.products import aviris, dlr, emit, hyperion, landsat, prisma, sentinel2
 from hyperfuse.io.products.product import (
+    ARCHIVE_SUFFIXES,
     DEEPEST,
     Product,
     ProductFile,
     ProductFiles,
-    is_archive,
     list_files,
     list_names,
 )
@@ -95,7 +95,7 @@ def open_product(path: Path, variable: str | None = None) -> Product | None:
     """
     if path.name.lower() == SENTINEL2_MANIFEST:
         path = path.parent
-    if path.is_dir() or is_archive(path):
+    if path.is_dir() or path.name.lower().endswith(ARCHIVE_SUFFIXES):
         files = list_files(path)
         return _open(*_require_one(files), files, variable)
     if path.suffix.lower() in HDF5_SUFFIXES:
@@ -137,7 +137,7 @@ def _require_one(files: ProductFiles) -> tuple[Mission, ProductFile]:
         names = list_names(key.name for _, key in products)
         raise CubeFileError(f"{files.path} has {len(products)} products", "one", f"name one of them: {names}")
     known = ", ".join(mission.name for mission in MISSIONS)
-    inner = next((file.name for file in files if is_archive(Path(file.name))), None)
+    inner = next((file.name for file in files if file.name.lower().endswith(ARCHIVE_SUFFIXES)), None)
     got = f"no product was recognised in {files.path}"
     remedy = f"unpack it: {inner} in it is an archive itself" if inner else "name the file in it"
     raise CubeFileError(got, f"a file, a .zarr folder, or a product of {known}", remedy)

@@ -204,10 +204,6 @@ class ProductFiles:
         return CubeFileError(f"{self.path} is incomplete: {missing} is missing", "the whole product", DOWNLOAD_AGAIN)
 
 
-def is_archive(path: Path) -> bool:
-    return path.name.lower().endswith(ARCHIVE_SUFFIXES)
-
-
 def is_zip(path: Path) -> bool:
     return path.name.lower().endswith(".zip")
 
