@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from tests.models.network_fixtures import TINY, random_pair, tiny_network
@@ -25,7 +26,8 @@ OWN = {"msi_kernel": "own"}
 WAVELENGTH = TINY.model_copy(update={"channels": AXIS, **OWN})
 COMPONENTS = TINY.model_copy(update={"channels": Components(count=6), **OWN})
 OWN_BANDS = TINY.model_copy(update=OWN)
-KINDS = [OWN_BANDS, WAVELENGTH, COMPONENTS]
+STANDARDISED = OWN_BANDS.model_copy(update={"standardise": "correlated", "equalise_inputs": True})
+KINDS = [OWN_BANDS, WAVELENGTH, COMPONENTS, STANDARDISED]
 FINE, COARSE = (23, 18), (7, 6)
 
 
@@ -158,6 +160,56 @@ def test_a_constant_image_has_components_too():
     torch.testing.assert_close(
         fused, upsample_bicubic(hsi, (16, 16), shared_edges((16, 16), (4, 4))), atol=1e-3, rtol=0
     )
+
+
+def test_standardised_bands_know_no_units_and_no_sign():
+    torch.manual_seed(0)
+    network = tiny_network(config=STANDARDISED)
+    hsi, msi = random_pair(5, 3, COARSE, FINE)
+    gains, offsets = torch.tensor([1.0, 30.0, -0.1, 2.0, -5.0])[:, None, None], torch.rand(5, 1, 1)
+    with torch.no_grad():
+        torch.testing.assert_close(
+            network(gains * hsi + offsets, 7 * msi - 1), gains * network(hsi, msi) + offsets, atol=2e-3, rtol=1e-4
+        )
+
+
+def test_residuals_follow_the_correlation_with_the_brightness_of_the_msi():
+    network = tiny_network(config=STANDARDISED)
+    bright = torch.rand(1, 1, *COARSE).repeat_interleave(4, 2).repeat_interleave(4, 3)
+    other = torch.rand(1, 1, *COARSE)
+    coarse = bright[:, :, ::4, ::4]
+    hsi = torch.cat([0.2 + coarse, 3 - 2 * coarse, other], dim=1)
+    found = network.find_channels(hsi, bright.expand(1, 2, -1, -1)).hsi_coding
+    (gain,), (unit,) = found.gain, found.unit
+    assert gain[0] > 0.9 and gain[1] > 0.9 and gain[2] < 0.6
+    assert unit[0] > 0 > unit[1]
+    correlation = np.corrcoef(other.flatten(), coarse.flatten())[0, 1]
+    by_srf = network.find_channels(hsi, bright, srf=torch.tensor([[1.0, 0.0, 0.0]]))
+    assert by_srf.hsi_coding.gain[0, 2] == pytest.approx(max(0.2, abs(correlation)), abs=1e-4)
+    signed = tiny_network(config=STANDARDISED.model_copy(update={"standardise": "signed"}))
+    assert torch.equal(signed.find_channels(hsi, bright).hsi_coding.gain, torch.ones(1, 3))
+
+
+def test_he_initialisation_starts_from_the_base_and_few_channels_embed_as_strongly_as_many():
+    torch.manual_seed(0)
+    network = SSA(STANDARDISED.model_copy(update={"initialisation": "he"}))
+    hsi, msi = random_pair(5, 3, COARSE, FINE)
+    with torch.no_grad():
+        assert torch.equal(network(hsi, msi), upsample_bicubic(hsi, FINE, shared_edges(FINE, COARSE)))
+        few, many = (network._embed(network.hsi_kernel, torch.randn(1, bands, 30, 30)) for bands in (2, 6))
+    assert few.std() == pytest.approx(float(many.std()), rel=0.35)
+
+
+def test_the_msi_may_take_the_first_slots():
+    torch.manual_seed(0)
+    first = tiny_network(config=TINY.model_copy(update={"msi_kernel": "first"}))
+    joined = tiny_network(config=TINY)
+    joined.load_state_dict(first.state_dict())
+    order = [2, 3, 4, 5, 6, 0, 1]  # of five hsi and two msi bands, as the joined kernel sees them
+    joined.pair_kernel.weight.data[:, :7] = first.pair_kernel.weight.data[:, order]
+    pair = random_pair(5, 2, COARSE, FINE)
+    with torch.no_grad():
+        torch.testing.assert_close(first(*pair), joined(*pair), atol=1e-5, rtol=0)
 
 
 def test_channels_that_do_not_line_up_are_not_joined():

@@ -87,8 +87,8 @@ def test_mimo_sst_learns_by_its_own_loss_and_others_by_ours() -> None:
     batch = PairBatch(hsi, msi, reference, 4.0, **unused, wavelength_nm=None, bucket="random")
     outputs = NetworkOnBatch(network)(batch)
     assert isinstance(outputs, ScaleOutputs)
-    assert training_loss(outputs, reference, LoopSettings()) == loss_over_scales(outputs, reference)
-    assert training_loss(outputs.full, reference, LoopSettings()) == fusion_loss(outputs.full, reference, 0.1)
+    assert training_loss(outputs, batch, LoopSettings()) == loss_over_scales(outputs, reference)
+    assert training_loss(outputs.full, batch, LoopSettings()) == fusion_loss(outputs.full, reference, 0.1)
 
 
 def test_presets_of_baselines_are_known_and_can_be_changed(path: Path) -> None:

@@ -107,7 +107,8 @@ def network_fuser(
     channels, base = PairChannels(), None
     if isinstance(network, SSA):
         centres = msi_centres_nm(observation.srf, wavelength_nm)
-        channels = network.find_channels((hsi / hsi_unit)[None], (msi / msi_unit)[None], wavelength_nm, centres)
+        srf = observation.srf * hsi_unit / msi_unit[:, 0].double()
+        channels = network.find_channels((hsi / hsi_unit)[None], (msi / msi_unit)[None], wavelength_nm, centres, srf)
         if network.config.base != BICUBIC:
             base = MethodFuser(network.config.base)
             base = base if whole else base.gather(windows)

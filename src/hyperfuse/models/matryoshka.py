@@ -27,6 +27,8 @@ _WIDEST_SHARE = 3.0
 # A component below this share of the first one's deviation is rounding.
 _SMALLEST_DEVIATION = 1e-4
 _SMALLEST_NUMBER = 1e-12
+# A band that is not correlated with the brightness of the msi may still follow one of its bands.
+SMALLEST_FOLLOWING = 0.2
 
 
 class _ChannelKind(BaseModel):
@@ -129,26 +131,66 @@ def principal_subspace(image: Tensor, count: int) -> Subspace:
 
 
 @dataclass(frozen=True)
+class BandUnits:
+    """Standardisation of an image's bands.
+
+    mean  (B, C)
+    unit  (B, C) what is encoded as 1 above the mean: the band's deviation, negative for a band that is dark where the
+          msi is bright
+    gain  (B, C) a predicted change of 1 is this many units: how far the band follows the msi
+    """
+
+    mean: Tensor
+    unit: Tensor
+    gain: Tensor
+
+    def encode(self, image: Tensor) -> Tensor:
+        """(B, C, H, W) -> the same with bands of mean 0 and deviation 1."""
+        return (image - self.mean.to(image)[:, :, None, None]) / self.unit.to(image)[:, :, None, None]
+
+    def decode_change(self, change: Tensor) -> Tensor:
+        """(B, C, H, W) change that the network predicts -> change of the image."""
+        return change * (self.unit * self.gain).to(change)[:, :, None, None]
+
+
+def band_units(mean: Tensor, variance: Tensor) -> BandUnits:
+    """Standardise bands of this mean and variance (B, C)."""
+    level = (variance + mean.square()).mean(dim=1, keepdim=True).sqrt()
+    unit = variance.sqrt().maximum(_SMALLEST_DEVIATION * level).clamp(min=_SMALLEST_NUMBER)
+    return BandUnits(mean, unit, torch.ones_like(unit))
+
+
+def correlated_units(units: BandUnits, correlation: Tensor, *, signs_only: bool = False) -> BandUnits:
+    """Units whose signs and gains follow the correlation (B, C) of each band with the brightness of the msi.
+
+    Detail of the msi then has the same sign in all bands, and a band that does not follow the msi changes little.
+    """
+    unit = torch.where(correlation < 0, -units.unit, units.unit)
+    gain = units.gain if signs_only else correlation.abs().clamp(SMALLEST_FOLLOWING, 1.0).to(units.gain)
+    return BandUnits(units.mean, unit, gain)
+
+
+@dataclass(frozen=True)
 class PairChannels:
-    """The channels of one pair; all None for channels that are bands.
+    """The channels of one pair; all None for channels that are bands as they are.
 
     wavelength_nm (C,), msi_wavelength_nm (M,) or (B, M)  for channels of kind "wavelength"
-    hsi_subspace, msi_subspace                            for channels of kind "components"
+    hsi_coding, msi_coding                                how components or standardised bands are encoded
     """
 
     wavelength_nm: Tensor | None = None
     msi_wavelength_nm: Tensor | None = None
-    hsi_subspace: Subspace | None = None
-    msi_subspace: Subspace | None = None
+    hsi_coding: Subspace | BandUnits | None = None
+    msi_coding: Subspace | BandUnits | None = None
 
     def encode_hsi(self, image: Tensor) -> Tensor:
-        return image if self.hsi_subspace is None else self.hsi_subspace.encode(image)
+        return image if self.hsi_coding is None else self.hsi_coding.encode(image)
 
     def encode_msi(self, image: Tensor) -> Tensor:
-        return image if self.msi_subspace is None else self.msi_subspace.encode(image)
+        return image if self.msi_coding is None else self.msi_coding.encode(image)
 
     def decode_residual(self, residual: Tensor) -> Tensor:
-        return residual if self.hsi_subspace is None else self.hsi_subspace.decode_change(residual)
+        return residual if self.hsi_coding is None else self.hsi_coding.decode_change(residual)
 
 
 class MatryoshkaInputKernel(nn.Conv2d):

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from hyperfuse.errors import BandError, GridError, OptionError
 from hyperfuse.models.decoder import ImplicitDecoder
 from hyperfuse.models.matryoshka import (
+    BandUnits,
     Channels,
     Components,
     FixedBands,
@@ -24,13 +25,17 @@ from hyperfuse.models.matryoshka import (
     MatryoshkaInputKernel,
     MatryoshkaOutputKernel,
     PairChannels,
+    Subspace,
     WavelengthBands,
     WavelengthInputKernel,
     WavelengthOutputKernel,
+    band_units,
+    correlated_units,
     principal_subspace,
 )
 from hyperfuse.models.weights import BICUBIC, ModelConfig, Positive, PretrainedNetwork, ReceptiveField, ValueRange
-from hyperfuse.physics.resample import Placement, shared_edges, upsample_bicubic
+from hyperfuse.physics.observation import mix_bands
+from hyperfuse.physics.resample import Placement, bicubic_matrix, separable, shared_edges, upsample_bicubic
 
 
 class SSAConfig(ModelConfig):
@@ -42,10 +47,21 @@ class SSAConfig(ModelConfig):
     decoder_hidden   hidden widths of the decoder's MLP
     feature_width    features that the decoder passes to the output kernel
     channels         what the input and output channels mean
-    msi_kernel       "joined": one kernel on hsi and msi concatenated, as in the paper; "own": one for each
+    msi_kernel       "joined": one kernel on hsi and msi concatenated, as in the paper; "first": the same with the msi
+                     in the first slots; "own": one kernel for each
     max_msi_bands    most msi bands that a kernel of its own takes
     base             the image that the residual is added to: "bicubic" as in the paper, or the name of a method
     value_range      pixel values that the network expects, from 0 up; scenes are scaled to it and back
+
+    What makes joint training of sliced kernels start (docs/training.md); the defaults are the paper's:
+
+    standardise      "off"; "bands": the network sees bands of mean 0 and deviation 1 and predicts in these units;
+                     "signed": in addition, bands that are dark where the msi is bright change their sign; "correlated":
+                     and the residual of a band is multiplied by its correlation with the brightness of the msi
+    equalise_inputs  multiply the C channels of an input kernel by sqrt(C_max / C), so that few channels embed as
+                     strongly as many
+    initialisation   "torch", or "he": He et al. 2015 and an output kernel of zeros
+    residual_factor  multiplies the residual, so that early steps of the output kernel are small
     """
 
     width: Positive
@@ -54,17 +70,24 @@ class SSAConfig(ModelConfig):
     decoder_hidden: Annotated[tuple[Positive, ...], Field(min_length=1)] = (512, 512, 256, 256)
     feature_width: Positive = 256
     channels: Channels = MatryoshkaBands()
-    msi_kernel: Literal["joined", "own"] = "joined"
+    msi_kernel: Literal["joined", "first", "own"] = "joined"
     max_msi_bands: Positive = 16
     base: Annotated[str, Field(min_length=1)] = BICUBIC
     value_range: ValueRange = (0.0, 1.0)
+    standardise: Literal["off", "bands", "signed", "correlated"] = "off"
+    equalise_inputs: bool = False
+    initialisation: Literal["torch", "he"] = "torch"
+    residual_factor: Annotated[float, Field(gt=0, le=1)] = 1.0
 
     @model_validator(mode="after")
     def _check_kernels(self) -> SSAConfig:
-        if self.msi_kernel == "joined" and isinstance(self.channels, WavelengthBands | Components):
+        kind = self.channels.kind
+        if self.msi_kernel != "own" and isinstance(self.channels, WavelengthBands | Components):
             raise ValueError(
-                f'got msi_kernel = "joined", expected "own": channels of kind "{self.channels.kind}" do not line up'
+                f'got msi_kernel = "{self.msi_kernel}", expected "own": channels of kind "{kind}" do not line up'
             )
+        if self.standardise != "off" and isinstance(self.channels, Components):
+            raise ValueError(f'got standardise = "{self.standardise}", expected "off": components have units already')
         return self
 
     @property
@@ -190,6 +213,17 @@ class SSA(PretrainedNetwork):
         self.spectral_encoder = Encoder(width, config.spectral_blocks)
         self.spatial_encoder = Encoder(width, config.spatial_blocks)
         self.implicit_decoder = ImplicitDecoder(width, config.decoder_hidden, config.feature_width)
+        if config.initialisation == "he":
+            self._initialise()
+
+    def _initialise(self) -> None:
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d | nn.Linear):
+                nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
+                assert module.bias is not None
+                nn.init.zeros_(module.bias)
+        # The first output is the base, and the first gradients are those of the output kernel alone.
+        nn.init.zeros_(self.output_kernel.weight)
 
     def forward(
         self,
@@ -227,7 +261,7 @@ class SSA(PretrainedNetwork):
         if base is None:  # Y_HR
             base = upsample_bicubic(hsi, fine_size, placement)
         # Section 3.3: E_pe = phi(K_inp(Y)), E_pa = psi(K_inp([Y_HR; Z]))
-        embedded = _apply(self.hsi_kernel, channels.encode_hsi(hsi), channels.wavelength_nm)
+        embedded = self._embed(self.hsi_kernel, channels.encode_hsi(hsi), channels.wavelength_nm)
         spectral_code = self.spectral_encoder(embedded)
         spatial_code = self.spatial_encoder(self._embed_pair(base, msi, channels))
         # Eq. (6), (7) and (9)
@@ -238,27 +272,54 @@ class SSA(PretrainedNetwork):
     def _embed_pair(self, base: Tensor, msi: Tensor, channels: PairChannels) -> Tensor:
         base, msi = channels.encode_hsi(base), channels.encode_msi(msi)
         if self.msi_kernel is None:
-            return _apply(self.pair_kernel, torch.cat([base, msi], dim=1))
-        embedded = _apply(self.pair_kernel, base, channels.wavelength_nm)
-        return embedded + _apply(self.msi_kernel, msi, channels.msi_wavelength_nm)
+            joined = [base, msi] if self.config.msi_kernel == "joined" else [msi, base]
+            return self._embed(self.pair_kernel, torch.cat(joined, dim=1))
+        embedded = self._embed(self.pair_kernel, base, channels.wavelength_nm)
+        return embedded + self._embed(self.msi_kernel, msi, channels.msi_wavelength_nm)
+
+    def _embed(self, kernel: InputKernel, image: Tensor, wavelength_nm: Tensor | None = None) -> Tensor:
+        if self.config.equalise_inputs:
+            image = image * (kernel.in_channels / image.shape[1]) ** 0.5
+        # About a tenth faster on CPU than the default layout, and the decoder reads rows of features without copying.
+        image = image.contiguous(memory_format=torch.channels_last)
+        embedded: Tensor = kernel(image) if wavelength_nm is None else kernel(image, wavelength_nm)
+        return embedded
 
     def _output(self, features: Tensor, bands: int, channels: PairChannels) -> Tensor:
-        if channels.hsi_subspace is not None:
-            bands = channels.hsi_subspace.unit.shape[1]
+        if channels.hsi_coding is not None:
+            bands = channels.hsi_coding.unit.shape[1]
         wavelengths = channels.wavelength_nm
         residual: Tensor = self.output_kernel(features, bands if wavelengths is None else wavelengths)
-        return residual
+        return self.config.residual_factor * residual
 
     def find_channels(
-        self, hsi: Tensor, msi: Tensor, wavelength_nm: Tensor | None = None, msi_wavelength_nm: Tensor | None = None
+        self,
+        hsi: Tensor,
+        msi: Tensor,
+        wavelength_nm: Tensor | None = None,
+        msi_wavelength_nm: Tensor | None = None,
+        srf: Tensor | None = None,
     ) -> PairChannels:
-        """Find the channels of a pair (B, C, h, w), (B, M, H, W) for this network, for a scene and all of its tiles."""
-        kind = self.config.channels
+        """Find the channels of a pair (B, C, h, w), (B, M, H, W) for this network, for a scene and all of its tiles.
+
+        Where the pixels of the two images are samples that do not lie side by side, the SRF (M, C) relates them.
+        """
+        kind, standardise = self.config.channels, self.config.standardise
+        coding: tuple[Subspace | BandUnits | None, Subspace | BandUnits | None] = (None, None)
         if isinstance(kind, Components):
-            subspaces = principal_subspace(hsi, kind.count), principal_subspace(msi, self.config.max_msi_bands)
-            return PairChannels(None, None, *subspaces)
+            coding = principal_subspace(hsi, kind.count), principal_subspace(msi, self.config.max_msi_bands)
+        elif standardise != "off":
+            units, msi_units = (band_units(*_moments(image)) for image in (hsi, msi))
+            if standardise != "bands":
+                if srf is None:
+                    brightness = _on_coarse_grid(msi_units.encode(msi).mean(dim=1, keepdim=True), hsi)
+                else:
+                    brightness = mix_bands((srf / msi_units.unit[0, :, None]).mean(dim=0, keepdim=True), hsi)
+                correlation = _correlation(units.encode(hsi), brightness)
+                units = correlated_units(units, correlation, signs_only=standardise == "signed")
+            coding = units, msi_units
         if not isinstance(kind, WavelengthBands):
-            return PairChannels()
+            return PairChannels(None, None, *coding)
         for name, wavelengths in (("hsi", wavelength_nm), ("msi", msi_wavelength_nm)):
             if wavelengths is None:
                 raise BandError(
@@ -266,7 +327,7 @@ class SSA(PretrainedNetwork):
                     "one for each band: this network's channels are wavelengths",
                     "give wavelengths, or use a network with other channels",
                 )
-        return PairChannels(wavelength_nm, msi_wavelength_nm)
+        return PairChannels(wavelength_nm, msi_wavelength_nm, *coding)
 
     @property
     def receptive_field(self) -> ReceptiveField:
@@ -288,7 +349,7 @@ class SSA(PretrainedNetwork):
                 )
         elif isinstance(channels, MatryoshkaBands):
             most, most_msi = channels.max_channels, self.config.max_msi_bands
-            if self.config.msi_kernel == "joined":
+            if self.config.msi_kernel != "own":
                 if bands + msi_bands > most:
                     raise BandError(got, f"at most {most} together", remedy)
             elif bands > most or msi_bands > most_msi:
@@ -305,14 +366,31 @@ class SSA(PretrainedNetwork):
 def _slots(config: SSAConfig, channels: MatryoshkaBands | Components | FixedBands) -> tuple[int, int, int]:
     """Most channels of the kernels on the hsi, on the pair, and on the msi alone."""
     if isinstance(channels, FixedBands):  # a Matryoshka kernel of full width is a plain convolution
-        joined = channels.msi_bands if config.msi_kernel == "joined" else 0
+        joined = channels.msi_bands if config.msi_kernel != "own" else 0
         return channels.bands, channels.bands + joined, channels.msi_bands
     slots = channels.count if isinstance(channels, Components) else channels.max_channels
     return slots, slots, config.max_msi_bands
 
 
-def _apply(kernel: InputKernel, image: Tensor, wavelength_nm: Tensor | None = None) -> Tensor:
-    # About a tenth faster on CPU than the default layout, and the decoder reads rows of features without copying.
-    image = image.contiguous(memory_format=torch.channels_last)
-    embedded: Tensor = kernel(image) if wavelength_nm is None else kernel(image, wavelength_nm)
-    return embedded
+def _moments(image: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and variance (B, C) of the bands of (B, C, H, W)."""
+    variance, mean = torch.var_mean(image.detach().float(), dim=(2, 3), correction=0)
+    return mean, variance
+
+
+def _correlation(standardised: Tensor, brightness: Tensor) -> Tensor:
+    """(B, C) correlation of standardised bands (B, C, h, w) with (B, 1, h, w)."""
+    centred = brightness - brightness.mean(dim=(2, 3), keepdim=True)
+    deviation = centred.square().mean(dim=(2, 3)).sqrt().clamp(min=1e-12)
+    return (standardised * centred).mean(dim=(2, 3)) / deviation
+
+
+def _on_coarse_grid(image: Tensor, hsi: Tensor) -> Tensor:
+    """(B, 1, H, W) -> (B, 1, h, w) by the adjoint of bicubic interpolation, so that correlating with the result is
+    correlating the interpolated hsi with the image.
+    """
+    fine_size, coarse_size = (image.shape[2], image.shape[3]), (hsi.shape[2], hsi.shape[3])
+    placement = shared_edges(fine_size, coarse_size)
+    rows = bicubic_matrix(placement.rows, fine_size[0], coarse_size[0])
+    columns = bicubic_matrix(placement.columns, fine_size[1], coarse_size[1])
+    return separable(rows.T, columns.T, image)

@@ -92,8 +92,9 @@ class LoopSettings(Table):
     """How a step is computed, and on what.
 
     batch_size  of all processes together; `accumulate` batches make one step
-    loss        "paper": L1 + ssim_weight (1 - SSIM); "decibels": the PSNR of each sample and angle_weight times the
-                logarithm of its spectral angle, so that dark and bright, easy and hard scenes count the same
+    loss        "paper": L1 + ssim_weight (1 - SSIM); "relative": the L1 error of each sample divided by that of
+                bicubic; "decibels": the PSNR of each sample and angle_weight times the logarithm of its spectral
+                angle. With the last two, dark and bright, easy and hard scenes count the same
     ema         decay of the averaged weights that are validated and saved; 0 for none
     """
 
@@ -101,7 +102,7 @@ class LoopSettings(Table):
     accumulate: Count = 1
     precision: Literal["float32", "bfloat16"] = "float32"
     ema: Fraction = 0.0
-    loss: Literal["paper", "decibels"] = "paper"
+    loss: Literal["paper", "relative", "decibels"] = "paper"
     ssim_weight: NonNegative = 0.1
     angle_weight: NonNegative = 2.0
     workers: CountOrZero = 1

@@ -180,7 +180,7 @@ class Trainer:
             batch = next(batches)
             timer.waiting += time.perf_counter() - before
             with self.fabric.no_backward_sync(self.module, enabled=part < loop.accumulate - 1):
-                loss = training_loss(self.module(batch), batch.reference, loop) / loop.accumulate
+                loss = training_loss(self.module(batch), batch, loop) / loop.accumulate
                 self.fabric.backward(loss)
             total += float(loss.detach())
         # A NaN or an interrupt in one process must not leave the others waiting: all of them learn of it.

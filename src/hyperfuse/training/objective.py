@@ -20,6 +20,7 @@ from hyperfuse.models.catalogue import AnyNetwork
 from hyperfuse.models.prior import PriorNetwork
 from hyperfuse.models.weights import BICUBIC
 from hyperfuse.physics.observation import Observation, known_observation
+from hyperfuse.physics.resample import shared_edges, upsample_bicubic
 from hyperfuse.training.experiment import LoopSettings
 
 
@@ -70,15 +71,26 @@ WINDOW, WINDOW_SIGMA = 11, 1.5
 K1, K2 = 0.01, 0.03
 SMALLEST_ERROR = 1e-12
 SMALLEST_SINE = 1e-4
+SMALLEST_RELATIVE_TO = 1e-4  # a smooth patch, which bicubic interpolates without error, does not outweigh the others
 
 
-def training_loss(outputs: Tensor | ScaleOutputs, reference: Tensor, loop: LoopSettings) -> Tensor:
+def training_loss(outputs: Tensor | ScaleOutputs, batch: PairBatch, loop: LoopSettings) -> Tensor:
     """Return the loss of a network's outputs; one with outputs at several scales has its own loss."""
     if isinstance(outputs, ScaleOutputs):
-        return loss_over_scales(outputs, reference)
+        return loss_over_scales(outputs, batch.reference)
     if loop.loss == "decibels":
-        return decibel_loss(outputs, reference, loop.angle_weight)
-    return fusion_loss(outputs, reference, loop.ssim_weight)
+        return decibel_loss(outputs, batch.reference, loop.angle_weight)
+    if loop.loss == "relative":
+        return relative_loss(outputs, batch)
+    return fusion_loss(outputs, batch.reference, loop.ssim_weight)
+
+
+def relative_loss(fused: Tensor, batch: PairBatch) -> Tensor:
+    """Return the mean over samples of the L1 error divided by that of bicubic interpolation."""
+    fine_size, coarse_size = ((image.shape[2], image.shape[3]) for image in (batch.reference, batch.hsi))
+    bicubic = upsample_bicubic(batch.hsi, fine_size, shared_edges(fine_size, coarse_size))
+    errors = [(image - batch.reference).abs().mean((1, 2, 3)) for image in (fused, bicubic)]
+    return (errors[0] / errors[1].clamp_min(SMALLEST_RELATIVE_TO)).mean()
 
 
 def decibel_loss(fused: Tensor, reference: Tensor, angle_weight: float) -> Tensor:
