@@ -18,6 +18,7 @@ from safetensors.torch import load_file
 from tests.training.tiny_experiments import smooth_scene, write_experiment
 
 import hyperfuse
+from hyperfuse.data.observing import PairBatch
 from hyperfuse.errors import BandError, CubeWriteError, HyperfuseError, OptionError, TrainingError, WeightsError
 from hyperfuse.models.ssa import SSA
 from hyperfuse.training import run_folder
@@ -198,9 +199,9 @@ def test_a_nan_loss_stops_and_keeps_the_last_checkpoint(
 ) -> None:
     from hyperfuse.training import loop
 
-    def poisoned(fused: torch.Tensor, reference: torch.Tensor, settings: object) -> torch.Tensor:
+    def poisoned(fused: torch.Tensor, batch: PairBatch, settings: object) -> torch.Tensor:
         calls.append(1)
-        return (fused - reference).abs().mean() * (float("nan") if len(calls) == 7 else 1.0)
+        return (fused - batch.reference).abs().mean() * (float("nan") if len(calls) == 7 else 1.0)
 
     calls: list[int] = []
     monkeypatch.setattr(loop, "training_loss", poisoned)
