@@ -21,7 +21,7 @@ CAVE = f"CAVE={DATA}/test/cave_*.npz@{DATA}/../responses/nikon_d700.csv"
 OTHERS = f"satellite and airborne={DATA}/test/[aej]*.npz@rgb,rgb+nir,rgb+nir+swir"
 PARIS = f"{DATA}/test/paris_hyperion.npz,{DATA}/test/paris_ali.npz"
 CUBERT = f"{DATA}/test/cubert_hydresgeo.npz,{DATA}/test/cubert_hydresgeo_pan.npz"
-AIRBORNE = f"satellite, airborne, microscope={DATA}/test/[aej]*.npz@rgb"
+AIRBORNE = f"satellite, airborne, microscope={DATA}/test/[aej]*.npz@rgb+nir+swir"
 MICROSCOPE = f"satellite, airborne, microscope={DATA}/test/himspec_*.npz@rgb"
 RUNS = {
     "test_scenes": [
