@@ -13,7 +13,6 @@ import torch
 
 from hyperfuse.benchmarking import efficiency as efficiency_measuring
 from hyperfuse.benchmarking.efficiency import (
-    Effort,
     PairSize,
     find_subjects,
     fitted_exponent,
@@ -32,7 +31,7 @@ from hyperfuse.models.matryoshka import Components, WavelengthBands
 from hyperfuse.models.ssa import SSA, SSAConfig, preset
 
 SMALL = PairSize(bands=5, msi_bands=2, side=16, scale=4.0)
-ONCE = Effort(warm_up=1, repeats=3, seconds=0.0)
+ONCE = EfficiencyConfig(warm_up=1, repeats=3, seconds=0.0, growth=False)
 
 
 @pytest.fixture(autouse=True)
@@ -88,7 +87,7 @@ def test_warm_up_and_repeats_end_by_number_or_by_time() -> None:
         calls.append(1)
         return torch.zeros(1)
 
-    found = timed(work, Effort(warm_up=20, repeats=50, seconds=1e9), "cpu")
+    found = timed(work, EfficiencyConfig(warm_up=20, repeats=50, seconds=1e9), "cpu")
     assert (found.warm_up, found.repeats, len(calls)) == (20, 50, 71), "and once for the memory"
     found = timed(work, ONCE, "cpu")
     assert (found.warm_up, found.repeats) == (1, 3)
@@ -98,7 +97,7 @@ def test_warm_up_and_repeats_end_by_number_or_by_time() -> None:
 
 def test_every_kind_is_measured() -> None:
     subjects = find_subjects(["ssa-small", "mimo-sst-thin"], ["bicubic", "gsa"], [])
-    result = measure_efficiency(subjects, SMALL, ONCE, "cpu", with_growth=False)
+    result = measure_efficiency(subjects, SMALL, ONCE, "cpu")
     by_name = {cost.name: cost for cost in result.costs}
     assert list(by_name) == ["ssa-small", "mimo-sst-thin", "bicubic", "gsa"]
     assert by_name["mimo-sst-thin"].parameters == sum(
@@ -117,7 +116,7 @@ def test_what_does_not_fit_the_bands_is_left_out_and_trained_weights_come_in(tmp
     SSA(preset("ssa-small").with_max_channels(8)).save_pretrained(tmp_path / "run/weights")
     build_network(BASELINE_PRESETS["mimo-sst-thin"].with_bands(9, 3)).save_pretrained(tmp_path / "baseline")
     subjects = find_subjects([], [], [str(tmp_path / "run/weights"), str(tmp_path / "baseline")])
-    result = measure_efficiency(subjects, SMALL, ONCE, "cpu", with_growth=False)
+    result = measure_efficiency(subjects, SMALL, ONCE, "cpu")
     assert [cost.name for cost in result.costs] == ["run"]
     assert result.left_out == ["baseline"]
 

@@ -197,15 +197,6 @@ def find_subjects(
 
 
 @dataclass(frozen=True)
-class Effort:
-    """How long to measure: at most so many runs, and about so many seconds for each subject and size."""
-
-    warm_up: int = 20
-    repeats: int = 50
-    seconds: float = 5.0
-
-
-@dataclass(frozen=True)
 class Timing:
     seconds: float
     """Mean of the runs."""
@@ -267,21 +258,21 @@ class EfficiencyResult:
 
 
 def measure_efficiency(
-    subjects: Sequence[Subject], size: PairSize, effort: Effort, device: str, *, with_growth: bool = True
+    subjects: Sequence[Subject], size: PairSize, effort: EfficiencyConfig, device: str
 ) -> EfficiencyResult:
-    """Measure every subject that fits the pair's bands."""
+    """Measure every subject that fits the pair's bands, as often, as long and with growth as `effort` says."""
     fitting = [subject for subject in subjects if subject.fits(size)]
-    quick = replace(effort, warm_up=1, seconds=effort.seconds / 4)
+    quick = effort.replace(warm_up=1, seconds=effort.seconds / 4)
     by_side, by_bands = growth_sizes(size)
     costs: list[SubjectCost] = []
     matmuls: list[float] = []
-    with progress("Measuring", total=len(fitting) * (3 if with_growth else 1)) as advance, warnings.catch_warnings():
+    with progress("Measuring", total=len(fitting) * (3 if effort.growth else 1)) as advance, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # methods warn of random pairs
         for subject in fitting:
             matmuls.append(matmul_seconds(device))
             cost = _measure(subject, size, effort, device, matmuls[-1])
             advance(1)
-            if with_growth:
+            if effort.growth:
                 known = {size: _point(size, cost, cost.multiply_adds)}
                 pixels = _measure_growth(subject, by_side, quick, device, lambda each: each.pixels, known)
                 advance(1)
@@ -305,7 +296,7 @@ def growth_sizes(size: PairSize) -> tuple[list[PairSize], list[PairSize]]:
     return by_side, by_bands
 
 
-def timed(run: Run, effort: Effort, device: str) -> Timing:
+def timed(run: Run, effort: EfficiencyConfig, device: str) -> Timing:
     """Warm up and repeat as far as the seconds go: at least once and three times."""
     warm_up, spent = 0, 0.0
     while warm_up == 0 or (warm_up < effort.warm_up and spent < effort.seconds / 4):
@@ -352,7 +343,7 @@ def matmul_seconds(device: str) -> float:
     """Steady seconds of a product of two 1024 x 1024 matrices of float32: the best that a machine's arithmetic does."""
     generator = torch.Generator().manual_seed(0)
     first, second = (torch.rand(MATMUL_SIDE, MATMUL_SIDE, generator=generator).to(device) for _ in range(2))
-    return timed(lambda: first @ second, Effort(warm_up=3, repeats=20, seconds=0.5), device).steady_seconds
+    return timed(lambda: first @ second, EfficiencyConfig(warm_up=3, repeats=20, seconds=0.5), device).steady_seconds
 
 
 def fitted_exponent(sizes: Sequence[float], costs: Sequence[float]) -> float | None:
@@ -364,7 +355,7 @@ def fitted_exponent(sizes: Sequence[float], costs: Sequence[float]) -> float | N
     return float(np.polyfit(logarithms[:, 0], logarithms[:, 1], 1)[0])
 
 
-def _measure(subject: Subject, size: PairSize, effort: Effort, device: str, matmul: float) -> SubjectCost:
+def _measure(subject: Subject, size: PairSize, effort: EfficiencyConfig, device: str, matmul: float) -> SubjectCost:
     timing = timed(subject.prepared(size, device), effort, device)
     counted = subject.multiply_adds(size)
     in_matmuls = timing.steady_seconds / matmul
@@ -388,7 +379,7 @@ def _point(size: PairSize, timing: Timing, counted: int) -> dict[str, Any]:
 def _measure_growth(
     subject: Subject,
     sizes: Sequence[PairSize],
-    effort: Effort,
+    effort: EfficiencyConfig,
     device: str,
     extent: Callable[[PairSize], int],
     known: dict[PairSize, dict[str, Any]],
@@ -419,12 +410,11 @@ def run_efficiency(folder: Path, config: EfficiencyConfig) -> list[Path]:
     _require_memory(size)
     subjects = find_subjects(config.networks, config.methods, config.weights)
     _make_folder(folder, overwrite=config.overwrite)
-    effort = Effort(config.warm_up, config.repeats, config.seconds)
     before = torch.get_num_threads()
     try:
         if config.threads is not None:
             torch.set_num_threads(config.threads)
-        result = measure_efficiency(subjects, size, effort, device, with_growth=config.growth)
+        result = measure_efficiency(subjects, size, config, device)
         if not result.costs:
             raise OptionError(f"nothing for {size.bands} and {size.msi_bands} bands", remedy="choose other --bands")
         return _write_files(result, folder, overwrite=config.overwrite)
