@@ -1,6 +1,8 @@
-"""Long modules first, so that parallel workers finish together."""
+"""Long modules first, so that parallel workers finish together; processes of tests fork from a server."""
 
 from __future__ import annotations
+
+import sys
 
 import pytest
 
@@ -20,3 +22,8 @@ LONGEST_FIRST = (
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     rank = {name: index for index, name in enumerate(LONGEST_FIRST)}
     items.sort(key=lambda item: rank.get(item.path.name, len(rank)))
+
+
+def pytest_collection_finish() -> None:
+    if processes := sys.modules.get("tests.processes"):
+        processes.start_server()

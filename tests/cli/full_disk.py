@@ -1,5 +1,5 @@
-"""A process whose files may not grow beyond a limit, which looks like a full disk: runs the commands given as JSON on
-its input.
+"""A process whose files may not grow beyond a limit, which looks like a full disk: runs the commands given as JSON in
+its argument.
 
 Prints, as JSON, the exit code of each and everything that arrived on stderr meanwhile, also from libraries written in
 C.
@@ -35,7 +35,7 @@ def run_captured(arguments: list[str]) -> tuple[int, str]:
 
 def main() -> None:
     assert files is not None
-    commands = json.load(sys.stdin)
+    commands = json.loads(sys.argv[1])
     resource.setrlimit(resource.RLIMIT_FSIZE, (LARGEST_FILE, LARGEST_FILE))
     outcomes = [run_captured(arguments) for arguments in commands]
     print(json.dumps(outcomes))

@@ -18,14 +18,14 @@ import numpy as np
 import pytest
 import scipy.io
 import zarr
-from tests import peak_memory
 from tests.io.random_cubes import FORMAT_BY_NAME, FORMATS, Format, assert_nothing_lost, sample_cube
+from tests.processes import Program
 
 from hyperfuse.cli.app import run
 from hyperfuse.io.cube import make_cube
 from hyperfuse.io.files import open_cube, write_cube
 
-COMMAND = [sys.executable, "-c", "from hyperfuse.cli.app import main; main()"]
+COMMAND = [sys.executable, "-m", "hyperfuse"]
 HEADER = "ENVI\nsamples = 5\nlines = 6\nbands = 4\ndata type = 12\ninterleave = bsq\nbyte order = 0\n"
 SUFFIXES = (".tif", ".hdr", ".img", ".nc", ".h5", ".zarr", ".mat", ".npz", ".npy", ".xyz")
 
@@ -328,10 +328,10 @@ def full_disk(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, 
         commands.append(
             ["convert", str(source), str(target), "--overwrite", *options, *(["--cog"] if through.cog else [])]
         )
-    program = [sys.executable, str(Path(__file__).with_name("full_disk.py"))]
-    done = subprocess.run(program, input=json.dumps(commands), capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    outcomes = json.loads(done.stdout)
+    process = Program(Path(__file__).with_name("full_disk.py"), json.dumps(commands))
+    out, err = process.communicate()
+    assert process.returncode == 0, err
+    outcomes = json.loads(out)
     return {each.name: (*outcome, *before[each.name]) for each, outcome in zip(FORMATS, outcomes, strict=True)}
 
 
@@ -381,22 +381,16 @@ def test_ended_in_the_middle(suffix: str, number: signal.Signals, tmp_path: Path
     np.save(source, np.random.default_rng(0).integers(0, 65535, (1500, 1500, 4), dtype=np.uint16))
     out = tmp_path / "out"
     out.mkdir()
-    command = [sys.executable, "-c", SLOW_COMMAND, "convert", str(source), str(out / f"out{suffix}")]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, preexec_fn=_hear_interrupts)
+    process = Program(SLOW_COMMAND, "convert", source, out / f"out{suffix}")
     started = time.monotonic()
     while not names_in(out) and time.monotonic() - started < 30:
         time.sleep(0.02)
     time.sleep(0.3)
     process.send_signal(number)
-    _, complaints = process.communicate(timeout=30)
+    _, complaints = process.communicate()
     assert process.returncode == 128 + number
     assert "Traceback" not in complaints
     assert names_in(out) == set()
-
-
-def _hear_interrupts() -> None:
-    """Whatever runs the tests in the background has its children ignore SIGINT; a person's shell does not."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def test_killed_outright_leaves_the_old_target(tmp_path: Path) -> None:
@@ -410,8 +404,9 @@ def test_killed_outright_leaves_the_old_target(tmp_path: Path) -> None:
         "with created_cube(sys.argv[1], cube, OutputConfig(overwrite=True)) as writer:\n"
         "    writer.write(slice(0, 6), slice(0, 5), cube.values); os.kill(os.getpid(), signal.SIGKILL)"
     )
-    done = subprocess.run([sys.executable, "-c", program, str(target)], check=False)
-    assert done.returncode == -signal.SIGKILL
+    process = Program(program, target)
+    _, said = process.communicate()
+    assert process.returncode == -signal.SIGKILL, said
     assert target.read_bytes() == before
     assert all(name.startswith(".out.tif.") or name == "out.tif" for name in names_in(tmp_path))
 
@@ -441,11 +436,11 @@ def test_a_large_cube_is_converted_in_bounded_memory(tmp_path: Path) -> None:
     )
     small = write_cube(sample_cube(), tmp_path / "small.npy")
     target = tmp_path / "out.tif"
-    command = [sys.executable, "-c", program, str(source), str(target), str(small), str(tmp_path / "small.tif")]
-    settings = {"GDAL_CACHEMAX": "64", "PYTHONPATH": str(Path(peak_memory.__file__).parents[1])}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | settings)
-    assert done.returncode == 0, done.stderr
-    assert int(done.stdout.split()[-1]) < 250 * 2**20
+    environment = os.environ | {"GDAL_CACHEMAX": "64"}
+    process = Program(program, source, target, small, tmp_path / "small.tif", env=environment)
+    out, err = process.communicate()
+    assert process.returncode == 0, err
+    assert int(out.split()[-1]) < 250 * 2**20
     corner = open_cube(target).isel(y=slice(1490, 1500), x=slice(0, 3)).values
     np.testing.assert_array_equal(corner, np.broadcast_to((np.arange(80) + 1400)[:, None, None], (80, 10, 3)))
     source.unlink()

@@ -7,19 +7,16 @@ from __future__ import annotations
 import os
 import pickle
 import signal
-import subprocess
-import sys
-import time
 from dataclasses import replace
 from functools import partial
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 
 import numpy as np
-import psutil
 import pytest
 import torch
 from tests.data.tiny_buckets import EVERYTHING, require_same, settings_of, tiny_buckets, tiny_scene
+from tests.processes import Program, all_end
 
 from hyperfuse.data.sampler import PairBatches, batch_loader, draw_batch, make_buckets, process_slots
 from hyperfuse.data.scenes import Scene
@@ -47,24 +44,12 @@ def test_workers_draw_the_same_batches_in_the_same_order() -> None:
 @pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
 def test_workers_outlive_an_interrupt_and_end_with_a_killed_training() -> None:
     script = Path(__file__).with_name("killed_loader.py")
-    environment = os.environ | {"PYTHONPATH": str(script.parents[2])}
-    ended = subprocess.run(
-        [sys.executable, script], env=environment, start_new_session=True, capture_output=True, text=True
-    )
-    assert ended.returncode == -signal.SIGKILL, ended.stderr
-    interrupts, *workers = map(int, ended.stdout.split())
+    process = Program(script, new_session=True)
+    out, err = process.communicate()
+    assert process.returncode == -signal.SIGKILL, err
+    interrupts, *workers = map(int, out.split())
     assert interrupts == 1 and len(workers) == 1
-    waited_until = time.monotonic() + 20
-    while any(is_running(worker) for worker in workers):
-        assert time.monotonic() < waited_until, "workers still run"
-        time.sleep(0.05)
-
-
-def is_running(process: int) -> bool:
-    try:
-        return psutil.Process(process).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
+    assert all_end(workers)
 
 
 def test_a_resumed_run_goes_on_where_it_was() -> None:

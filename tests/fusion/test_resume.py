@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -14,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.fusion.large_scenes import KNOWN, small_tiles, written_pair
+from tests.processes import Program
 
 from hyperfuse import fuse, open_cube, write_cube
 from hyperfuse.errors import Cancelled, CubeWriteError, OptionError
@@ -36,36 +35,15 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return written_pair(tmp_path_factory.mktemp("pair"), (36, 36), bands=4)
 
 
-def started(
-    pair: tuple[Path, Path], target: Path, *options: str, seconds: float = 1.0, limit: int = 0
-) -> subprocess.Popen[str]:
+def started(pair: tuple[Path, Path], target: Path, *options: str, seconds: float = 1.0, limit: int = 0) -> Program:
     script = Path(__file__).with_name("slow_tiles.py")
-    command = [
-        sys.executable,
-        str(script),
-        str(seconds),
-        str(limit),
-        "fuse",
-        *map(str, pair),
-        "-o",
-        str(target),
-        *OPTIONS,
-        *options,
-    ]
-    return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=_hear_interrupts
-    )
+    return Program(script, seconds, limit, "fuse", *pair, "-o", target, *OPTIONS, *options)
 
 
-def _hear_interrupts() -> None:
-    # Processes in the background of a shell inherit that they are deaf to Ctrl-C.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-def wait_for_tiles(target: Path, count: int, process: subprocess.Popen[str]) -> None:
+def wait_for_tiles(target: Path, count: int, process: Program) -> None:
     folder, end = WorkFolder(target), time.monotonic() + 300
     while len(folder.finished()) < count:
-        assert process.poll() is None, process.communicate()
+        assert process.returncode is None, process.communicate()
         assert time.monotonic() < end
         time.sleep(0.02)
 
@@ -103,7 +81,7 @@ def test_killed_run_leaves_the_old_file_and_is_continued_to_the_same_bytes(
     damaged = WorkFolder(target).path / last
     damaged.write_bytes(damaged.read_bytes()[:-5])
     run = started(pair, target, "--resume", seconds=0.0)
-    out, err = run.communicate(timeout=3000)
+    out, err = run.communicate()
     assert run.returncode == 0, err
     assert out.strip() == str(target)
     assert target.read_bytes() == expected(pair, tmp_path, monkeypatch).read_bytes()
@@ -117,7 +95,7 @@ def test_ctrl_c_says_what_is_left_and_how_to_go_on(
     process = started(pair, target)
     wait_for_tiles(target, 1, process)
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=300)
+    _, err = process.communicate()
     assert process.returncode == 130
     assert "tiles are kept in" in err
     assert "--resume continues" in err
@@ -183,7 +161,7 @@ def test_a_full_disk_is_one_clear_line(pair: tuple[Path, Path], tmp_path: Path, 
     target = tmp_path / f"fused{suffix}"
     target.write_bytes(OLD)
     process = started(pair, target, seconds=0.0, limit=60_000)
-    _, err = process.communicate(timeout=3000)
+    _, err = process.communicate()
     assert process.returncode == 2, err
     assert err.count("\n") == 1
     assert "no space left" in err

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +11,7 @@ import rasterio
 import xarray as xr
 from affine import Affine
 from tests.fusion.large_scenes import small_tiles, written_pair
+from tests.processes import Program
 
 from hyperfuse.cli.app import run
 from hyperfuse.config import OutputConfig
@@ -259,10 +258,9 @@ def test_a_full_disk_while_overviews_or_the_item_are_written(tmp_path: Path) -> 
         ["--quiet", "convert", str(tmp_path / "bands.npz"), str(old), "--overwrite", "--stac"],
         ["--quiet", "convert", str(tmp_path / "image.npz"), str(tmp_path / "out" / "t.tif")],
     ]
-    done = subprocess.run(
-        [sys.executable, str(FULL_DISK)], input=json.dumps(commands), capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    process = Program(FULL_DISK, json.dumps(commands))
+    out, err = process.communicate()
+    assert process.returncode == 0, err
     full = f"hyperfuse: no space left while writing {old}; nothing was left behind; free space or choose another disk\n"
-    assert json.loads(done.stdout.splitlines()[-1]) == [[2, full], [2, full], [0, ""]]
+    assert json.loads(out.splitlines()[-1]) == [[2, full], [2, full], [0, ""]]
     assert names_in(tmp_path / "out") == ["s.tif", "t.tif"] and old.read_bytes() == before

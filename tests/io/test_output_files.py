@@ -19,6 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from spectral.io import envi
 from tests.io.random_cubes import FORMATS, Format
+from tests.processes import Program
 
 from hyperfuse.config import COMPRESSIONS, OutputConfig
 from hyperfuse.errors import HyperfuseError, OptionError
@@ -253,11 +254,10 @@ for path in ("small.tif", "large.tif"):
             writer.write(slice(row, row + 256), slice(0, 1280), block)
     print(peak())
 """
-        done = subprocess.run(
-            [sys.executable, "-c", program], capture_output=True, text=True, check=False, env={"GDAL_CACHEMAX": "32"}
-        )
-        assert done.returncode == 0, done.stderr
-        small, large = map(float, done.stdout.split())
+        process = Program(program, env={"GDAL_CACHEMAX": "32"})
+        out, err = process.communicate()
+        assert process.returncode == 0, err
+        small, large = map(float, out.split())
         assert large - small < 40, f"{large - small} MB more for 63 MB more"
 
 

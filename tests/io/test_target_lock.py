@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
 from tests.io.random_cubes import assert_nothing_lost, sample_cube
+from tests.processes import Program
 
 from hyperfuse.errors import CubeWriteError
 from hyperfuse.io.atomic import ASIDE, lock_file, make_work_folder, target_lock
@@ -31,11 +31,11 @@ with created_cube(sys.argv[1], cube, OutputConfig(overwrite=True)) as writer:
 
 
 @pytest.fixture
-def half_a_run(tmp_path: Path) -> subprocess.Popen[str]:
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
-    command = [sys.executable, "-c", HALF_A_RUN, str(tmp_path / "s.tif")]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
-    assert process.stdout is not None and process.stdout.readline() == "half\n"
+def half_a_run(tmp_path: Path) -> Program:
+    process = Program(HALF_A_RUN, tmp_path / "s.tif")
+    while process.written() != "half\n":
+        assert process.returncode is None, process.communicate()
+        time.sleep(0.02)
     return process
 
 
@@ -43,9 +43,7 @@ def names_in(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_a_second_run_is_refused_and_a_killed_one_is_cleared_away(
-    half_a_run: subprocess.Popen[str], tmp_path: Path
-) -> None:
+def test_a_second_run_is_refused_and_a_killed_one_is_cleared_away(half_a_run: Program, tmp_path: Path) -> None:
     target = tmp_path / "s.tif"
     during = names_in(tmp_path)
     with pytest.raises(

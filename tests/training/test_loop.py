@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
+import socket
 import sys
 import time
 from pathlib import Path
@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from tests.processes import Program
 from tests.training.tiny_experiments import smooth_scene, write_experiment
 
 import hyperfuse
@@ -26,8 +27,8 @@ from hyperfuse.training.experiment import read_experiment
 from hyperfuse.training.run_folder import CHECKPOINT, Checkpoint, read_log
 from hyperfuse.training.train import describe, train
 
-MAIN = str(Path(hyperfuse.__file__).parent / "__main__.py")
-COMMAND = [sys.executable, "-c", "from hyperfuse.cli.app import main; main()"]
+MAIN = Path(hyperfuse.__file__).with_name("__main__.py")
+EVERY_LOSS = ["loop.ema=0", "loop.log_every=1", "loop.accelerator=cpu"]
 QUIET = os.environ | {"OMP_WAIT_POLICY": "PASSIVE", "OMP_NUM_THREADS": "1"}
 
 
@@ -36,7 +37,15 @@ def path(tmp_path: Path) -> Path:
     return write_experiment(tmp_path)
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of the same experiment that nothing has disturbed."""
+    folder = tmp_path_factory.mktemp("whole")
+    train(read_experiment(write_experiment(folder)), folder / "run")
+    return folder / "run"
+
+
+@pytest.fixture(autouse=True, scope="module")
 def one_thread() -> Any:
     """Results of one number of threads are compared with each other."""
     threads = torch.get_num_threads()
@@ -74,23 +83,21 @@ def test_it_learns_and_writes_everything_down(path: Path, tmp_path: Path) -> Non
     assert provenance["experiment"]["seed"] == 3
 
 
-def test_a_run_is_determined_by_its_seed(path: Path, tmp_path: Path) -> None:
-    for name in ("one", "two"):
-        train(read_experiment(path), tmp_path / name)
+def test_a_run_is_determined_by_its_seed(path: Path, whole: Path, tmp_path: Path) -> None:
+    train(read_experiment(path), tmp_path / "again")
     train(read_experiment(path, ["seed=4"]), tmp_path / "other")
-    assert_same_state(tmp_path / "one", tmp_path / "two")
-    one, other = tensors(tmp_path / "one"), tensors(tmp_path / "other")
+    assert_same_state(tmp_path / "again", whole)
+    one, other = tensors(whole), tensors(tmp_path / "other")
     assert any(not torch.equal(one[name], other[name]) for name in one)
 
 
-def test_workers_change_nothing(path: Path, tmp_path: Path) -> None:
-    train(read_experiment(path), tmp_path / "none")
-    train(read_experiment(path, ["loop.workers=1"]), tmp_path / "one")
-    assert_same_state(tmp_path / "one", tmp_path / "none")
+def test_workers_change_nothing(path: Path, whole: Path, tmp_path: Path) -> None:
+    train(read_experiment(path, ["loop.workers=1"]), tmp_path / "run")
+    assert_same_state(tmp_path / "run", whole)
 
 
 @pytest.mark.parametrize("killed_at", [5, 8])
-def test_killed_and_resumed_it_ends_with_the_same_bits(path: Path, tmp_path: Path, killed_at: int) -> None:
+def test_killed_and_resumed_it_ends_with_the_same_bits(path: Path, whole: Path, tmp_path: Path, killed_at: int) -> None:
     """A process that ends itself with SIGKILL in the middle of a step, with checkpoints every fourth step."""
     script = (
         "import os, signal, sys\n"
@@ -105,90 +112,70 @@ def test_killed_and_resumed_it_ends_with_the_same_bits(path: Path, tmp_path: Pat
         "loop.Trainer._average = dying\n"
         "train(read_experiment(sys.argv[1]), sys.argv[2])\n"
     )
-    ended = subprocess.run([sys.executable, "-c", script, str(path), str(tmp_path / "killed")], env=QUIET, check=False)
-    assert ended.returncode == -signal.SIGKILL
+    killed = Program(script, path, tmp_path / "killed")
+    _, said = killed.communicate()
+    assert killed.returncode == -signal.SIGKILL, said
     assert Checkpoint.read(tmp_path / "killed" / CHECKPOINT).progress["step"] == killed_at // 4 * 4
-    experiment = read_experiment(path)
-    assert train(experiment, tmp_path / "killed", resume=True).finished
-    train(experiment, tmp_path / "whole")
-    assert_same_state(tmp_path / "killed", tmp_path / "whole")
-    kept = [
-        {k: line[k] for k in ("event", "step", "loss")}
-        for line in read_log(tmp_path / "killed")
-        if line["event"] == "train"
-    ]
-    whole = [
-        {k: line[k] for k in ("event", "step", "loss")}
-        for line in read_log(tmp_path / "whole")
-        if line["event"] == "train"
-    ]
-    assert kept == whole
+    assert train(read_experiment(path), tmp_path / "killed", resume=True).finished
+    assert_same_state(tmp_path / "killed", whole)
+    logged, expected = (
+        [(line["step"], line["loss"]) for line in read_log(folder) if line["event"] == "train"]
+        for folder in (tmp_path / "killed", whole)
+    )
+    assert logged == expected
 
 
 def test_ctrl_c_saves_and_resume_continues(path: Path, tmp_path: Path) -> None:
-    arguments = [
-        "train",
-        str(path),
-        "-o",
-        str(tmp_path / "run"),
-        "--set",
-        "length.steps=400",
-        "--set",
-        "validation.every=400",
-    ]
-    running = subprocess.Popen(
-        [*COMMAND, *arguments], env=QUIET, stderr=subprocess.PIPE, text=True, preexec_fn=_receive_interrupts
-    )
+    changes = ["length.steps=200", "validation.every=200"]
+    options = [each for change in changes for each in ("--set", change)]
+    running = Program("from hyperfuse.cli.app import main; main()", "train", path, "-o", tmp_path / "run", *options)
     _wait_for(tmp_path / "run" / CHECKPOINT)
     running.send_signal(signal.SIGINT)
-    _, said = running.communicate(timeout=60)
+    _, said = running.communicate()
     assert running.returncode == 130
     assert "--resume" in said
     assert "Traceback" not in said
     step = Checkpoint.read(tmp_path / "run" / CHECKPOINT).progress["step"]
-    assert 4 <= step < 400
-    assert train(
-        read_experiment(path, ["length.steps=400", "validation.every=400"]), tmp_path / "run", resume=True
-    ).finished
+    assert 4 <= step < 200
+    assert train(read_experiment(path, changes), tmp_path / "run", resume=True).finished
 
 
-@pytest.mark.parametrize(
-    "start",
-    [
-        [sys.executable, "-m", "hyperfuse", "--quiet"],
-        [
-            str(Path(sys.executable).parent / "fabric"),
-            "run",
-            "--accelerator",
-            "cpu",
-            "--devices",
-            "2",
-            "--strategy",
-            "ddp",
-            MAIN,
-        ],
-        [
-            sys.executable,
-            "-m",
-            "torch.distributed.run",
-            "--nproc-per-node",
-            "2",
-            "--master-port",
-            "29731",
-            "-m",
-            "hyperfuse",
-        ],
-    ],
-    ids=["loop.devices", "fabric run", "torchrun"],
-)
-def test_two_processes_reach_the_loss_of_one(path: Path, tmp_path: Path, start: list[str]) -> None:
-    changes = ["loop.ema=0", "loop.log_every=1", "loop.accelerator=cpu"]
-    train(read_experiment(path, changes), tmp_path / "one")
-    arguments = ["train", str(path), "-o", str(tmp_path / "two"), "--set", "loop.devices=2"]
-    arguments += [each for change in changes for each in ("--set", change)]
-    subprocess.run([*start, *arguments], env=QUIET, check=True, capture_output=True, timeout=180)
+@pytest.fixture(scope="module")
+def one_process(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("one")
+    train(read_experiment(write_experiment(folder), EVERY_LOSS), folder / "run")
+    return folder / "run"
+
+
+def of_torchrun(rank: int, port: int) -> dict[str, str]:
+    """What torchrun would set for one of two processes."""
+    ranks = {"RANK": rank, "LOCAL_RANK": rank, "ROLE_RANK": rank, "GROUP_RANK": 0}
+    sizes = {"WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "ROLE_WORLD_SIZE": 2, "GROUP_WORLD_SIZE": 1}
+    master = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    elastic = {"RUN_ID": "test", "USE_AGENT_STORE": False, "RESTART_COUNT": 0, "MAX_RESTARTS": 0}
+    elastic = {f"TORCHELASTIC_{name}": value for name, value in elastic.items()}
+    return {name: str(value) for name, value in (ranks | sizes | master | elastic).items()}
+
+
+@pytest.mark.parametrize("started_by", ["loop.devices", "fabric run", "torchrun"])
+def test_two_processes_reach_the_loss_of_one(path: Path, one_process: Path, tmp_path: Path, started_by: str) -> None:
+    command = ["train", str(path), "-o", str(tmp_path / "run"), "--set", "loop.devices=2"]
+    command += [each for change in EVERY_LOSS for each in ("--set", change)]
+    if started_by == "torchrun":
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        processes = [Program(MAIN, *command, env=QUIET | of_torchrun(rank, port)) for rank in range(2)]
+    elif started_by == "fabric run":
+        options = ["--accelerator", "cpu", "--devices", "2", "--strategy", "ddp"]
+        processes = [Program(Path(sys.executable).with_name("fabric"), "run", *options, MAIN, *command, env=QUIET)]
+    else:
+        processes = [Program(MAIN, *command, env=QUIET)]
+    for process in processes:
+        _, said = process.communicate()
+        assert process.returncode == 0, said
     one, two = (
-        [line["loss"] for line in read_log(tmp_path / name) if line["event"] == "train"] for name in ("one", "two")
+        [line["loss"] for line in read_log(folder) if line["event"] == "train"]
+        for folder in (one_process, tmp_path / "run")
     )
     assert len(one) == 12
     assert one == pytest.approx(two, rel=1e-4)
@@ -341,15 +328,14 @@ def test_a_scene_that_is_trained_and_tested_on_is_called_overlapping(path: Path,
     assert json.loads((tmp_path / "run/weights/config.json").read_text())["provenance"]["overlapping"]
 
 
-def test_a_torn_log_and_a_left_over_file_do_no_harm(path: Path, tmp_path: Path) -> None:
+def test_a_torn_log_and_a_left_over_file_do_no_harm(path: Path, whole: Path, tmp_path: Path) -> None:
     experiment = read_experiment(path)
-    train(experiment, tmp_path / "whole")
     train(experiment, tmp_path / "run")
     (tmp_path / f"run/.{CHECKPOINT}.partial").write_bytes(b"half")
     with (tmp_path / "run/log.jsonl").open("a") as log:
         log.write('{"event": "tr')
     assert train(experiment, tmp_path / "run", resume=True).finished
-    assert_same_state(tmp_path / "run", tmp_path / "whole")
+    assert_same_state(tmp_path / "run", whole)
 
 
 def test_the_rate_falls_as_a_cosine_after_the_warm_up(path: Path) -> None:
@@ -373,11 +359,6 @@ def test_a_description_says_what_would_be_done(path: Path) -> None:
     assert "12 steps of 2 patches" in said
     assert "sensor of 14 bands: 14 bands, 9 patches of 16x16" in said
     assert "validation  test_a x4" in said
-
-
-def _receive_interrupts() -> None:
-    """Processes of a background job ignore SIGINT."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _wait_for(path: Path, seconds: float = 60.0) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import subprocess
-import sys
 import tarfile
 import tempfile
 import zipfile
@@ -18,6 +16,7 @@ from tests.io.products.container_writers import write_emit, write_prisma
 from tests.io.products.hyperspectral_writers import ENMAP_ID, write_aviris, write_desis, write_enmap
 from tests.io.products.multispectral_writers import TILE, write_landsat, write_sentinel2
 from tests.io.products.written import Written, tarred, zipped
+from tests.processes import Program
 
 from hyperfuse.cli.app import run
 from hyperfuse.errors import CubeFileError
@@ -76,8 +75,9 @@ def test_a_packed_cube_travels_and_its_temporary_files_go(writer: str, packer: s
         "numpy.save(sys.argv[2], cube.values)\n"
         "assert list(pathlib.Path(tempfile.gettempdir()).glob('hyperfuse-*'))\n"
     )
-    arguments = [sys.executable, "-c", script, str(tmp_path / "cube.pickle"), str(tmp_path / "values.npy")]
-    subprocess.run(arguments, check=True, env={"TMPDIR": str(scratch), "PATH": ""}, timeout=120)
+    process = Program(script, tmp_path / "cube.pickle", tmp_path / "values.npy", env={"TMPDIR": str(scratch)})
+    _, said = process.communicate()
+    assert process.returncode == 0, said
     np.testing.assert_array_equal(np.load(tmp_path / "values.npy"), open_cube(archive).values[:3])
     assert not list(scratch.iterdir())
 
