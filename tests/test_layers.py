@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -57,3 +58,15 @@ def test_imports_follow_the_layers() -> None:
         if layer in LAYERS and LAYERS.index(layer) > LAYERS.index(layer_of(path))
     ]
     assert not wrong
+
+
+def test_benchmarks_import_what_exists() -> None:
+    """They are not run by the tests, so a module that moves would break them unnoticed."""
+    benchmarks = sorted((Path(__file__).parents[1] / "benchmarks").rglob("*.py"))
+    assert benchmarks
+    for path in benchmarks:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("hyperfuse"):
+                module = importlib.import_module(str(node.module))
+                missing = [alias.name for alias in node.names if not hasattr(module, alias.name)]
+                assert not missing, f"{path.name}: {node.module} has no {missing}"

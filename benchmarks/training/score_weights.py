@@ -14,8 +14,7 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 
-from hyperfuse.methods.run import fuse_arrays
-
+from hyperfuse.methods.catalogue import fuse_arrays
 from hyperfuse.metrics.metrics import psnr_db, sam_degrees
 from hyperfuse.models.catalogue import AnyNetwork, load_model
 from hyperfuse.training.experiment import read_experiment

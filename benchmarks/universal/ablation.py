@@ -16,14 +16,14 @@ from unittest.mock import patch
 
 import numpy as np
 import torch
-from hyperfuse.methods.run import fuse_arrays
-from hyperfuse.methods.scene_stats import SceneComputation
 from scenes import CASES, NOISES, Case, make_case
 from torch import Tensor
 
 from hyperfuse.fusion.fusers import fuse_with_network
+from hyperfuse.methods.catalogue import fuse_arrays
 from hyperfuse.methods.pair_model import principal_axes
 from hyperfuse.methods.universal import shipped_network
+from hyperfuse.methods.window import SceneComputation
 from hyperfuse.metrics.metrics import psnr_db, sam_degrees
 from hyperfuse.models.prior import LIKE_LOCAL_FUSE, PREDICTIONS, Prediction, PriorNetwork
 from hyperfuse.physics.estimate import estimate_observation

@@ -11,9 +11,9 @@ import warnings
 
 import matplotlib.pyplot as plt
 import numpy as np
-from hyperfuse.methods.run import fuse_arrays
 from scenes import make_case
 
+from hyperfuse.methods.catalogue import fuse_arrays
 from hyperfuse.metrics.metrics import psnr_db
 from hyperfuse.physics.estimate import estimate_observation
 

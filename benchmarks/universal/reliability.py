@@ -12,11 +12,11 @@ from dataclasses import dataclass
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
-from hyperfuse.methods.run import fuse_arrays
 from numpy.typing import NDArray
 from scenes import CASES, NOISES, make_case
 from scipy.stats import spearmanr
 
+from hyperfuse.methods.catalogue import fuse_arrays
 from hyperfuse.physics.estimate import estimate_observation
 
 BINS = 20
