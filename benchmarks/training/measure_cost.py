@@ -1,7 +1,7 @@
 """What a training step costs beside the bare forward and backward pass of the same network, and how long it waits for
 data.
 
-    python benchmarks/training/measure_cost.py experiments/small_cpu.toml --steps 200
+    python benchmarks/training/measure_cost.py experiments/cave_small.toml --steps 200
 
 The bare passes run before and after the training, in the same process: compare the ratio, not the seconds. Needs the
 scenes of the experiment.
@@ -38,7 +38,7 @@ def main() -> None:
     parser.add_argument("--set", dest="changes", action="append", default=[])
     arguments = parser.parse_args()
     changes = [f"length.steps={arguments.steps}", f"loop.log_every={arguments.steps // 4}", f"validation.every={10**9}"]
-    experiment = read_experiment(arguments.experiment, [*arguments.changes, *changes])
+    experiment = read_experiment(arguments.experiment, [*arguments.changes, *changes]).with_srf_files()
     print(json.dumps(measure(experiment), indent=2))
 
 

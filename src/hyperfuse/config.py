@@ -44,7 +44,7 @@ Compression = Literal["deflate", "zstd", "lzw", "none"]
 COMPRESSIONS = get_args(Compression)
 DEFAULT_METHOD = "universal"
 # Still accepted, with a warning.
-FORMER_NAMES = {"response": "srf", "responses": "srfs", "with_q2n": "q2n"}
+FORMER_NAMES = {"response": "srf", "responses": "srfs", "with_q2n": "q2n", "HYPERFUSE_SCENES": "HYPERFUSE_DATA"}
 # "psf_fwhm=4.0 shift=(0.0, 1.0) trust=hsi": a value ends where the next name begins.
 RECORDED_OPTION = re.compile(r"(\w+)=(.*?)(?= \w+=|$)")
 NUMBER_ERRORS = ("greater_than", "greater_than_equal", "less_than", "finite_number")

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 from tests.data.scene_files import random_cube, write_cave, write_envi, write_mat, write_mat73, write_raster
 
 from hyperfuse.cli.app import run
-from hyperfuse.data.datasets import DATASETS, dataset_named, list_datasets, load_scenes
-from hyperfuse.errors import BandError, CubeFileError
+from hyperfuse.data.datasets import DATASETS, dataset_named, find_file, list_datasets, load_scenes, scenes_folder
+from hyperfuse.errors import BandError, CubeFileError, OptionError
 
 OWN_WAVELENGTHS = np.linspace(362.5, 1018.25, 128).round(2)
 
@@ -115,7 +117,7 @@ def test_a_missing_data_set_says_file_folder_and_where_to_get_it(tmp_path, name)
     with pytest.raises(CubeFileError) as caught:
         load_scenes(name, tmp_path)
     dataset, said = DATASETS[name], str(caught.value)
-    assert all(text in said for text in (dataset.files[0].pattern, str(tmp_path), dataset.page, "HYPERFUSE_SCENES"))
+    assert all(text in said for text in (dataset.files[0].pattern, str(tmp_path), dataset.page, "HYPERFUSE_DATA"))
     with pytest.raises(CubeFileError, match="no folder"):
         load_scenes(name, tmp_path / "absent")
 
@@ -151,7 +153,7 @@ def test_scenes_command(tmp_path, capsys, monkeypatch):
     assert shown["WDC"].split()[1] == "yes" and "HYDICE" in shown["WDC"] and "191" in shown["WDC"]
     assert "2 of 32" in shown["CAVE"] and shown["Loukia"].split()[1] == "no"
     assert all(any(dataset.page in line for line in lines) for dataset in DATASETS.values())
-    monkeypatch.setenv("HYPERFUSE_SCENES", str(tmp_path))
+    monkeypatch.setenv("HYPERFUSE_DATA", str(tmp_path))
     assert run(["scenes", "wdc"]) == 0
     text = capsys.readouterr().out
     assert "dc.tif" in text and "2473.2" in text and "1280" in text
@@ -171,3 +173,40 @@ def test_scenes_command_typed_wrongly(capsys, tmp_path):
     assert "one of CAVE, Harvard, PaviaC" in capsys.readouterr().err
     assert run(["scenes", "--folder", str(tmp_path / "absent")]) == 0
     assert "is not a folder" in capsys.readouterr().out
+
+
+def test_one_variable_names_the_folder(tmp_path, monkeypatch):
+    monkeypatch.delenv("HYPERFUSE_DATA", raising=False)
+    assert scenes_folder() == Path("scenes")
+    monkeypatch.setenv("HYPERFUSE_SCENES", "former")
+    with pytest.warns(FutureWarning, match="'HYPERFUSE_SCENES' is now called 'HYPERFUSE_DATA'"):
+        assert scenes_folder() == Path("former")
+    assert scenes_folder(tmp_path) == tmp_path
+    monkeypatch.setenv("HYPERFUSE_DATA", "current")
+    with pytest.raises(OptionError, match="'HYPERFUSE_DATA' only"):
+        scenes_folder()
+    monkeypatch.delenv("HYPERFUSE_SCENES")
+    assert scenes_folder() == Path("current")
+
+
+def test_a_file_is_found_here_first_then_in_the_folder(tmp_path, monkeypatch):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "camera.csv").touch()
+    monkeypatch.chdir(tmp_path)
+    assert find_file("camera.csv", Path("data")) == Path("data/camera.csv")
+    (tmp_path / "camera.csv").touch()
+    assert find_file("camera.csv", Path("data")) == Path("camera.csv")
+    with pytest.raises(CubeFileError, match=r"no file lens.csv; expected one here or in data; .*HYPERFUSE_DATA"):
+        find_file("lens.csv", Path("data"))
+
+
+def test_the_scene_of_the_demo():
+    pytest.importorskip("tensorly")
+    (scene,) = load_scenes("demo")
+    assert (scene.name, scene.sensor, scene.bands, scene.size) == ("indian_pines", "AVIRIS", 200, (145, 145))
+
+
+def test_without_the_extra_the_demo_says_how_to_get_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorly.datasets", None)
+    with pytest.raises(CubeFileError, match=r"not installed; expected tensorly.*pip install 'hyperfuse\[demo\]'"):
+        load_scenes("demo")

@@ -159,7 +159,7 @@ def test_a_folder_is_read_whole_or_says_what_is_wrong_with_it(folder):
 
 
 def test_relative_paths_are_looked_for_in_the_folder_of_scenes(folder, monkeypatch):
-    monkeypatch.setenv("HYPERFUSE_SCENES", str(folder))
+    monkeypatch.setenv("HYPERFUSE_DATA", str(folder))
     assert [scene.name for scene in load_scenes("a.npz")] == ["a"]
     assert [scene.name for scene in load_scenes("[ab].npz")] == ["a", "b"]
     assert len(load_scenes("*.npz", folder)) == 2

@@ -96,7 +96,7 @@ def test_presets_of_baselines_are_known_and_can_be_changed(path: Path) -> None:
     assert network == BASELINE_PRESETS["mimo-sst"].model_copy(update={"idle_layers": False, "width": 8})
     for name in ("mimo_sst_small", "dspnet_thin"):
         ours, theirs = (
-            read_experiment(EXPERIMENTS / "small_cpu.toml"),
+            read_experiment(EXPERIMENTS / "cave_small.toml"),
             read_experiment(EXPERIMENTS / "baselines" / f"{name}.toml"),
         )
         same = {"name": ours.name, "network": ours.network, "length": ours.length}

@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.training.tiny_experiments import write_experiment
+from tests.training.tiny_experiments import write_experiment, write_scenes
 
-from hyperfuse.errors import OptionError
+from hyperfuse.cli.app import run
+from hyperfuse.data.synthetic import SYNTHETIC
+from hyperfuse.errors import CubeFileError, OptionError
 from hyperfuse.models.matryoshka import FixedBands, MatryoshkaBands
 from hyperfuse.models.ssa import preset
 from hyperfuse.training.experiment import read_experiment
@@ -20,7 +22,7 @@ def path(tmp_path: Path) -> Path:
     return write_experiment(tmp_path)
 
 
-@pytest.mark.parametrize("file", sorted(EXPERIMENTS.glob("*.toml")), ids=lambda file: file.stem)
+@pytest.mark.parametrize("file", sorted(EXPERIMENTS.rglob("*.toml")), ids=lambda file: file.stem)
 def test_every_shipped_experiment_is_valid(file: Path) -> None:
     assert read_experiment(file).name == file.stem
 
@@ -118,3 +120,49 @@ def test_former_keys_are_accepted_with_one_warning_each(path: Path) -> None:
         found = read_experiment(path)
     assert found == expected
     assert sorted(str(each.message).rpartition(" ")[2] for each in caught) == ["'srf'", "'srfs'"]
+
+
+def test_other_scenes_replace_those_of_the_experiment(path: Path) -> None:
+    experiment = read_experiment(path, scenes=["my/folder", "CAVE"])
+    assert [(each.source, each.use) for each in experiment.scenes] == [("my/folder", "split"), ("CAVE", "split")]
+    assert experiment.network == read_experiment(path).network
+
+
+def test_srf_files_are_looked_up_like_scenes(path: Path, tmp_path: Path) -> None:
+    (tmp_path / "camera.csv").touch()
+    experiment = read_experiment(path, ['simulation.srfs=["rgb", "camera.csv", "random"]', "validation.srf=camera.csv"])
+    found = experiment.with_srf_files(tmp_path)
+    assert [each.name for each in found.simulation.srfs] == ["rgb", str(tmp_path / "camera.csv"), "random"]
+    assert found.validation.srf == str(tmp_path / "camera.csv")
+    assert found.with_srf_files(tmp_path) == found
+    with pytest.raises(CubeFileError, match=r"no file camera\.csv; expected one here or in scenes"):
+        experiment.with_srf_files()
+
+
+def test_the_first_experiment_needs_no_files() -> None:
+    assert [each.source for each in read_experiment(EXPERIMENTS / "small_cpu.toml").scenes] == [SYNTHETIC, "demo"]
+
+
+def test_shipped_experiments_say_where_their_files_may_lie(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("HYPERFUSE_DATA", raising=False)
+    for name in ("joint_small", "universal", "baselines/mimo_sst"):
+        assert run(["train", str(EXPERIMENTS / f"{name}.toml"), "--check"]) == 2
+        said = capsys.readouterr().err
+        assert said.count("\n") == 1
+        assert all(text in said for text in ("hyperfuse: scenes 'train/", "--folder, HYPERFUSE_DATA", "--scenes"))
+
+
+def test_train_on_scenes_of_one_s_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_scenes(tmp_path / "mine")
+    monkeypatch.chdir(tmp_path)
+    options = ["--check", "--set", "split.patch_size=16"]
+    for scenes in ("mine", "mine/t*.npz"):
+        assert run(["train", str(EXPERIMENTS / "small_cpu.toml"), "--scenes", scenes, *options]) == 0
+        said = capsys.readouterr().out
+        assert "disjoint (3 in blocks" in said
+        assert "sensor of 14 bands" in said and "validation  test_a" in said and SYNTHETIC not in said

@@ -14,7 +14,10 @@ from hyperfuse.config import FinetuneConfig
 ScenesFolder = Annotated[
     Path | None,
     typer.Option(
-        "--folder", metavar="DIR", help="Where data sets of `hyperfuse scenes` and relative paths are looked for."
+        "--folder",
+        metavar="DIR",
+        help="Where data sets and relative paths are looked for.",
+        show_default="HYPERFUSE_DATA, else ./scenes",
     ),
 ]
 
@@ -31,6 +34,15 @@ def train(
         list[str] | None,
         typer.Option("--set", metavar="A.B=C", help="Change a value of the experiment, e.g. loop.batch_size=8."),
     ] = None,
+    scenes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--scenes",
+            metavar="S",
+            help="Scenes instead of the experiment's: folder, file, pattern such as 'my/*.tif', or data set; a part of "
+            "them is held out for validation. Repeatable.",
+        ),
+    ] = None,
     scenes_folder: ScenesFolder = None,
     check: Annotated[
         bool, typer.Option("--check", help="Only read the experiment and its scenes, and print what would be done.")
@@ -43,13 +55,16 @@ def train(
     run. For several processes set loop.devices, or start it with torchrun or fabric run. All keys of an experiment
     file: docs/training.md.
 
-    [dim]hyperfuse train experiments/small_cpu.toml --set length.steps=1000[/dim]
+    small_cpu.toml needs no files: it trains on synthetic scenes and the scene of the extra `demo`.
+
+    [dim]hyperfuse train experiments/small_cpu.toml --set length.steps=500[/dim]
+    [dim]hyperfuse train experiments/small_cpu.toml --scenes my/folder -o runs/mine[/dim]
     """
     from hyperfuse.training.experiment import read_experiment
     from hyperfuse.training.train import describe
     from hyperfuse.training.train import train as run_training
 
-    settings = read_experiment(experiment, changes or [])
+    settings = read_experiment(experiment, changes or [], scenes or [])
     if check:
         typer.echo(describe(settings, scenes_folder))
         return
@@ -237,7 +252,7 @@ def scenes(
     name: Annotated[str | None, typer.Argument(help="One data set in detail: CAVE, Harvard, PaviaC, ...")] = None,
     folder: Annotated[
         Path | None,
-        typer.Option(help="Where the data sets are looked for: HYPERFUSE_SCENES, else ./scenes, unless given."),
+        typer.Option(help="Where the data sets are looked for.", show_default="HYPERFUSE_DATA, else ./scenes"),
     ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print everything as JSON, all wavelengths included.")
@@ -257,6 +272,6 @@ def scenes(
         print_json([entry.as_dict() for entry in listed])
         return
     typer.echo(details(listed[0]) if name else overview(listed))
-    absent = ", which is not a folder: name another with --folder or HYPERFUSE_SCENES"
+    absent = ", which is not a folder: name another with --folder or HYPERFUSE_DATA"
     found = " and below; `hyperfuse scenes NAME` tells more"
     typer.echo(f"\nlooked for in {where}{found if where.is_dir() else absent}")

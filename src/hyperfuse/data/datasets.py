@@ -1,4 +1,5 @@
-"""The public data sets that experiments can name, and scenes by name: a data set, a file, a folder, a pattern of files.
+"""The public data sets that experiments can name, the scene of the demo, and scenes by name: a data set, a file, a
+folder, a pattern of files.
 
 The catalogue is `datasets.toml`.
 """
@@ -18,9 +19,11 @@ from typing import Any
 
 import numpy as np
 import xarray as xr
+from affine import Affine
 from numpy.typing import NDArray
 from scipy.interpolate import CubicSpline
 
+from hyperfuse.config import with_current_names
 from hyperfuse.data.scenes import Scene, read_scene, scene_from_cube
 from hyperfuse.data.synthetic import SYNTHETIC, synthetic_scenes
 from hyperfuse.errors import BandError, CubeFileError, OptionError
@@ -28,7 +31,10 @@ from hyperfuse.io.cube import make_cube
 from hyperfuse.io.files import FORMATS, open_cube
 from hyperfuse.progress import progress
 
-FOLDER_VARIABLE = "HYPERFUSE_SCENES"
+FOLDER_VARIABLE = "HYPERFUSE_DATA"
+# The scene that comes with the extra `demo`.
+DEMO = "demo"
+NAME_THE_FOLDER = f"check the path, or name the folder of scenes (--folder, {FOLDER_VARIABLE})"
 CUBE_SUFFIXES = set(FORMATS)
 FIRST_SWIR_BAND_OF_HYPERION = 71
 
@@ -130,8 +136,17 @@ def require_dataset(name: str) -> SceneDataset:
 
 
 def scenes_folder(folder: Path | None = None) -> Path:
-    """Return where data sets are searched: the given folder, else HYPERFUSE_SCENES, else ./scenes."""
-    return folder or Path(os.environ.get(FOLDER_VARIABLE) or "scenes")
+    """Return where data sets and relative paths are searched: the given folder, else HYPERFUSE_DATA, else ./scenes."""
+    return folder or Path(with_current_names(os.environ, {FOLDER_VARIABLE}).get(FOLDER_VARIABLE) or "scenes")
+
+
+def find_file(name: str, folder: Path | None = None) -> Path:
+    """Find a file by its path, relative to the working directory or to the folder of scenes."""
+    path, folder = Path(name).expanduser(), scenes_folder(folder)
+    found = next((start / path for start in (Path(), folder) if (start / path).exists()), None)
+    if found is None:
+        raise CubeFileError(f"no file {name}", f"one here or in {folder}", NAME_THE_FOLDER)
+    return found
 
 
 def list_datasets(datasets: Iterable[SceneDataset], folder: Path) -> list[FoundDataset]:
@@ -166,13 +181,15 @@ def _scene_name(dataset: SceneDataset, kind: ExpectedFile, path: Path) -> str:
 def load_scenes(source: str, folder: Path | None = None, variable: str | None = None) -> list[Scene]:
     """Read the scenes of one source into memory, in alphabetical order.
 
-    A `source` is `CAVE` or another name of `hyperfuse scenes`, `my/folder`, `my/folder/*.tif`, `scene.mat`, or
-    `synthetic`; `folder` is where data sets and relative paths are searched, see `scenes_folder`; `variable` is the
-    array in files that hold several.
+    A `source` is `CAVE` or another name of `hyperfuse scenes`, `my/folder`, `my/folder/*.tif`, `scene.mat`,
+    `synthetic`, or `demo`, see `indian_pines`; `folder` is where data sets and relative paths are searched, see
+    `scenes_folder`; `variable` is the array in files that hold several.
     """
     folder = scenes_folder(folder)
     if source == SYNTHETIC:
         return synthetic_scenes()
+    if source == DEMO:
+        return [scene_from_cube(indian_pines(), "indian_pines", "AVIRIS")]
     dataset = dataset_named(source)
     found = None if dataset is None else _require_found(dataset, folder)
     paths = _cube_paths(source, folder) if found is None else found.paths
@@ -240,11 +257,39 @@ def _cube_paths(source: str, folder: Path) -> list[Path]:
             return [path]
         if glob.has_magic(source) and (paths := sorted(Path(path.anchor).glob(str(path.relative_to(path.anchor))))):
             return paths
-    known = {name.casefold(): name for name in (*DATASETS, SYNTHETIC)}
+    known = {name.casefold(): name for name in (*DATASETS, SYNTHETIC, DEMO)}
     near = difflib.get_close_matches(source.casefold(), known, n=1)
-    expected = f"a file, folder or pattern of files, here or in {folder}; {SYNTHETIC}; or one of {', '.join(DATASETS)}"
-    check_path = f"check the path, or name the folder of scenes (--folder, {FOLDER_VARIABLE})"
-    raise OptionError(f"scenes {source!r}", expected, f"did you mean {known[near[0]]}?" if near else check_path)
+    expected = (
+        f"a file, folder or pattern of files, here or in {folder}; {SYNTHETIC}; {DEMO}; or one of {', '.join(DATASETS)}"
+    )
+    raise OptionError(f"scenes {source!r}", expected, f"did you mean {known[near[0]]}?" if near else NAME_THE_FOLDER)
+
+
+# Of Indian Pines: the bands, from 1, that the corrected scene leaves out: water vapour absorption, and the last one.
+_BANDS_RECORDED, _BANDS_REMOVED = 220, {*range(104, 109), *range(150, 164), 220}
+
+
+def indian_pines() -> xr.DataArray:
+    """Load Indian Pines, an AVIRIS scene that is part of tensorly's wheel (extra `demo`).
+
+    145 x 145 pixels of 20 m, 200 bands of sensor counts, without CRS. The file has no wavelengths; even spacing over
+    the sensor's range puts the removed bands onto the water bands.
+    """
+    try:
+        from tensorly.datasets import load_indian_pines
+    except ImportError as error:
+        remedy = "pip install 'hyperfuse[demo]'"
+        raise CubeFileError("the demo scene is not installed", "tensorly, whose wheel carries it", remedy) from error
+    counts = np.asarray(load_indian_pines()["tensor"]).transpose(2, 0, 1)
+    centres = np.linspace(400.0, 2500.0, _BANDS_RECORDED)
+    kept = [band - 1 for band in range(1, _BANDS_RECORDED + 1) if band not in _BANDS_REMOVED]
+    return make_cube(
+        counts.astype(np.uint16),
+        wavelength_nm=centres[kept],
+        fwhm_nm=10.0,
+        transform=Affine(20.0, 0, 0, 0, -20.0, 0),
+        attributes={"sensor": "AVIRIS", "scene": "Indian Pines"},
+    )
 
 
 def overview(listed: Sequence[FoundDataset]) -> str:

@@ -1,6 +1,6 @@
 """`hyperfuse demo`: a real scene, degraded, fused by every method, scored, drawn, written.
 
-The scene is Indian Pines, an AVIRIS image that is part of tensorly's wheel.
+The scene is Indian Pines, see `indian_pines`.
 """
 
 from __future__ import annotations
@@ -9,15 +9,13 @@ import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import xarray as xr
-from affine import Affine
 from rich.table import Table
 
 from hyperfuse.config import FuseConfig, OutputConfig, SimulateConfig
-from hyperfuse.errors import CubeFileError, CubeWriteError
+from hyperfuse.data.datasets import indian_pines
+from hyperfuse.errors import CubeWriteError
 from hyperfuse.fusion.run import estimate, run_fusion
-from hyperfuse.io.cube import make_cube
 from hyperfuse.io.files import write_cube
 from hyperfuse.methods.catalogue import METHODS
 from hyperfuse.metrics.evaluation import evaluate
@@ -25,34 +23,6 @@ from hyperfuse.physics.simulate import Simulation, simulate
 from hyperfuse.progress import listening, progress
 from hyperfuse.reporting.figures import fusion_figure
 from hyperfuse.reporting.tables import score_table
-
-BANDS_RECORDED = 220
-# The bands, from 1, that the corrected scene leaves out: water vapour absorption, and the last one.
-BANDS_REMOVED = {*range(104, 109), *range(150, 164), 220}
-# The file has no wavelengths; even spacing over the sensor's range puts the removed bands onto the water bands.
-FIRST_NM, LAST_NM = 400.0, 2500.0
-FWHM_NM = 10.0
-PIXEL_METRES = 20.0
-
-
-def indian_pines() -> xr.DataArray:
-    """Load 145 x 145 pixels of 20 m, 200 bands of sensor counts, approximate wavelengths, without CRS."""
-    try:
-        from tensorly.datasets import load_indian_pines
-    except ImportError as error:
-        remedy = "pip install 'hyperfuse[demo]'"
-        raise CubeFileError("the demo scene is not installed", "tensorly, whose wheel carries it", remedy) from error
-    counts = np.asarray(load_indian_pines()["tensor"]).transpose(2, 0, 1)
-    centres = np.linspace(FIRST_NM, LAST_NM, BANDS_RECORDED)
-    kept = [band - 1 for band in range(1, BANDS_RECORDED + 1) if band not in BANDS_REMOVED]
-    return make_cube(
-        counts.astype(np.uint16),
-        wavelength_nm=centres[kept],
-        fwhm_nm=FWHM_NM,
-        transform=Affine(PIXEL_METRES, 0, 0, 0, -PIXEL_METRES, 0),
-        attributes={"sensor": "AVIRIS", "scene": "Indian Pines"},
-    )
-
 
 SCALE = 4
 SRF = "Sentinel-2A"

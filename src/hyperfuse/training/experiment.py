@@ -11,12 +11,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
+from hyperfuse.data.datasets import find_file
 from hyperfuse.data.settings import SimulationSettings, Table
 from hyperfuse.data.synthetic import SYNTHETIC, USUAL_BANDS
 from hyperfuse.errors import OptionError
 from hyperfuse.methods.catalogue import METHODS
 from hyperfuse.models.catalogue import SSA_KIND, AnyNetworkConfig, any_preset
 from hyperfuse.models.prior import PriorConfig
+from hyperfuse.physics.srf_curves import is_srf_file
 
 Count = Annotated[int, Field(ge=1, strict=True)]
 CountOrZero = Annotated[int, Field(ge=0, strict=True)]
@@ -29,8 +31,8 @@ NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 class SceneSet(Table):
     """Scenes from one source.
 
-    source      a data set of `hyperfuse scenes`, a file, a folder, a pattern like scenes/*.tif, or "synthetic" for
-                endless random scenes
+    source      a data set of `hyperfuse scenes`, a file, a folder, a pattern like scenes/*.tif, "synthetic" for endless
+                random scenes, or "demo" for Indian Pines, which the extra `demo` brings along
     use         "split": divided by the experiment's split; "train": all of it for training; "test": all for validation
     exclude     names of files to leave out; patterns allowed
     times       its buckets are drawn this many times as often as others
@@ -184,6 +186,13 @@ class Experiment(Table):
         per_step = self.loop.batch_size * self.loop.accumulate
         return self.length.steps or (self.length.epochs or 0) * math.ceil(patches / per_step)
 
+    def with_srf_files(self, folder: Path | None = None) -> Experiment:
+        """The same experiment with the paths of its SRF files looked up like those of scenes, see `scenes_folder`."""
+        srfs = tuple(each.model_copy(update={"name": _found_srf(each.name, folder)}) for each in self.simulation.srfs)
+        simulation = self.simulation.model_copy(update={"srfs": srfs})
+        validation = self.validation.model_copy(update={"srf": _found_srf(self.validation.srf, folder)})
+        return self.model_copy(update={"simulation": simulation, "validation": validation})
+
     @model_validator(mode="before")
     @classmethod
     def _fill_network_from_preset(cls, tables: Any) -> Any:
@@ -209,8 +218,22 @@ class Experiment(Table):
         return self
 
 
-def read_experiment(path: str | Path, changes: Sequence[str] = ()) -> Experiment:
-    """Read an experiment file, with `changes` as "table.key=value" with a TOML value; a bare word is a string."""
+def _found_srf(name: str, folder: Path | None) -> str:
+    return str(find_file(name, folder)) if is_srf_file(Path(name)) else name
+
+
+def read_experiment(path: str | Path, changes: Sequence[str] = (), scenes: Sequence[str] = ()) -> Experiment:
+    """Read an experiment file.
+
+    Parameters
+    ----------
+    path
+        The TOML file.
+    changes
+        Values to change as "table.key=value" with a TOML value; a bare word is a string.
+    scenes
+        Sources that replace the experiment's scenes; they are divided by its split.
+    """
     path = Path(path)
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -220,6 +243,8 @@ def read_experiment(path: str | Path, changes: Sequence[str] = ()) -> Experiment
         raise OptionError(f"{path} is not TOML: {error}", "tables and keys as in experiments/small_cpu.toml") from error
     for change in changes:
         _set_value(tables, change)
+    if scenes:
+        tables["scenes"] = [{"source": source} for source in scenes]
     return parse_experiment(tables, str(path))
 
 

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hyperfuse.data.datasets import load_scenes
+from hyperfuse.data.datasets import NAME_THE_FOLDER, load_scenes
 from hyperfuse.data.observing import BandTable, named_srf
 from hyperfuse.data.sampler import Bucket, check_settings, make_buckets, synthetic_buckets
 from hyperfuse.data.scenes import Scene
@@ -112,6 +112,7 @@ def gather_scenes(experiment: Experiment, folder: Path | None = None, *, with_ca
     ] + endless
     if not buckets:
         raise OptionError("no patch to train on", 'scenes with use = "split" or "train" that have room for a patch')
+    experiment = experiment.with_srf_files(folder)
     notes = check_settings(buckets, experiment.simulation)
     if both := _trained_and_tested(scenes, patches, blocks):
         labels.append(f"overlapping: {', '.join(both)} both trained and tested on")
@@ -127,7 +128,11 @@ def gather_scenes(experiment: Experiment, folder: Path | None = None, *, with_ca
 
 
 def _load_set(scene_set: SceneSet, folder: Path | None) -> list[Scene]:
-    scenes = load_scenes(scene_set.source, folder)
+    try:
+        scenes = load_scenes(scene_set.source, folder)
+    except OptionError as error:
+        remedy = f"{error.remedy}, or take others (--scenes)" if error.remedy == NAME_THE_FOLDER else error.remedy
+        raise OptionError(error.got, error.expected, remedy) from error
     kept = [scene for scene in scenes if not any(fnmatch(scene.name, pattern) for pattern in scene_set.exclude)]
     if not kept:
         raise OptionError(f"scenes {scene_set.source!r} without {', '.join(scene_set.exclude)}", "at least one scene")

@@ -112,7 +112,8 @@ def train(
     first_process = all(os.environ.get(name, "0") == "0" for name in ranks)
     run = RunFolder(Path(folder))
     gathered = scenes or gather_scenes(experiment, scenes_folder, with_cases=first_process)
-    check_trainable(experiment, gathered)
+    with_files = experiment.with_srf_files(scenes_folder)
+    check_trainable(with_files, gathered)
     for note in gathered.notes if first_process else []:
         warnings.warn(note, stacklevel=2)
     # The first process makes the folder before it starts others.
@@ -122,7 +123,7 @@ def train(
         torch.manual_seed(experiment.seed)
         network = build_network(experiment.network)
     with target_lock(run.path) if first_process else nullcontext():
-        trainer = Trainer(experiment, gathered, run, network.train())
+        trainer = Trainer(with_files, gathered, run, network.train())
         progress = trainer.train(resume=continues)
     first_process = trainer.fabric.is_global_zero
     return TrainingOutcome(run.path, progress.step, trainer.steps, progress.best_psnr_db, gathered.label, first_process)
@@ -168,7 +169,7 @@ def _msi_band_counts(experiment: Experiment, bucket: Bucket) -> set[int]:
 def describe(experiment: Experiment, scenes_folder: Path | None = None) -> str:
     """Describe in a few lines what a training would do."""
     gathered = gather_scenes(experiment, scenes_folder)
-    check_trainable(experiment, gathered)
+    check_trainable(experiment.with_srf_files(scenes_folder), gathered)
     config = experiment.network
     with torch.device("meta"):
         parameters = count_parameters(build_network(config))
@@ -255,7 +256,14 @@ def finetune(
     before = [validate(network.eval(), case)[0] for case in gathered.cases]
     if isinstance(network, PriorNetwork):
         network.unfreeze()
-    outcome = train(experiment, folder, resume=config.resume, scenes=gathered, network=network)
+    outcome = train(
+        experiment,
+        folder,
+        resume=config.resume,
+        scenes_folder=config.scenes_folder,
+        scenes=gathered,
+        network=network,
+    )
     if not outcome.finished:
         return outcome
     adapted = load_network(str(outcome.folder / WEIGHTS))
