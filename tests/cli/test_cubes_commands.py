@@ -114,14 +114,13 @@ class TestInfo:
     def test_a_missing_unit_is_said_once(self, tmp_path: Path) -> None:
         with h5py.File(tmp_path / "s.h5", "w") as file:
             file["cube"], file["wavelength"], file["fwhm"] = np.zeros((4, 7, 8)), [0.4, 0.5, 0.6, 0.7], [0.01] * 4
-        done = subprocess.run([*COMMAND, "info", str(tmp_path / "s.h5")], capture_output=True, text=True, check=False)
-        assert done.returncode == 0
-        assert len(done.stderr.splitlines()) == 1
-        assert "hyperfuse: warning:" in done.stderr and "taken as micrometres" in done.stderr
-        quiet = subprocess.run(
-            [*COMMAND, "--quiet", "info", str(tmp_path / "s.h5")], capture_output=True, text=True, check=False
-        )
-        assert (quiet.returncode, quiet.stderr) == (0, "")
+        program = "from hyperfuse.cli.app import main; main()"
+        plain, quiet = (Program(program, *options, "info", tmp_path / "s.h5") for options in ((), ("--quiet",)))
+        said, nothing = (process.communicate()[1] for process in (plain, quiet))
+        assert (plain.returncode, quiet.returncode) == (0, 0)
+        assert len(said.splitlines()) == 1
+        assert "hyperfuse: warning:" in said and "taken as micrometres" in said
+        assert nothing == ""
 
 
 class TestConvert:
