@@ -272,9 +272,9 @@ def test_several_blocks_of_a_scene_count_each(path: Path, tmp_path: Path, monkey
 def test_a_nan_gradient_does_not_reach_the_weights(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from hyperfuse.training import loop
 
-    def poisoned(fused: torch.Tensor, reference: torch.Tensor, settings: object) -> torch.Tensor:
+    def poisoned(fused: torch.Tensor, batch: PairBatch, settings: object) -> torch.Tensor:
         calls.append(1)
-        loss = (fused - reference).abs().mean()
+        loss = (fused - batch.reference).abs().mean()
         return loss + (0.0 * fused.sum()).sqrt() if len(calls) == 8 else loss
 
     calls: list[int] = []
