@@ -225,7 +225,9 @@ class ObservationConfig(PairConfig):
     shift: Annotated[Pair | None, Option("DY DX", OBSERVATION)] = None
     """Known shift of the HSI against its georeference, down and right, fine pixels."""
     local_shift: Annotated[bool, Option(panel=OBSERVATION)] = False
-    """Follow a shift that varies over the scene. See `hyperfuse register`."""
+    """Follow any shift that varies over the scene, not only one that is evident. See `hyperfuse register`."""
+    harmonise: Annotated[Literal["auto", "off"], Option("auto|off", OBSERVATION)] = "auto"
+    """Correct tone, light, shadows and changes of the MSI as far as the pair shows them (docs/real_pairs.md)."""
 
 
 class FuseConfig(ObservationConfig, OutputConfig):
@@ -247,6 +249,8 @@ class FuseConfig(ObservationConfig, OutputConfig):
     """CRS of --bounds, e.g. EPSG:4326."""
     uncertainty: Annotated[Path | None, Option("FILE", is_path=True, changes_result=False)] = None
     """Also write the expected error of each value, a standard deviation (docs/model_card.md)."""
+    change_mask: Annotated[Path | None, Option("FILE", is_path=True, changes_result=False)] = None
+    """Also write how far the MSI is used: from 1 where both images agree to 0 where it shows something else."""
     ram_gb: Annotated[
         float | None,
         Field(gt=0, lt=1e6),

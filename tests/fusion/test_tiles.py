@@ -272,11 +272,15 @@ def test_options_of_the_file_in_tiles(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_estimation_from_parts_is_that_of_the_whole(tmp_path: Path) -> None:
     from hyperfuse.config import ObservationConfig
     from hyperfuse.fusion.observe import observe
+    from hyperfuse.io.cube import wavelengths_nm
+    from hyperfuse.physics.estimate import estimate_observation
 
     hsi, msi = made_pair((90, 90), 8, 4)
     pair = align_pair(hsi, msi)
-    whole = observe(pair, hsi, ObservationConfig())
-    parts = observe(replace(pair), hsi, ObservationConfig(), most_bytes=1)
+    centres = wavelengths_nm(hsi)
+    images = torch.from_numpy(pair.hsi), torch.from_numpy(pair.msi)
+    whole = estimate_observation(*images, grid_shift=pair.grid_shift, wavelength_nm=centres)
+    parts = observe(pair, hsi, ObservationConfig())
     np.testing.assert_allclose(parts.sigma, whole.sigma, rtol=0.02)
     np.testing.assert_allclose(parts.shift, whole.shift, atol=0.05)
     np.testing.assert_allclose(parts.srf, whole.srf, atol=0.02)

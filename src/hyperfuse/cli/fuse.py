@@ -54,8 +54,9 @@ def fuse(
         typer.echo(f"hyperfuse: {stop}" if stop.args else "hyperfuse: stopped; nothing was left behind", err=True)
         raise typer.Exit(INTERRUPTED) from stop
     typer.echo(str(output))
-    if config.uncertainty is not None:
-        typer.echo(str(config.uncertainty))
+    for path in (config.uncertainty, config.change_mask):
+        if path is not None:
+            typer.echo(str(path))
     if page is not None:
         _report(hsi, msi, output, config, page)
 

@@ -20,26 +20,41 @@ from torch import Tensor
 
 from hyperfuse.config import ObservationConfig
 from hyperfuse.errors import BandError
+from hyperfuse.fusion.engine import SMALLEST_MOVE
+from hyperfuse.fusion.harmonised import NOTHING_TO_DO, Harmonisation
 from hyperfuse.fusion.pair import AlignedPair, require_possible_shift
-from hyperfuse.fusion.sample import LARGEST_NOISE_SIDE, NOISE_COPIES, StreamedSamples, representative_window
+from hyperfuse.fusion.sample import StreamedSamples, representative_window
 from hyperfuse.fusion.warp import Warp, find_warp
 from hyperfuse.io.cube import wavelengths_nm
 from hyperfuse.methods.catalogue import AUTO, FEWEST_COARSER_PIXELS, MOST_PIXELS, suitable_method
 from hyperfuse.methods.injection import detail_halo
 from hyperfuse.methods.window import Window
-from hyperfuse.physics.estimate import KnownParts, estimate_from_samples, estimate_observation
+from hyperfuse.physics.estimate import Estimate, KnownParts, estimate_from_samples
+from hyperfuse.physics.harmonise import SmoothField
 from hyperfuse.physics.observation import Observation, SpatialOperator, default_sigma, sigma_from_fwhm
-from hyperfuse.physics.offset_field import OffsetField, WindowOffset, constant_field, fit_offset_field
+from hyperfuse.physics.offset_field import NODES, OffsetField, WindowOffset, constant_field, fit_offset_field
 from hyperfuse.physics.register import Block, CoarseOffset, register, search_coarse_offsets
-from hyperfuse.physics.sampling import MARGIN_OF_BLOCK, PairSamples, spread_slices
+from hyperfuse.physics.sampling import (
+    MARGIN_OF_BLOCK,
+    WHOLE_IMAGE_FINE_PIXELS,
+    PairSamples,
+    Samples,
+    spread_slices,
+)
 from hyperfuse.physics.srf import SRFSpec, srf_for
 from hyperfuse.progress import progress
 
 
-def observe(
-    pair: AlignedPair, hsi: xr.DataArray, config: ObservationConfig, most_bytes: int | None = None
-) -> Observation:
-    """Estimate the observation over the usable bands; with a memory limit, large pairs are read in parts."""
+def observe(pair: AlignedPair, hsi: xr.DataArray, config: ObservationConfig) -> Observation:
+    """Estimate the observation over the usable bands."""
+    return estimate_pair(pair, hsi, config).observation
+
+
+def estimate_pair(pair: AlignedPair, hsi: xr.DataArray, config: ObservationConfig, *, bend: bool = True) -> Estimate:
+    """Estimate the observation over the usable bands and the corrections of the MSI; large pairs are read in parts.
+
+    `bend` looks for a shift that varies over the scene.
+    """
     if config.shift is not None and config.shift != pair.known_offset:
         require_possible_shift(config.shift, pair.fine_shape[1:])
     sigma = None if config.psf_fwhm is None else (sigma_from_fwhm(config.psf_fwhm),) * 2
@@ -49,25 +64,21 @@ def observe(
         srf=None if config.srf is None else _usable_srf(pair, hsi, config.srf),
     )
     centres = wavelengths_nm(hsi)
-    wavelength_nm = None if centres is None else centres[pair.usable_bands]
-    if most_bytes is not None and _estimation_bytes(pair) > most_bytes:
-        return estimate_from_samples(StreamedSamples.of(pair, most_bytes), wavelength_nm, known)
-    return estimate_observation(
-        torch.from_numpy(pair.hsi[pair.usable_bands]),
-        torch.from_numpy(pair.msi),
-        scale=pair.scale,
-        grid_shift=pair.grid_shift,
-        wavelength_nm=wavelength_nm,
-        known=known,
+    return estimate_from_samples(
+        _samples(pair),
+        None if centres is None else centres[pair.usable_bands],
+        known,
+        harmonise=config.harmonise == "auto",
+        bend="off" if not bend else "force" if config.local_shift else "auto",
     )
 
 
-def _estimation_bytes(pair: AlignedPair) -> int:
-    """Memory of an estimation from the whole pair: float32 twice, and float64 for the noise of the middle."""
-    (bands, *coarse), (msi_bands, *fine) = pair.coarse_shape, pair.fine_shape
-    values = bands * math.prod(coarse) + msi_bands * math.prod(fine)
-    in_the_middle = max(bands * math.prod(coarse), msi_bands * math.prod(fine))
-    return 8 * values + NOISE_COPIES * 8 * min(in_the_middle, max(bands, msi_bands) * LARGEST_NOISE_SIDE**2)
+def _samples(pair: AlignedPair) -> Samples:
+    """By the size of the pair alone, so that the estimate is the same however much memory there is."""
+    if max(pair.fine_shape[1:]) > WHOLE_IMAGE_FINE_PIXELS:
+        return StreamedSamples.of(pair)
+    images = torch.from_numpy(pair.hsi[pair.usable_bands]), torch.from_numpy(pair.msi)
+    return PairSamples.of(*images, pair.scale, pair.grid_shift)
 
 
 def resolve_method(pair: AlignedPair, observation: Observation, method: str, most_bytes: int | None = None) -> str:
@@ -294,32 +305,98 @@ def _is_textured(values: torch.Tensor) -> bool:
 
 # A field with a smaller standard deviation, in fine pixels, does not justify resampling.
 SMALLEST_VARIATION = 0.03
+# Below this share of the scene, a disagreement is not worth a word.
+REMARKABLE_SHARE = 0.01
 # The PSF is overestimated before the warp; a second round corrects it.
 ROUNDS = 2
 
 
-def register_pair(
-    pair: AlignedPair, observe: Callable[[AlignedPair], Observation], *, local_shift: bool, search_further: bool
-) -> tuple[AlignedPair, Observation, Warp | None]:
-    """The pair, its observation, and the warp that co-registered it where one shift was not enough.
+@dataclass(frozen=True)
+class RegisteredPair:
+    """A pair ready to be fused, and how it became so."""
 
-    `observe` estimates how a pair was observed. `local_shift` follows a shift that varies over the scene.
-    `search_further` warns of images that lie farther apart than the estimation can absorb.
+    recorded: AlignedPair
+    """Its MSI as it was recorded; the HSI is warped where one shift was not enough."""
+    pair: AlignedPair
+    """The same with an MSI that is corrected."""
+    observation: Observation
+    warp: Warp | None = None
+    """What warped the HSI where one shift was not enough."""
+    harmonisation: Harmonisation = NOTHING_TO_DO
+    bend: SmoothField | None = None
+
+
+def register_pair(
+    pair: AlignedPair,
+    estimate: Callable[[AlignedPair, bool], Estimate],
+    *,
+    local_shift: bool,
+    search_further: bool,
+    reconcile: bool = True,
+    trust: str = "msi",
+) -> RegisteredPair:
+    """Register the two images of a pair, and correct what keeps them from agreeing.
+
+    `estimate` estimates a pair, with or without a shift that varies over the scene; `local_shift` insists on one.
+    `search_further` warns of images that lie farther apart than the estimation can absorb. Where the shift varies, the
+    image whose georeference is not the one to `trust` is warped.
     """
-    observation = observe(pair)
+    found = estimate(pair, True)
+    observation = found.observation
     if search_further:
-        warn_of_misregistration(find_misregistration(pair, observation, observe))
-    field = None
-    if local_shift:
-        field = estimate_offset_field(pair, observation)
-        if not any(field.used):
-            reason = "too few parts of the scene have texture that both images show"
-            warnings.warn(f"local shifts not estimated: {reason}", stacklevel=2)
-        if field.variation < SMALLEST_VARIATION:
-            field = None
-    warped, warp = pair, None
-    for _ in range(ROUNDS if field is not None or pair.rotated_hsi is not None else 0):
-        warp = find_warp(pair, observation, field)
-        warped = warp.warped(pair)
-        observation = observe(warped)
-    return warped, observation, warp
+        misregistration = find_misregistration(pair, observation, lambda each: estimate(each, False).observation)
+        warn_of_misregistration(misregistration)
+    bend = found.bend
+    field = None if bend is None else _as_offset_field(bend, pair.fine_shape[1:], observation)
+    if local_shift and field is None:
+        field = _field_of_windows(pair, observation)
+    offsets, warped, warp = None, pair, None
+    if trust == "hsi" and pair.rotated_hsi is None:
+        offsets = _offsets(bend, observation.misregistration)
+        observation = replace(observation, shift=observation.grid_shift)
+    else:
+        for _ in range(ROUNDS if field is not None or pair.rotated_hsi is not None else 0):
+            warp = find_warp(Harmonisation(found.corrections).applied(pair), observation, field)
+            warped = warp.warped(pair)
+            found = estimate(warped, False)
+            observation = found.observation
+    agreement = None if found.agreement.is_perfect or not reconcile else found.agreement
+    harmonisation = Harmonisation(found.corrections, offsets, observation, agreement)
+    return RegisteredPair(warped, harmonisation.applied(warped), observation, warp, harmonisation, bend)
+
+
+def warn_of_corrections(found: RegisteredPair) -> None:
+    """Say in one line what was corrected, and how much of the scene disagrees."""
+    harmonisation = found.harmonisation
+    done = [correction.description for correction in harmonisation.corrections]
+    if found.bend is not None:
+        done.append(f"a shift that varies by {found.bend.variation:.1f} fine pixels")
+    if harmonisation.agreement is not None and harmonisation.agreement.differing > REMARKABLE_SHARE:
+        share = f"{harmonisation.agreement.differing:.1%} of the scene"
+        done.append(f"{share} that shows something else or in another light (see --change-mask)")
+    if done:
+        warnings.warn(f"the MSI disagrees with the HSI and was corrected for {', '.join(done)}", stacklevel=2)
+
+
+def _offsets(bend: SmoothField | None, misregistration: tuple[float, float]) -> SmoothField | None:
+    """The total offset of the MSI; None where it is too small to resample for."""
+    if bend is None and max(abs(distance) for distance in misregistration) < SMALLEST_MOVE:
+        return None
+    coefficients = np.zeros((2, 1, 1)) if bend is None else bend.coefficients.copy()
+    coefficients[:, 0, 0] += misregistration
+    return SmoothField(coefficients)
+
+
+def _as_offset_field(bend: SmoothField, fine_size: tuple[int, int], observation: Observation) -> OffsetField:
+    shares = [(np.linspace(0, size - 1, NODES) + 0.5) / size for size in fine_size]
+    start = observation.misregistration
+    offsets = bend.at(*shares) + np.array(start)[:, None, None]
+    return replace(constant_field(fine_size, start, (0.0, 0.0)), offsets=offsets)
+
+
+def _field_of_windows(pair: AlignedPair, observation: Observation) -> OffsetField | None:
+    field = estimate_offset_field(pair, observation)
+    if not any(field.used):
+        reason = "too few parts of the scene have texture that both images show"
+        warnings.warn(f"local shifts not estimated: {reason}", stacklevel=2)
+    return field if field.variation >= SMALLEST_VARIATION else None

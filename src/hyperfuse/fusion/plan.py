@@ -29,10 +29,15 @@ from hyperfuse.config import FuseConfig, PairConfig
 from hyperfuse.errors import OptionError
 from hyperfuse.fusion.engine import CACHE_BYTES, Tile, TileJob, WindowPlace, one_thread_per_tile, place_for, read_window
 from hyperfuse.fusion.fusers import Fuser, load_network, network_fuser, network_halo
-from hyperfuse.fusion.observe import observe, register_pair, resolve_method
+from hyperfuse.fusion.observe import (
+    RegisteredPair,
+    estimate_pair,
+    register_pair,
+    resolve_method,
+    warn_of_corrections,
+)
 from hyperfuse.fusion.pair import AlignedPair, align_pair
 from hyperfuse.fusion.sample import SAMPLED_FINE_PIXELS, representative_window, sample_places
-from hyperfuse.fusion.warp import Warp
 from hyperfuse.io.cube import as_cube, make_cube, nodata_of, usual_nodata, wavelengths_nm
 from hyperfuse.io.files import open_cube
 from hyperfuse.io.output import check_fits, output_template, provenance, select_bands, selected
@@ -86,8 +91,9 @@ class Plan:
     """As it was opened: the fused cube has its bands, data type and metadata."""
     aligned: AlignedPair
     pair: AlignedPair
-    """The same, co-registered by `warp` where one shift was not enough."""
-    warp: Warp | None
+    """The same, registered and harmonised."""
+    change_mask: xr.DataArray
+    """Lazy, of one band: how far the MSI is used."""
     observation: Observation
     method: str
     network: AnyNetwork | None
@@ -254,14 +260,18 @@ def make_plan(
         if network is not None:
             network.check_bands(int(aligned.usable_bands.sum()), aligned.fine_shape[0])
         most_bytes = int(SHARE_OF_PREPARING * budget)
-        pair, warp = aligned, None
-        if observation is None:
-            pair, observation, warp = register_pair(
+        found = None if observation is None else RegisteredPair(aligned, aligned, observation)
+        if found is None:
+            found = register_pair(
                 aligned,
-                lambda each: observe(each, hsi_cube, config, most_bytes),
+                lambda each, bend: estimate_pair(each, hsi_cube, config, bend=bend),
                 local_shift=config.local_shift,
                 search_further=config.estimate and config.shift is None,
+                reconcile=config.harmonise == "auto",
+                trust=config.trust,
             )
+            warn_of_corrections(found)
+        pair, observation = found.pair, found.observation
         advance(1)
         if network is None:
             method = method or resolve_method(pair, observation, config.method, most_bytes)
@@ -295,7 +305,19 @@ def make_plan(
         )
     inputs = input_paths(hsi, msi, config)
     return Plan(
-        config, inputs, hsi_cube, aligned, pair, warp, observation, method, network, workload, halo, memory, uncertainty
+        config=config,
+        inputs=inputs,
+        hsi=hsi_cube,
+        aligned=aligned,
+        pair=pair,
+        change_mask=found.harmonisation.weight_map(found.recorded),
+        observation=observation,
+        method=method,
+        network=network,
+        workload=workload,
+        halo=halo,
+        memory=memory,
+        uncertainty=uncertainty,
     )
 
 

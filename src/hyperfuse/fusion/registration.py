@@ -20,7 +20,6 @@ from hyperfuse.io.grid import metres_per_pixel, window_of_grid
 from hyperfuse.physics.observation import Observation
 from hyperfuse.physics.offset_field import OffsetField
 
-MOST_BYTES = 1_000_000_000
 PAIR_DEFAULTS = PairConfig()
 
 
@@ -71,7 +70,7 @@ def register(hsi: Image, msi: Image, config: PairConfig = PAIR_DEFAULTS) -> Regi
         return align_pair(hsi_cube, msi_cube, FuseConfig(shift=shift), **masks)
 
     def observed(pair: AlignedPair) -> Observation:
-        return observe(pair, hsi_cube, ObservationConfig(), MOST_BYTES)
+        return observe(pair, hsi_cube, ObservationConfig())
 
     with warnings.catch_warnings():
         # The report gives in numbers what the estimation would warn about.

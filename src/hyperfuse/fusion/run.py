@@ -6,7 +6,7 @@ target is complete or as it was before; finished tiles stay in a hidden folder b
 them:
 
     .NAME.tiles/journal.json     inputs, options and tile size; a resumed run must have the same
-                scene.pt         observation, warp and the fuser with its statistics
+                scene.pt         observation and the fuser with its statistics
                 00012.tile       values of a finished tile, compressed, with a checksum
                 target/          the partly written target; not reused
 """
@@ -33,16 +33,15 @@ import xarray as xr
 from numcodecs import Blosc
 from numpy.typing import NDArray
 
-from hyperfuse.config import FuseConfig, ObservationConfig, takes_options
+from hyperfuse.config import FuseConfig, ObservationConfig, OutputConfig, takes_options
 from hyperfuse.errors import Cancelled, CubeWriteError, OptionError
 from hyperfuse.fusion.engine import FusedTile, Tile, TileJob, bounded_pools, fuse_tiles
 from hyperfuse.fusion.fusers import Fuser, NetworkFuser
 from hyperfuse.fusion.observe import observe
 from hyperfuse.fusion.pair import align_pair
 from hyperfuse.fusion.plan import Image, PathLike, Plan, input_paths, make_plan, open_pair, summarise_plan
-from hyperfuse.fusion.warp import Warp
 from hyperfuse.io.atomic import DISK_FULL, CubeWriter, atomic_write, target_lock
-from hyperfuse.io.files import check_target, created_cube
+from hyperfuse.io.files import check_target, created_cube, write_cube
 from hyperfuse.io.output import Clipping, provenance_of, to_stored
 from hyperfuse.methods.catalogue import AUTO, MethodFuser, find_method
 from hyperfuse.models.catalogue import AnyNetwork
@@ -202,9 +201,10 @@ def check_request(hsi: Image, msi: Image, target: Path | None, config: FuseConfi
     for role, path in paths.items():
         if path in written:
             raise OptionError(f"output {target}, which is the {role} itself", "a file of its own", "fix -o")
-    if config.uncertainty is not None and config.uncertainty.absolute() == target.absolute():
-        got = f"{target} for the fused image and its uncertainty"
-        raise OptionError(got, "two files", "fix -o or --uncertainty")
+    for name, other in (("uncertainty", config.uncertainty), ("change-mask", config.change_mask)):
+        if other is not None and other.absolute() == target.absolute():
+            got = f"{target} for the fused image and its {name}"
+            raise OptionError(got, "two files", f"fix -o or --{name}")
     check_target(target, config)
 
 
@@ -224,6 +224,8 @@ def _run(
     journal = None if folder is None else _journal_to_resume(folder, inputs, config)
     method = None if journal is None else provenance_of(journal.record).get("method")
     plan = make_plan(hsi, msi, config, method=method, uncertainty=uncertainty, observation=observation)
+    if config.change_mask is not None and not uncertainty:
+        write_cube(plan.change_mask, config.change_mask, OutputConfig(overwrite=config.overwrite))
     seconds, clipping = 0.0, Clipping()
     if plan.memory.whole and journal is None:
         # The only tile is computed before the output is created: then it is known whether any pixel is missing.
@@ -284,16 +286,15 @@ def _prepare_tiles(
 ) -> tuple[Plan, TileJob, xr.DataArray]:
     """The statistics of the scene, computed and kept on disk, or those of the interrupted run."""
     if folder is not None and journal is not None:
-        observation, warp, fuser = folder.load_scene(plan.network)
-        pair = plan.aligned if warp is None else warp.warped(plan.aligned)
+        observation, fuser = folder.load_scene(plan.network)
         height, width = journal.tile_size
-        plan = replace(plan, observation=observation, pair=pair).with_tile_size((height, width))
+        plan = replace(plan, observation=observation).with_tile_size((height, width))
         template = plan.template(journal.record)
         return plan, plan.job(fuser, template), template
     record = plan.record()
     template, fuser = plan.template(record), plan.fuser()
     if folder is not None:
-        folder.begin(Journal.of(inputs, plan.config, plan.memory.tile_size, record), plan.observation, plan.warp, fuser)
+        folder.begin(Journal.of(inputs, plan.config, plan.memory.tile_size, record), plan.observation, fuser)
     return plan, plan.job(fuser, template), template
 
 
@@ -419,23 +420,22 @@ class WorkFolder:
         except (OSError, ValueError, TypeError):
             return None
 
-    def load_scene(self, network: AnyNetwork | None) -> tuple[Observation, Warp | None, Fuser]:
+    def load_scene(self, network: AnyNetwork | None) -> tuple[Observation, Fuser]:
         """Load what `begin` stored; networks are not stored, so the fuser gets the given one."""
         try:
             with torch.serialization.safe_globals(STORED_TYPES):
                 scene = torch.load(self.path / SCENE, weights_only=True)
-            observation, warp, fuser = scene["observation"], scene["warp"], scene["fuser"]
+            observation, fuser = scene["observation"], scene["fuser"]
         except Exception as error:
             raise OptionError(f"damaged scene.pt in {self.path}", remedy="leave out --resume to start anew") from error
         if network is not None:
             fuser = replace(fuser, network=network)
-        return observation, None if warp is None else Warp.from_notes(warp), fuser
+        return observation, fuser
 
-    def begin(self, journal: Journal, observation: Observation, warp: Warp | None, fuser: Fuser) -> None:
+    def begin(self, journal: Journal, observation: Observation, fuser: Fuser) -> None:
         """Remove what an earlier run left and start a new one."""
         self.remove()
-        notes = None if warp is None else warp.notes()
-        scene = {"observation": observation, "warp": notes, "fuser": replace(fuser, network=None)}
+        scene = {"observation": observation, "fuser": replace(fuser, network=None)}
         with self._errors():
             self.path.mkdir()
             torch.save(scene, self.path / SCENE)

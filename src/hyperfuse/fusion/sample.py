@@ -30,6 +30,7 @@ from hyperfuse.physics.sampling import (
     block_surroundings,
     estimate_noise,
     inside_fine_image,
+    spread_places,
 )
 
 Candidate = TypeVar("Candidate")
@@ -46,6 +47,8 @@ CORNERS = ((0.25, 0.25), (0.75, 0.75), (0.25, 0.75), (0.75, 0.25))
 MIDDLE_FIRST = ((0.5, 0.5), *CORNERS, (0.5, 0.1), (0.5, 0.9), (0.1, 0.5), (0.9, 0.5))
 SMALLEST_NOISE_SIDE, LARGEST_NOISE_SIDE = 64, 512
 NOISE_COPIES = 7  # second differences in double precision and what is left of them
+# For the noise of one image. Not what is available: the estimate must not depend on the machine.
+NOISE_BYTES = 128_000_000
 
 
 def sample_places(
@@ -79,14 +82,16 @@ class StreamedSamples:
 
     pair: AlignedPair
     shift: tuple[float, float]
-    most_bytes: int
     places: tuple[Place, ...] = ()
 
     @classmethod
-    def of(cls, pair: AlignedPair, most_bytes: int) -> StreamedSamples:
-        """`most_bytes` is what the work on one image's noise may need."""
-        found = cls(pair, pair.grid_shift, most_bytes)
+    def of(cls, pair: AlignedPair) -> StreamedSamples:
+        found = cls(pair, pair.grid_shift)
         return replace(found, places=found._textured_places())
+
+    @property
+    def fine_size(self) -> tuple[int, int]:
+        return self.pair.fine_shape[1:]
 
     @property
     def scale(self) -> tuple[float, float]:
@@ -95,8 +100,9 @@ class StreamedSamples:
     def at_shift(self, shift: tuple[float, float]) -> StreamedSamples:
         return replace(self, shift=shift)
 
-    def blocks(self, sigma: tuple[float, float]) -> list[Block]:
-        return [self._block(place, sigma) for place in self.places]
+    def blocks(self, sigma: tuple[float, float], *, spread: bool = False) -> list[Block]:
+        places = spread_places(self.pair.coarse_shape[1:]) if spread else self.places
+        return [self._block(place, sigma) for place in places]
 
     def hsi_noise(self) -> Tensor:
         coarse = self.pair.coarse_shape
@@ -106,7 +112,7 @@ class StreamedSamples:
         return self._noise(self.pair.fine_shape, self.pair.msi_values)
 
     def _noise(self, shape: tuple[int, int, int], read: Callable[[slice, slice], NDArray[np.float32]]) -> Tensor:
-        side = int(math.sqrt(self.most_bytes / (NOISE_COPIES * 8 * shape[0])))
+        side = int(math.sqrt(NOISE_BYTES / (NOISE_COPIES * 8 * shape[0])))
         side = min(max(SMALLEST_NOISE_SIDE, side), LARGEST_NOISE_SIDE)
         images = (torch.from_numpy(read(*place)) for place in _spread_windows(shape[1:], side))
         candidates = ((image, _known(image)) for image in images)
@@ -149,7 +155,7 @@ class StreamedSamples:
             )
         )
         usable = samples.far_from_holes(sigma) & rows[:, None] & columns[None, :]
-        return Block(samples.hsi, samples.msi, origin_shift, usable)
+        return Block(samples.hsi, samples.msi, origin_shift, usable, (fine[0].start, fine[1].start))
 
 
 def _cores(pair: AlignedPair, side: int) -> list[Place]:

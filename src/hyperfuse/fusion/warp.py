@@ -13,12 +13,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
-import torch
 from affine import Affine
 from numpy.typing import NDArray
 from scipy.ndimage import gaussian_filter, map_coordinates, spline_filter
@@ -86,24 +83,6 @@ class Warp:
         cube = derived_cube(reader.read, reader.image.cube, grid)
         source = CutImage(cube, slice(BORDER, BORDER + height), slice(BORDER, BORDER + width))
         return replace(pair, hsi_source=source, rotated_hsi=None)
-
-    def notes(self) -> dict[str, Any]:
-        """Plain numbers and tensors to store on disk, without the offsets of single windows."""
-        field = None
-        if self.field is not None:
-            arrays = {"offsets": torch.from_numpy(self.field.offsets), "errors": torch.from_numpy(self.field.errors)}
-            field = {"fine_size": self.field.fine_size, "start": self.field.start, **arrays}
-        weights = None if self.weights is None else torch.from_numpy(self.weights)
-        return {"misregistration": self.misregistration, "sigma": self.sigma, "field": field, "weights": weights}
-
-    @classmethod
-    def from_notes(cls, notes: Mapping[str, Any]) -> Warp:
-        field, weights = notes["field"], notes["weights"]
-        if field is not None:
-            arrays = {name: field[name].numpy() for name in ("offsets", "errors")}
-            field = OffsetField(tuple(field["fine_size"]), tuple(field["start"]), **arrays, windows=(), used=())
-        misregistration, sigma = tuple(notes["misregistration"]), tuple(notes["sigma"])
-        return cls(misregistration, sigma, field, None if weights is None else weights.numpy())
 
 
 def find_warp(pair: AlignedPair, observation: Observation, field: OffsetField | None = None) -> Warp:

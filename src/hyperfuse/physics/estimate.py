@@ -3,7 +3,8 @@
 Shapes: C bands, M msi bands, n coarse pixels, h w coarse, H W fine. NaN marks missing pixels in either image.
 
 Shift and PSF come from `register`; the SRF is then a smooth, non-negative least-squares fit of the blurred msi to the
-hsi, and the noise levels are those of `sampling`, limited by what the fit leaves unexplained.
+hsi, and the noise levels are those of `sampling`, limited by what the fit leaves unexplained. Where the hsi does not
+explain the msi exactly, pixels that disagree lose their weight, and the corrections of `harmonise` are found first.
 """
 
 from __future__ import annotations
@@ -17,16 +18,28 @@ from numpy.typing import NDArray
 from scipy.optimize import nnls
 from torch import Tensor
 
-from hyperfuse.errors import BandError, ValueRangeError
+from hyperfuse.errors import BandError
+from hyperfuse.physics.change import Agreement, measure_agreement
+from hyperfuse.physics.harmonise import (
+    Bend,
+    CoarsePixels,
+    Correction,
+    SmoothField,
+    find_corrections,
+    negligible_shares,
+    warped,
+)
 from hyperfuse.physics.observation import Observation, as_pair, default_sigma, require_pair
-from hyperfuse.physics.register import SIGMA_LIMITS, Block, Registration, register
-from hyperfuse.physics.sampling import PairSamples, Samples, weakest_components
+from hyperfuse.physics.register import SIGMA_LIMITS, Block, Registration, register, search_shift
+from hyperfuse.physics.sampling import PairSamples, Samples, estimate_noise, weakest_components
 
 FEWEST_PIXELS = 36  # a scene of 8x8
 LEAST_EXPLAINED = 0.3
 MORE_IN_FEW_PIXELS = 40  # pixels that unrelated images match by chance when the best shift and PSF are picked
 MOST_SHIFT_ERROR = 0.2  # of a coarse pixel
 LEAST_EVIDENCE = 10.0  # log likelihood that a PSF and shift other than the expected ones must gain
+ROUNDS = 3  # of finding corrections and weights, and of registering what they leave
+LEAST_WEIGHT = 0.3  # of pixels that the SRF is fitted to
 OTHER_UNIT = 10.0  # factor between the msi and the hsi under a known SRF
 SMOOTHNESS_LADDER = (1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7)
 # A smoother SRF is preferred as long as it explains the msi nearly as well as the roughest.
@@ -95,25 +108,39 @@ def estimate_observation(
     """
     require_pair(hsi, msi)
     pair_scale = (msi.shape[1] / hsi.shape[1], msi.shape[2] / hsi.shape[2]) if scale is None else as_pair(scale)
-    known_pixels = []
-    for image in (hsi, msi):
-        live = torch.isfinite(image).flatten(1).any(1)
-        if not bool(live.any()):
-            got = "a pair in which one image has no valid pixel"
-            raise ValueRangeError(got, "some pixels with data", "check its nodata value")
-        known_pixels.append(torch.isfinite(image[live]).all(0))
-    hsi, msi = (torch.nan_to_num(image, nan=0.0, posinf=0.0, neginf=0.0) for image in (hsi, msi))
-    samples = PairSamples(hsi, msi, known_pixels[0], known_pixels[1], pair_scale, grid_shift)
-    return estimate_from_samples(samples, wavelength_nm, known)
+    samples = PairSamples.of(hsi, msi, pair_scale, grid_shift)
+    return estimate_from_samples(samples, wavelength_nm, known, harmonise=False, bend="off").observation
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """How a pair was observed, and what has to be done to its msi before that describes it."""
+
+    observation: Observation
+    corrections: tuple[Correction, ...]
+    bend: SmoothField | None
+    """Offset (y, x) in fine pixels besides the shift, where it varies over the scene."""
+    agreement: Agreement
 
 
 def estimate_from_samples(
-    samples: Samples, wavelength_nm: NDArray[np.float64] | None = None, known: KnownParts = NOTHING_KNOWN
-) -> Observation:
-    """Estimate from parts of a pair, whose `shift` is that of the georeference."""
-    registration, note = _register(samples, known)
-    blocks = samples.at_shift(registration.shift).blocks(registration.sigma)
-    spectra, blurred, noise_gain = _coarse_spectra(blocks, samples.scale, registration.sigma)
+    samples: Samples,
+    wavelength_nm: NDArray[np.float64] | None = None,
+    known: KnownParts = NOTHING_KNOWN,
+    *,
+    harmonise: bool = True,
+    bend: Bend = "auto",
+) -> Estimate:
+    """Estimate from parts of a pair, whose `shift` is that of the georeference.
+
+    `harmonise` corrects the radiometry of the msi, `bend` a shift that varies over the scene, as far as the pair
+    supports it; "force" accepts any improvement.
+    """
+    found = _register(samples, known, harmonise, bend)
+    registration, note = found.registration, found.note
+    there = samples.at_shift(registration.shift)
+    blocks = found.correct(there.blocks(registration.sigma), samples.fine_size)
+    spectra, blurred, noise_gain = _coarse_spectra(blocks, samples.scale, registration.sigma, found.is_robust)
     fit = _known_srf(known.srf, spectra, blurred) if known.srf is not None else fit_srf(spectra, blurred, wavelength_nm)
     if known.hsi_noise is None:
         hsi_noise = samples.hsi_noise()
@@ -123,7 +150,8 @@ def estimate_from_samples(
     if known.msi_noise is None:
         # Limited by the misfit on the coarse grid, where detail that the hsi sees as well does not appear. Misfit
         # beyond both images' noise is an error of the model and counts as noise.
-        variance = torch.minimum(samples.msi_noise().square(), fit.largest_misfit / noise_gain)
+        own = found.msi_noise(samples, blocks)
+        variance = torch.minimum(own.square(), fit.largest_misfit / noise_gain)
         expected = fit.srf.square() @ hsi_noise.square() + noise_gain * variance
         msi_noise = (variance + (fit.misfit - expected).clamp_min(0)).sqrt()
     else:
@@ -133,7 +161,7 @@ def estimate_from_samples(
     # The share of the msi that the hsi explains, lowered by the error of the shift.
     error = _relative_shift_error(registration, samples.scale)
     confidence = max(0.0, min(1.0, registration.explained)) * max(0.0, 1 - error / MOST_SHIFT_ERROR)
-    return Observation(
+    observation = Observation(
         scale=samples.scale,
         sigma=registration.sigma,
         shift=registration.shift,
@@ -145,37 +173,141 @@ def estimate_from_samples(
         confidence=confidence,
         notes=(note,) if note else (),
     )
+    spread = there.blocks(registration.sigma, spread=True)
+    agreement = measure_agreement(spread, found.correct(spread, samples.fine_size), observation)
+    return Estimate(observation, found.corrections, found.bend, agreement)
 
 
-def _register(samples: Samples, known: KnownParts) -> tuple[Registration, str]:
+@dataclass(frozen=True)
+class _Registered:
+    """A PSF and shift, the corrections under which they were found, and a note where they could not be found."""
+
+    registration: Registration
+    note: str = ""
+    corrections: tuple[Correction, ...] = ()
+    bend: SmoothField | None = None
+    is_robust: bool = False
+
+    def correct(self, blocks: list[Block], fine_size: tuple[int, int]) -> list[Block]:
+        if not self.corrections and self.bend is None:
+            return blocks
+        return [
+            replace(
+                block,
+                msi=torch.from_numpy(
+                    _corrected(block.msi.numpy(), self.corrections, self.bend, block.fine_start, fine_size)
+                ),
+            )
+            for block in blocks
+        ]
+
+    def msi_noise(self, samples: Samples, corrected: list[Block]) -> Tensor:
+        if not self.corrections:
+            return samples.msi_noise()
+        return torch.stack([estimate_noise(block.msi) for block in corrected]).median(0).values
+
+
+def _corrected(
+    msi: NDArray[np.float32],
+    corrections: tuple[Correction, ...],
+    bend: SmoothField | None,
+    start: tuple[int, int],
+    fine_size: tuple[int, int],
+) -> NDArray[np.float32]:
+    for correction in corrections:
+        msi = correction.apply(msi, start)
+    return msi if bend is None else warped(msi, bend, start, fine_size)
+
+
+def _register(samples: Samples, known: KnownParts, harmonise: bool, bend: Bend) -> _Registered:
     """The best PSF and shift or, where the evidence for them is weak, the expected ones; and a note why."""
     start = known.sigma or default_sigma(samples.scale)
     if known.misregistration is not None:
         moved = (samples.shift[0] + known.misregistration[0], samples.shift[1] + known.misregistration[1])
         samples = samples.at_shift(moved)
     expected = Registration(start, samples.shift, (0.0, 0.0), 0.0, 0.0, 0.0)
-    if known.sigma is not None and known.misregistration is not None:
-        return replace(expected, explained=1.0), ""
+    everything_known = known.sigma is not None and known.misregistration is not None
     blocks = samples.blocks(start)
     pixels = sum(int(block.usable.sum()) for block in blocks)
     unknown = "shift and PSF not estimated: "
     if pixels < FEWEST_PIXELS:
-        return expected, f"{unknown}{pixels} usable coarse pixels, at least {FEWEST_PIXELS} are needed"
+        note = f"{unknown}{pixels} usable coarse pixels, at least {FEWEST_PIXELS} are needed"
+        return _Registered(
+            replace(expected, explained=1.0) if everything_known else expected, "" if everything_known else note
+        )
     if _is_constant(blocks):
-        return expected, unknown + "one of the images is constant"
+        note = unknown + "one of the images is constant"
+        return _Registered(
+            replace(expected, explained=1.0) if everything_known else expected, "" if everything_known else note
+        )
     # Blocks already lie where the georeference places them; the search starts from no shift.
     sigma_known, shift_known = known.sigma is not None, known.misregistration is not None
     best = register(blocks, samples.scale, start, (0.0, 0.0), sigma_known, shift_known)
+    found = _Registered(best)
+    if 1 - best.explained > _negligible(blocks, samples.scale, best):
+        found = _register_robustly(samples, blocks, start, sigma_known, shift_known, harmonise, bend)
+        best = found.registration
+    if everything_known:
+        return replace(found, registration=replace(expected, explained=best.explained))
     expected = replace(expected, explained=best.explained_at_start)
     if best.explained < LEAST_EXPLAINED + min(0.55, MORE_IN_FEW_PIXELS / pixels):
-        return expected, f"{unknown}the hsi explains {max(0.0, best.explained):.0%} of the msi, too little to align by"
+        return _Registered(
+            expected, f"{unknown}the hsi explains {max(0.0, best.explained):.0%} of the msi, too little to align by"
+        )
     if any(sigma >= 0.99 * SIGMA_LIMITS[1] * scale for sigma, scale in zip(best.sigma, samples.scale, strict=True)):
-        return expected, unknown + "the hsi explains the msi only under an implausibly wide PSF"
+        return _Registered(expected, unknown + "the hsi explains the msi only under an implausibly wide PSF")
     if _relative_shift_error(best, samples.scale) > MOST_SHIFT_ERROR:
-        return expected, unknown + "too little texture"
-    if best.evidence < LEAST_EVIDENCE:
-        return expected, ""
-    return replace(best, shift=(samples.shift[0] + best.shift[0], samples.shift[1] + best.shift[1])), ""
+        return _Registered(expected, unknown + "too little texture")
+    if best.evidence < LEAST_EVIDENCE and found.bend is None:
+        return replace(found, registration=expected)
+    shift = samples.shift[0] + best.shift[0], samples.shift[1] + best.shift[1]
+    return replace(found, registration=replace(best, shift=shift))
+
+
+def _negligible(blocks: list[Block], scale: tuple[float, float], best: Registration) -> float:
+    """The unexplained share of the msi below which it agrees with the hsi everywhere."""
+    blurred = [block.operator(scale, best.sigma, best.shift).apply(block.msi) for block in blocks]
+    return float(np.exp(np.log(negligible_shares(blurred)).mean()))
+
+
+def _register_robustly(
+    samples: Samples,
+    blocks: list[Block],
+    start: tuple[float, float],
+    sigma_known: bool,
+    shift_known: bool,
+    harmonise: bool,
+    bend: Bend,
+) -> _Registered:
+    """Alternate between corrections and weights at a PSF and shift, and the PSF and shift under them."""
+    scale, fine_size = samples.scale, samples.fine_size
+    spread = samples.blocks(start, spread=True)
+    sigma, shift = start, (0.0, 0.0) if shift_known else search_shift(blocks, scale, start)
+    found = _Registered(Registration(start, shift, (0.0, 0.0), 0.0, 0.0, 0.0), is_robust=True)
+    for turn in range(ROUNDS):
+        pixels = CoarsePixels.of(spread, scale, sigma, shift, fine_size)
+        # A wrong PSF looks like a bend in places: there is none before the first registration.
+        allowed: Bend = bend if turn > 0 and not shift_known else "off"
+        corrections = find_corrections(pixels, radiometry=harmonise, bend=allowed)
+        found = replace(found, corrections=corrections.corrections, bend=corrections.bend)
+        corrected = found.correct(blocks, fine_size)
+        weights = _weights(corrected, scale, sigma, shift)
+        if turn == 1 and not shift_known and found.bend is None:
+            shift = search_shift(corrected, scale, start, weights)
+        registration = register(
+            corrected, scale, start, (0.0, 0.0), sigma_known, shift_known, weights, None if shift_known else shift
+        )
+        sigma, shift = registration.sigma, registration.shift
+        found = replace(found, registration=registration)
+    return found
+
+
+def _weights(
+    blocks: list[Block], scale: tuple[float, float], sigma: tuple[float, float], shift: tuple[float, float]
+) -> Tensor:
+    """(n,) Of all usable pixels, from 0 for those that disagree to 1."""
+    pixels = CoarsePixels.of(blocks, scale, sigma, shift, (1, 1), most=None)
+    return torch.from_numpy(pixels.explain([block.msi.numpy() for block in blocks]).weights).clamp_min(1e-6)
 
 
 def _relative_shift_error(registration: Registration, scale: tuple[float, float]) -> float:
@@ -189,9 +321,12 @@ def _is_constant(blocks: list[Block]) -> bool:
 
 
 def _coarse_spectra(
-    blocks: list[Block], scale: tuple[float, float], sigma: tuple[float, float]
+    blocks: list[Block], scale: tuple[float, float], sigma: tuple[float, float], robust: bool
 ) -> tuple[Tensor, Tensor, float]:
-    """Usable hsi spectra (C, n), the blurred msi at the same pixels (M, n), and the share of msi noise left in it."""
+    """Usable hsi spectra (C, n), the blurred msi at the same pixels (M, n), and the share of msi noise left in it.
+
+    `robust` leaves out pixels that disagree.
+    """
     spectra, blurred, gain = [], [], 1.0
     for block in blocks:
         operator = block.operator(scale, sigma)
@@ -199,7 +334,11 @@ def _coarse_spectra(
         spectra.append(block.hsi[:, usable])
         blurred.append(operator.apply(block.msi)[:, usable])
         gain = operator.mean_noise_gain()
-    return torch.cat(spectra, dim=1).double(), torch.cat(blurred, dim=1).double(), gain
+    coarse, seen = torch.cat(spectra, dim=1).double(), torch.cat(blurred, dim=1).double()
+    if robust and all(bool(block.usable.any()) for block in blocks):
+        agreeing = _weights(blocks, scale, sigma, (0.0, 0.0)) > LEAST_WEIGHT
+        coarse, seen = coarse[:, agreeing], seen[:, agreeing]
+    return coarse, seen, gain
 
 
 @dataclass(frozen=True)

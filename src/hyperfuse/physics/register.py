@@ -42,6 +42,13 @@ SIGMA_LIMITS = (0.1, 1.2)  # of the scale
 MOST_STEPS = 25
 DIFFERENCE_STEP = 1e-2  # of the numerical derivatives
 SMALLEST_SHARE = 1e-7
+SMALLEST_WEIGHT = 0.05
+# A PSF is expected to have about the starting width: what a squared deviation of log sigma costs, in units of the
+# score. Where the hsi explains the msi well, the score decides by itself.
+PSF_PRIOR = 0.5
+SHIFT_PRIOR = 0.02  # the same of the search, for a squared shift in coarse pixels
+TRIMMED = 0.85  # share of the pixels that the search compares
+DETAIL_SIGMA = 2.0  # coarse pixels
 
 MOST_COMPONENTS_COARSE_SEARCH = 4
 HIGH_PASS_SIGMA = 4.0  # coarse pixels
@@ -61,10 +68,12 @@ class Block:
     msi: Tensor
     origin_shift: Pair  # what the block's fine origin adds to the shift of the scene
     usable: Tensor  # (h, w), coarse pixels whose surroundings are all data
+    fine_start: tuple[int, int] = (0, 0)  # the block's first fine pixel in the scene
 
-    def operator(self, scale: Pair, sigma: Pair) -> SpatialOperator:
+    def operator(self, scale: Pair, sigma: Pair, shift: Pair = (0.0, 0.0)) -> SpatialOperator:
         fine, coarse = ((image.shape[1], image.shape[2]) for image in (self.msi, self.hsi))
-        return SpatialOperator.from_psf(fine, coarse, scale, sigma, self.origin_shift)
+        total = self.origin_shift[0] + shift[0], self.origin_shift[1] + shift[1]
+        return SpatialOperator.from_psf(fine, coarse, scale, sigma, total)
 
 
 @dataclass(frozen=True)
@@ -84,21 +93,21 @@ class _Problem:
     """Everything that stays the same from one trial to the next."""
 
     blocks: list[Block]
-    explaining: Tensor  # (n, p), orthonormal: what the hsi can explain
+    explaining: Tensor  # (n, p), orthonormal: what the hsi can explain, times the roots of the weights
+    weights: Tensor  # (n,), from 0 for pixels that disagree to 1
     scale: Pair
 
     @classmethod
-    def of(cls, blocks: list[Block], scale: Pair) -> _Problem:
+    def of(cls, blocks: list[Block], scale: Pair, weights: Tensor | None = None) -> _Problem:
         spectra = torch.cat([block.hsi[:, block.usable] for block in blocks], dim=1).double()
-        centred = spectra - spectra.mean(1, keepdim=True)
-        _, axes = torch.linalg.eigh(centred @ centred.T)
-        most = max(1, min(MOST_COMPONENTS, spectra.shape[1] // 8, spectra.shape[0]))
-        left, values, _ = torch.linalg.svd(centred.T @ axes.flip(1)[:, :most], full_matrices=False)
-        return cls(blocks, left[:, values > 1e-10 * values[0].clamp_min(1e-300)], scale)
+        weights = torch.ones(spectra.shape[1], dtype=torch.float64) if weights is None else weights
+        components = leading_components(spectra, weights) * weights.sqrt()[:, None]
+        left, values, _ = torch.linalg.svd(components, full_matrices=False)
+        return cls(blocks, left[:, values > 1e-10 * values[0].clamp_min(1e-300)], weights, scale)
 
     @property
-    def samples(self) -> int:
-        return self.explaining.shape[0]
+    def samples(self) -> float:
+        return float(self.weights.sum())
 
     @property
     def components(self) -> int:
@@ -122,33 +131,111 @@ class _Problem:
         """The same of blurred blocks (M, h, w), each band first centred and scaled to unit length."""
         pixels = [image[:, block.usable] for image, block in zip(blurred, self.blocks, strict=True)]
         image = torch.cat(pixels, dim=1).double()
-        centred = image - image.mean(1, keepdim=True)
+        centred = (image - (image @ self.weights / self.weights.sum())[:, None]) * self.weights.sqrt()
         unit: Tensor = centred / centred.square().sum(1, keepdim=True).sqrt().clamp_min(1e-30)
         explained: Tensor = (unit @ self.explaining) @ self.explaining.T
         return unit - explained
 
 
+def leading_components(spectra: Tensor, weights: Tensor) -> Tensor:
+    """(n, p) The leading principal components of weighted spectra (C, n), with weighted mean zero, about unit variance.
+
+    Few enough that the pixels determine a regression on them.
+    """
+    centred = spectra - (spectra @ weights / weights.sum())[:, None]
+    values, axes = torch.linalg.eigh((centred * weights) @ centred.T)
+    most = max(1, min(MOST_COMPONENTS, int((weights > SMALLEST_WEIGHT).sum()) // 8, spectra.shape[0]))
+    unit = (values[-1].clamp_min(1e-300) / weights.sum()).sqrt()
+    components: Tensor = centred.T @ axes.flip(1)[:, :most] / unit
+    return components
+
+
 def register(
-    blocks: list[Block], scale: Pair, sigma: Pair, shift: Pair, sigma_known: bool = False, shift_known: bool = False
+    blocks: list[Block],
+    scale: Pair,
+    sigma: Pair,
+    shift: Pair = (0.0, 0.0),
+    sigma_known: bool = False,
+    shift_known: bool = False,
+    weights: Tensor | None = None,
+    first: Pair | None = None,
 ) -> Registration:
-    """Refine a starting PSF and shift, either of which may be known and then stays."""
-    problem = _Problem.of(blocks, scale)
+    """Refine a starting PSF and shift, either of which may be known and then stays.
+
+    `weights` (n,) of the usable pixels of all blocks say how far each is to be trusted. A shift `first` near the
+    solution replaces the search.
+    """
+    problem = _Problem.of(blocks, scale, weights)
     start = torch.tensor([*map(math.log, sigma), *shift], dtype=torch.float64)
     free = torch.tensor([not sigma_known] * 2 + [not shift_known] * 2)
-    first = _score(problem.residual_at(start))
-    best, jacobian = _refine(problem, start if shift_known else _search(problem, start), start, free)
+    before = _score(problem.residual_at(start))
+    if shift_known:
+        begin = start
+    elif first is None:
+        begin = _search(problem, start)
+    else:
+        begin = torch.cat([start[:2], torch.tensor(first, dtype=torch.float64)])
+    best, jacobian = _refine(problem, begin, start, free)
     residual = problem.residual_at(best)
-    last = _score(residual)
+    after = _score(residual)
     errors = _standard_errors(problem, residual, jacobian, free)
     ratio = (problem.samples - 1) / max(1, problem.samples - 1 - problem.components)
     return Registration(
         sigma=_as_pair(best[:2].exp()),
         shift=_as_pair(best[2:]),
         shift_error=_as_pair(errors[2:]),
-        explained=1 - ratio * math.exp(last),
-        explained_at_start=1 - ratio * math.exp(first),
-        evidence=0.5 * problem.samples * len(residual) * (first - last),
+        explained=1 - ratio * math.exp(after),
+        explained_at_start=1 - ratio * math.exp(before),
+        evidence=0.5 * problem.samples * len(residual) * (before - after),
     )
+
+
+def search_shift(blocks: list[Block], scale: Pair, sigma: Pair, weights: Tensor | None = None) -> Pair:
+    """The best of a grid of shifts for pairs that disagree in places or in their light.
+
+    Both images are compared without their local means, and the worst part of the pixels is left out.
+    """
+    sides = [int(block.usable.sum()) for block in blocks]
+    maps = []
+    for block, part in zip(
+        blocks, [None] * len(blocks) if weights is None else torch.split(weights, sides), strict=True
+    ):
+        known = block.usable.double()
+        if part is not None:
+            known[block.usable] = part
+        maps.append(known.numpy())
+    detailed = [
+        Block(
+            torch.from_numpy(_local_detail(block.hsi.double().numpy(), known)),
+            block.msi,
+            block.origin_shift,
+            block.usable,
+        )
+        for block, known in zip(blocks, maps, strict=True)
+    ]
+    problem = _Problem.of(detailed, scale, weights)
+    steps = torch.arange(-SEARCH_RADIUS, SEARCH_RADIUS + 1e-9, SEARCH_STEP).tolist()
+    matrices = [[problem.matrices(axis, sigma[axis], step * scale[axis]) for step in steps] for axis in (0, 1)]
+    best, best_score = (0.0, 0.0), math.inf
+    for y, rows in zip(steps, matrices[0], strict=True):
+        half = [row.to(block.msi) @ block.msi for row, block in zip(rows, blocks, strict=True)]
+        for x, columns in zip(steps, matrices[1], strict=True):
+            blurred = [
+                torch.from_numpy(_local_detail((part @ column.to(part).T).double().numpy(), known))
+                for part, column, known in zip(half, columns, maps, strict=True)
+            ]
+            squared = problem.unexplained(blurred).square().sort(1).values
+            shares = squared[:, : int(TRIMMED * squared.shape[1])].sum(1) + SMALLEST_SHARE
+            score = float(shares.log().mean()) + SHIFT_PRIOR * (y * y + x * x)
+            if score < best_score:
+                best, best_score = (y * scale[0], x * scale[1]), score
+    return best
+
+
+def _local_detail(image: Floats, weights: Floats) -> Floats:
+    """(B, h, w) minus its weighted local mean."""
+    total = gaussian_filter(weights, DETAIL_SIGMA, mode="nearest").clip(1e-6)
+    return np.asarray(image - gaussian_filter(image * weights, (0, DETAIL_SIGMA, DETAIL_SIGMA), mode="nearest") / total)
 
 
 def _as_pair(values: Tensor) -> Pair:
@@ -185,17 +272,23 @@ def _refine(problem: _Problem, parameters: Tensor, start: Tensor, free: Tensor) 
     scale = torch.tensor(problem.scale, dtype=torch.float64)
     lowest = torch.cat([(SIGMA_LIMITS[0] * scale).log(), start[2:] - 2 * scale])
     highest = torch.cat([(SIGMA_LIMITS[1] * scale).log(), start[2:] + 2 * scale])
+    prior = torch.tensor([PSF_PRIOR, PSF_PRIOR, 0.0, 0.0], dtype=torch.float64)
+
+    def penalised(residual: Tensor, trial: Tensor) -> float:
+        return _score(residual) + float(prior @ (trial - start).square())
+
     residual, jacobian = _linearise(problem, parameters)
-    score, damping = _score(residual), 1e-3
+    score, damping = penalised(residual, parameters), 1e-3
     for _ in range(MOST_STEPS):
         slope = torch.einsum("amn,mn->a", jacobian / _shares(residual)[None, :, None], residual)
+        slope = slope + len(residual) * prior * (parameters - start)
         step = torch.zeros(4, dtype=torch.float64)
         if bool(free.any()):
-            normal = _normal_matrix(residual, jacobian)[free][:, free]
+            normal = (_normal_matrix(residual, jacobian) + len(residual) * torch.diag(prior))[free][:, free]
             normal = normal + torch.diag(normal.diagonal() * damping + 1e-12)
             step[free] = -torch.linalg.solve(normal, slope[free])
         trial = (parameters + step.clamp(-0.7, 0.7)).clamp(lowest, highest)
-        trial_score = _score(problem.residual_at(trial))
+        trial_score = penalised(problem.residual_at(trial), trial)
         if trial_score >= score:
             damping *= 10
             if damping > 1e4:
@@ -234,7 +327,7 @@ def _standard_errors(problem: _Problem, residual: Tensor, jacobian: Tensor, free
     if bool(free.any()):
         normal = _normal_matrix(residual, jacobian)[free][:, free]
         normal = normal + 1e-12 * torch.eye(int(free.sum()), dtype=torch.float64)
-        freedom = max(1, problem.samples - problem.components)
+        freedom = max(1.0, problem.samples - problem.components)
         errors[free] = (torch.linalg.pinv(normal).diagonal().clamp_min(0) / freedom).sqrt()
     return errors
 

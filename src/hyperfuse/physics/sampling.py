@@ -16,6 +16,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from hyperfuse.errors import ValueRangeError
 from hyperfuse.physics.observation import SpatialOperator
 from hyperfuse.physics.register import Block
 from hyperfuse.physics.resample import coarse_centres
@@ -24,6 +25,8 @@ MOST_BLOCKS = 4
 BLOCK_FINE_PIXELS = 192  # side of a block where the scale allows
 BLOCK_COARSE_PIXELS = (20, 64)
 WHOLE_IMAGE_FINE_PIXELS = 288  # images up to this side are used whole
+# Blocks spread over the scene show what varies over it: so many along each side, and the side up to which all is used.
+SPREAD_BLOCKS, SPREAD_COARSE_PIXELS, SPREAD_WHOLE_FINE_PIXELS = 6, 12, 640
 # Room for the PSF and for the shift that is searched, in coarse pixels; less where an image is small.
 MARGINS = (2.5, 2.0, 1.5, 1.0, 0.5, 0.0)
 ENOUGH_PIXELS = 120
@@ -50,8 +53,14 @@ class Samples(Protocol):
 
     def at_shift(self, shift: tuple[float, float]) -> Samples:
         """The same pair with another shift."""
+        ...
 
-    def blocks(self, sigma: tuple[float, float]) -> list[Block]: ...
+    @property
+    def fine_size(self) -> tuple[int, int]: ...
+
+    def blocks(self, sigma: tuple[float, float], *, spread: bool = False) -> list[Block]:
+        """The most textured few parts or, `spread`, parts all over the scene."""
+        ...
 
     def hsi_noise(self) -> Tensor: ...
 
@@ -69,6 +78,19 @@ class PairSamples:
     scale: tuple[float, float]
     shift: tuple[float, float]
 
+    @classmethod
+    def of(cls, hsi: Tensor, msi: Tensor, scale: tuple[float, float], shift: tuple[float, float]) -> PairSamples:
+        """From images in which NaN marks missing pixels."""
+        known = []
+        for image in (hsi, msi):
+            live = torch.isfinite(image).flatten(1).any(1)
+            if not bool(live.any()):
+                got = "a pair in which one image has no valid pixel"
+                raise ValueRangeError(got, "some pixels with data", "check its nodata value")
+            known.append(torch.isfinite(image[live]).all(0))
+        hsi, msi = (torch.nan_to_num(image, nan=0.0, posinf=0.0, neginf=0.0) for image in (hsi, msi))
+        return cls(hsi, msi, known[0], known[1], scale, shift)
+
     def at_shift(self, shift: tuple[float, float]) -> PairSamples:
         return replace(self, shift=shift)
 
@@ -83,7 +105,7 @@ class PairSamples:
         return self.hsi_known.shape[0], self.hsi_known.shape[1]
 
     @property
-    def _fine_size(self) -> tuple[int, int]:
+    def fine_size(self) -> tuple[int, int]:
         return self.msi_known.shape[0], self.msi_known.shape[1]
 
     def far_from_holes(self, sigma: tuple[float, float]) -> Tensor:
@@ -91,14 +113,14 @@ class PairSamples:
         if bool(self.msi_known.all()):
             return self.hsi_known
         wide = (1.5 * sigma[0], 1.5 * sigma[1])
-        operator = SpatialOperator.from_psf(self._fine_size, self._coarse_size, self.scale, wide, self.shift)
+        operator = SpatialOperator.from_psf(self.fine_size, self._coarse_size, self.scale, wide, self.shift)
         return self.hsi_known & (operator.apply(self.msi_known.float()) > 0.999)
 
     def usable(self, sigma: tuple[float, float]) -> Tensor:
         """Coarse pixels, (h, w), far enough from borders and holes; the margin shrinks until enough are left."""
         whole = self.far_from_holes(sigma)
         enough = min(ENOUGH_PIXELS, 0.4 * whole.numel())
-        axes = list(zip(self._coarse_size, self._fine_size, self.scale, self.shift, strict=True))
+        axes = list(zip(self._coarse_size, self.fine_size, self.scale, self.shift, strict=True))
         for margin in MARGINS:
             rows, columns = (inside_fine_image(*axis, margin) for axis in axes)
             inside = whole & rows[:, None] & columns[None, :]
@@ -106,20 +128,24 @@ class PairSamples:
                 break
         return inside
 
-    def blocks(self, sigma: tuple[float, float]) -> list[Block]:
-        """The whole pair if it is small, else the most textured few of a grid of blocks."""
+    def blocks(self, sigma: tuple[float, float], *, spread: bool = False) -> list[Block]:
+        """The whole pair if it is small, else the most textured few of a grid of blocks or, `spread`, smaller ones."""
         usable = self.usable(sigma)
         whole = [Block(self.hsi, self.msi, self.shift, usable)]
-        if max(self._fine_size) <= WHOLE_IMAGE_FINE_PIXELS:
+        if max(self.fine_size) <= (SPREAD_WHOLE_FINE_PIXELS if spread else WHOLE_IMAGE_FINE_PIXELS):
             return whole
-        places = [(self._texture(place, usable), place) for place in block_places(self._coarse_size, self.scale)]
-        blocks = []
-        for texture, (rows, columns) in sorted(places, key=lambda place: -place[0])[:MOST_BLOCKS]:
-            if texture >= 0:
-                fine, shift = block_surroundings((rows, columns), self._fine_size, self.scale, self.shift)
-                hsi, msi = self.hsi[:, rows, columns], self.msi[:, fine[0], fine[1]]
-                blocks.append(Block(hsi, msi, shift, usable[rows, columns]))
-        return blocks or whole
+        if spread:
+            places = spread_places(self._coarse_size)
+        else:
+            textures = [(self._texture(place, usable), place) for place in block_places(self._coarse_size, self.scale)]
+            best = sorted(textures, key=lambda each: -each[0])[:MOST_BLOCKS]
+            places = [place for texture, place in best if texture >= 0]
+        return [self._block(place, usable) for place in places] or whole
+
+    def _block(self, place: tuple[slice, slice], usable: Tensor) -> Block:
+        fine, shift = block_surroundings(place, self.fine_size, self.scale, self.shift)
+        hsi, msi = (image[:, rows, columns] for image, (rows, columns) in ((self.hsi, place), (self.msi, fine)))
+        return Block(hsi, msi, shift, usable[place], (fine[0].start, fine[1].start))
 
     def _texture(self, place: tuple[slice, slice], usable: Tensor) -> float:
         """Variance of the hsi's mean band over usable pixels; negative for blocks with too few of them."""
@@ -138,6 +164,16 @@ def block_places(coarse_size: tuple[int, int], scale: tuple[float, float]) -> li
         count = max(1, min(8, size // side))
         spans.append(spread_slices(size, side, count))
     return [(rows, columns) for rows in spans[0] for columns in spans[1]]
+
+
+def spread_places(coarse_size: tuple[int, int]) -> list[tuple[slice, slice]]:
+    """Small blocks all over the coarse image, as (rows, columns)."""
+    sides = [min(size, SPREAD_COARSE_PIXELS) for size in coarse_size]
+    rows, columns = (
+        spread_slices(size, side, max(1, min(SPREAD_BLOCKS, size // side)))
+        for size, side in zip(coarse_size, sides, strict=True)
+    )
+    return [(row, column) for row in rows for column in columns]
 
 
 def spread_slices(size: int, side: int, count: int) -> list[slice]:

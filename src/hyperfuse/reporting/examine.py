@@ -22,7 +22,7 @@ from hyperfuse.config import FuseConfig
 from hyperfuse.errors import BandError, CubeFileError, GridError, OptionError
 from hyperfuse.fusion.engine import moved
 from hyperfuse.fusion.fusers import fuse_with_network, load_network
-from hyperfuse.fusion.observe import observe, register_pair
+from hyperfuse.fusion.observe import estimate_pair, register_pair
 from hyperfuse.fusion.pair import AlignedPair, align_pair
 from hyperfuse.io.cube import make_cube, physical_values, place_cube, window_of
 from hyperfuse.io.grid import PIXEL_TOLERANCE, grid_of, parallel_placement
@@ -165,10 +165,15 @@ def _observed(
     pair: AlignedPair, hsi: xr.DataArray, config: FuseConfig, srf: SRFSpec | None
 ) -> tuple[AlignedPair, Observation, tuple[str, ...]]:
     def register(config: FuseConfig) -> tuple[AlignedPair, Observation]:
-        warped, observation, _ = register_pair(
-            pair, lambda each: observe(each, hsi, config), local_shift=config.local_shift, search_further=False
+        found = register_pair(
+            pair,
+            lambda each, bend: estimate_pair(each, hsi, config, bend=bend),
+            local_shift=config.local_shift,
+            search_further=False,
+            reconcile=config.harmonise == "auto",
+            trust=config.trust,
         )
-        return warped, observation
+        return found.pair, found.observation
 
     try:
         return *register(config if srf is None else config.replace(srf=srf)), ()

@@ -49,14 +49,13 @@ MOST_KEPT = 50
 LONGEST_TEXT = 500
 SECONDS_TO_END = 20.0
 # Of an estimation; it gets as much memory as that of a fusion, and never less than this.
-LEAST_BYTES = 2**28
 # One window of the fused image as float32, beside which lie the HSI's and what the operators need.
 WINDOW_BYTES = 48 * 2**20
 
 # The form of the page offers every option of `FuseConfig` whose type it has an input for, except these: those with a
 # control of their own, and those that write another file or use other machines.
 OWN_CONTROL = ("method", "weights", "resume")
-NOT_OFFERED = ("uncertainty", "cluster")
+NOT_OFFERED = ("uncertainty", "change_mask", "cluster")
 GROUPS = ("Method", OBSERVATION, INPUTS, OUTPUT, LARGE_SCENES)
 FORM_DEFAULTS = {"overviews": True}
 INPUT_TYPES = {bool: "checkbox", int: "number", float: "number", str: "text", tuple: "text", Literal: "select"}
@@ -275,11 +274,9 @@ def estimation(folder: Folder, pair: Pair) -> Work:
     def work(cancel: threading.Event) -> dict[str, Any]:
         from hyperfuse.fusion.observe import observe
         from hyperfuse.fusion.pair import align_pair
-        from hyperfuse.fusion.plan import SHARE_OF_PREPARING, available_bytes, default_ram_gb
 
         hsi_cube = open_cube(hsi)
-        most_bytes = max(LEAST_BYTES, int(SHARE_OF_PREPARING * available_bytes(default_ram_gb())))
-        return observe(align_pair(hsi_cube, open_cube(msi)), hsi_cube, ObservationConfig(), most_bytes).summary()
+        return observe(align_pair(hsi_cube, open_cube(msi)), hsi_cube, ObservationConfig()).summary()
 
     return work
 

@@ -1,0 +1,150 @@
+"""Pairs whose images disagree: what is wrong is found, corrected, reported, and costs little."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xarray as xr
+from numpy.typing import NDArray
+from scipy.ndimage import gaussian_filter, zoom
+from tests.fusion.large_scenes import small_tiles
+
+from hyperfuse import fuse, make_cube, open_cube
+from hyperfuse.config import ObservationConfig
+from hyperfuse.fusion.observe import estimate_pair
+from hyperfuse.fusion.pair import align_pair
+from hyperfuse.physics.estimate import Estimate
+from hyperfuse.physics.harmonise import Light, ToneCurves
+from hyperfuse.physics.imperfections import ImperfectPair, add_imperfection
+from hyperfuse.physics.simulate import Simulation, simulate
+
+SCALE, SIDE = 4, 128
+SIGMA = SCALE / 2.3548
+
+
+@pytest.fixture(scope="module")
+def simulated() -> Simulation:
+    """Fields of six materials under texture."""
+    random = np.random.default_rng(3)
+    wavelength = np.linspace(420, 720, 20)
+    spectra = np.stack([0.3 + 0.2 * np.sin(wavelength / period) for period in (40, 55, 75, 100, 140, 30)])
+    fields = zoom(random.integers(0, 6, (SIDE // 8 + 1,) * 2), 8, order=0)[:SIDE, :SIDE]
+    texture = 1 + 0.6 * gaussian_filter(random.standard_normal((SIDE, SIDE)), 1.2)
+    shares = np.stack([gaussian_filter((fields == index) * texture, 0.7) for index in range(6)])
+    values = np.tensordot(spectra.T, shares, 1).clip(0, 1)
+    return simulate(make_cube(values.astype(np.float32), wavelength_nm=wavelength), SCALE, "rgb")
+
+
+def imperfect(simulated: Simulation, kind: str) -> ImperfectPair:
+    return add_imperfection(simulated, kind, 0, "fields")
+
+
+def estimated(hsi: xr.DataArray, msi: xr.DataArray) -> Estimate:
+    return estimate_pair(align_pair(hsi, msi), hsi, ObservationConfig())
+
+
+def fused(hsi: xr.DataArray, msi: xr.DataArray, **options: object) -> NDArray[np.float32]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        cube = fuse(hsi, msi, method="local_fuse", trust="hsi", **options)  # type: ignore[arg-type]
+    assert isinstance(cube, xr.DataArray)
+    return np.asarray(cube.values)
+
+
+def psnr_db(values: NDArray[np.float32], simulated: Simulation) -> float:
+    return float(-10 * np.log10(np.square(values - simulated.reference.values, dtype=np.float64).mean()))
+
+
+@pytest.mark.parametrize("kind", ["change", "change10", "shadow", "objects", "light", "haze", "gamma8", "tone8"])
+def test_psf_and_shift_survive(simulated: Simulation, kind: str) -> None:
+    pair = imperfect(simulated, kind)
+    observation = estimated(pair.hsi, pair.msi).observation
+    np.testing.assert_allclose(observation.sigma, SIGMA, rtol=0.1)
+    np.testing.assert_allclose(observation.misregistration, 0, atol=0.15)
+
+
+def test_a_pair_that_agrees_is_not_corrected(simulated: Simulation) -> None:
+    found = estimated(simulated.hsi, simulated.msi)
+    assert found.corrections == ()
+    assert found.bend is None
+    assert found.agreement.is_perfect
+    plain = fused(simulated.hsi, simulated.msi, harmonise="off")
+    np.testing.assert_array_equal(fused(simulated.hsi, simulated.msi), plain)
+
+
+@pytest.mark.parametrize("kind", ["noise", "shift"])
+def test_noise_and_a_shift_are_not_corrected(simulated: Simulation, kind: str) -> None:
+    pair = imperfect(simulated, kind)
+    found = estimated(pair.hsi, pair.msi)
+    assert found.corrections == ()
+    assert found.bend is None
+    np.testing.assert_allclose(found.observation.misregistration, pair.shift, atol=0.1)
+
+
+def test_a_tone_curve_is_inverted(simulated: Simulation) -> None:
+    pair = imperfect(simulated, "gamma8")
+    (tone,) = estimated(pair.hsi, pair.msi).corrections
+    assert isinstance(tone, ToneCurves)
+    linear = tone.apply(pair.msi.values)
+    for found, true in zip(linear, simulated.msi.values, strict=True):
+        assert np.corrcoef(found.ravel(), true.ravel())[0, 1] > 0.9995
+    assert all((np.diff(values) >= 0).all() for _, values in tone.curves)
+
+
+def test_light_is_removed(simulated: Simulation) -> None:
+    pair = imperfect(simulated, "light")
+    (light,) = estimated(pair.hsi, pair.msi).corrections
+    assert isinstance(light, Light)
+    even = light.apply(pair.msi.values)
+    for found, true in zip(even, simulated.msi.values, strict=True):
+        assert np.corrcoef(found.ravel(), true.ravel())[0, 1] > 0.998
+    part = light.apply(pair.msi.values[:, 32:64, 40:90], (32, 40))
+    np.testing.assert_allclose(part, even[:, 32:64, 40:90], atol=1e-6)
+
+
+def test_a_bend_is_followed_without_being_asked_for(simulated: Simulation) -> None:
+    pair = imperfect(simulated, "bend")
+    found = estimated(pair.hsi, pair.msi)
+    assert found.bend is not None
+    shares = (np.arange(SIDE) + 0.5) / SIDE
+    offsets = found.bend.at(shares, shares) + np.array(found.observation.misregistration)[:, None, None]
+    assert np.sqrt(np.square(offsets - pair.displacement).sum(axis=0).mean()) < 0.15
+
+
+def test_what_disagrees_costs_little(simulated: Simulation) -> None:
+    clean = psnr_db(fused(simulated.hsi, simulated.msi), simulated)
+    for kind, loss in (("gamma8", 1.0), ("tone8", 3.0), ("light", 0.3), ("haze", 0.3), ("bend", 3.0), ("change", 6.0)):
+        pair = imperfect(simulated, kind)
+        assert psnr_db(fused(pair.hsi, pair.msi), simulated) > clean - loss, kind
+        assert psnr_db(fused(pair.hsi, pair.msi), simulated) >= psnr_db(
+            fused(pair.hsi, pair.msi, harmonise="off"), simulated
+        )
+
+
+def test_the_change_mask_shows_where(simulated: Simulation, tmp_path: Path) -> None:
+    pair, path = imperfect(simulated, "change"), tmp_path / "mask.tif"
+    with pytest.warns(UserWarning, match=r"of the scene that shows something else"):
+        fuse(pair.hsi, pair.msi, tmp_path / "fused.tif", method="gsa", change_mask=path)
+    weight = open_cube(path).values[0]
+    assert weight.shape == pair.disagreeing.shape
+    assert weight[pair.disagreeing].mean() < 0.5
+    assert weight[~pair.disagreeing].mean() > 0.95
+
+
+@pytest.mark.parametrize("kind", ["change", "light", "gamma8", "bend"])
+def test_tiles_see_the_same_msi(
+    simulated: Simulation, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair = imperfect(simulated, kind)
+    hsi, msi = pair.hsi.values.copy(), pair.msi.values.copy()
+    hsi[:, 5:7, 20:23] = np.nan
+    msi[:, 90:97, 30:41] = np.nan
+    cubes = make_cube(hsi, wavelength_nm=pair.hsi["wavelength"].values), make_cube(msi)
+    whole = fused(*cubes)
+    small_tiles(monkeypatch)
+    tiles = fused(*cubes)
+    np.testing.assert_array_equal(np.isnan(tiles), np.isnan(whole))
+    np.testing.assert_allclose(tiles, whole, atol=2e-3 * float(np.nanmax(whole)))
