@@ -80,3 +80,23 @@ def test_a_listener_may_stop_the_work() -> None:
     with pytest.raises(Cancelled), listening(stop_after_one, cancel=stop):
         run_steps(5.0)
     run_steps(0.0)
+
+
+def test_a_note_is_heard_and_drawn(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    heard: list[ProgressReport] = []
+    with listening(heard.append), progress("Training", total=1) as advance:
+        advance(1, note="loss 0.5")
+    assert [report.note for report in heard] == ["", "loss 0.5"]
+    monkeypatch.setattr(module, "SECONDS_BEFORE_SHOWN", 0.05)
+    monkeypatch.setenv("COLUMNS", "120")
+    show_progress(True)
+    try:
+        with progress("Training", total=2) as advance:
+            time.sleep(0.2)
+            advance(1, note="loss 0.5")
+            advance(1, note="loss 0.25 +1.20 dB over bicubic")
+    finally:
+        show_progress(False)
+    lines = capsys.readouterr().err.strip().splitlines()
+    assert len(lines) == 1, "one line where no terminal is"
+    assert lines[0].endswith("left 0:00:00 loss 0.25 +1.20 dB over bicubic")

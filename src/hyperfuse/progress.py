@@ -22,6 +22,7 @@ from typing import Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeElapsedColumn
+from rich.table import Column
 from rich.text import Text
 
 from hyperfuse.errors import Cancelled
@@ -41,6 +42,8 @@ class ProgressReport:
     seconds: float
     rate: float = 0.0
     """Steps per second since the work began."""
+    note: str = ""
+    """How the work goes, in a few words, such as the loss of a training."""
 
     @property
     def megapixels_per_second(self) -> float | None:
@@ -53,7 +56,7 @@ class ProgressReport:
 
 
 class Advance(Protocol):
-    def __call__(self, steps: int, pixels: int = 0) -> None:
+    def __call__(self, steps: int, pixels: int = 0, note: str = "") -> None:
         """So many steps are done, which made so many pixels. Raises `Cancelled` where the listener asked for it."""
 
 
@@ -108,12 +111,13 @@ def progress(description: str, total: int, unit: str = "", done: int = 0) -> Ite
     report = ProgressReport(description, unit, done, total, pixels=0, seconds=0.0)
     with _bar(report, shown=_shown.get() and listener is None) as draw:
 
-        def advance(steps: int, pixels: int = 0) -> None:
+        def advance(steps: int, pixels: int = 0, note: str = "") -> None:
             nonlocal report
             seconds = time.monotonic() - start
             reached = report.done + steps
             rate = (reached - done) / seconds if seconds > 0 else 0.0
-            report = replace(report, done=reached, pixels=report.pixels + pixels, seconds=seconds, rate=rate)
+            pixels += report.pixels
+            report = replace(report, done=reached, pixels=pixels, seconds=seconds, rate=rate, note=note)
             draw(report)
             if listener is not None:
                 listener.report(report)
@@ -124,13 +128,14 @@ def progress(description: str, total: int, unit: str = "", done: int = 0) -> Ite
 
 
 class _Speed(ProgressColumn):
-    """Millions of pixels per second, where the work is made of pixels, and the time that is left."""
+    """Millions of pixels per second, where the work is made of pixels, the time that is left, and the note."""
 
     def render(self, task: Task) -> Text:
         report: ProgressReport = task.fields["report"]
         speed, left = report.megapixels_per_second, report.seconds_left
         clock = "-:--:--" if left is None else str(timedelta(seconds=int(left + 0.5)))
-        return Text((f"{speed:.2f} MPix/s " if speed is not None else "") + f"left {clock}")
+        parts = f"{speed:.2f} MPix/s" if speed is not None else "", f"left {clock}", report.note
+        return Text(" ".join(filter(None, parts)))
 
 
 @contextmanager
@@ -138,9 +143,10 @@ def _bar(report: ProgressReport, *, shown: bool) -> Iterator[Callable[[ProgressR
     if not shown:
         yield lambda report: None
         return
-    columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), _Speed()]
+    columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()]
     if report.unit:
         columns.insert(3, TextColumn(report.unit))
+    columns.append(_Speed(table_column=Column(no_wrap=True)))  # on a narrow terminal the bar shrinks first
     bar = Progress(*columns, console=Console(stderr=True))
     task = bar.add_task(report.description, total=report.total, completed=report.done, report=report)
     # A timer, because the first step may itself be the long one.

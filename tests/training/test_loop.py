@@ -22,6 +22,7 @@ import hyperfuse
 from hyperfuse.data.observing import PairBatch
 from hyperfuse.errors import BandError, CubeWriteError, HyperfuseError, OptionError, TrainingError, WeightsError
 from hyperfuse.models.ssa import SSA
+from hyperfuse.progress import ProgressReport, listening
 from hyperfuse.training import run_folder
 from hyperfuse.training.experiment import read_experiment
 from hyperfuse.training.run_folder import CHECKPOINT, Checkpoint, read_log
@@ -81,6 +82,20 @@ def test_it_learns_and_writes_everything_down(path: Path, tmp_path: Path) -> Non
     assert provenance["steps"] == 60
     assert provenance["scenes"] == ["train_a", "train_b", "test_a"]
     assert provenance["experiment"]["seed"] == 3
+
+
+def test_progress_tells_the_loss_and_the_gain_over_the_base(path: Path, tmp_path: Path) -> None:
+    heard: list[ProgressReport] = []
+    with listening(heard.append):
+        train(read_experiment(path), tmp_path / "run")
+        train(read_experiment(path), tmp_path / "run", resume=True)  # nothing left to do
+    notes = [report.note for report in heard if report.description == "Training" and report.note]
+    assert len(notes) == 12
+    losses = [line["loss"] for line in read_log(tmp_path / "run") if line["event"] == "train"]
+    assert all(0 < float(note.split()[1]) < 2 * max(losses) for note in notes)
+    gain = next(line["mean_gain_db"] for line in read_log(tmp_path / "run") if line["event"] == "validation")
+    assert all(note.count(" ") == 1 for note in notes[:6]), "before the first validation only the loss"
+    assert all(note.endswith(f" {gain:+.2f} dB over bicubic") for note in notes[6:])
 
 
 def test_a_run_is_determined_by_its_seed(path: Path, whole: Path, tmp_path: Path) -> None:

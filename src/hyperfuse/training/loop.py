@@ -27,12 +27,15 @@ from hyperfuse.errors import TrainingError
 from hyperfuse.models.catalogue import AnyNetwork, build_network
 from hyperfuse.models.prior import PriorNetwork
 from hyperfuse.models.weights import BICUBIC
-from hyperfuse.progress import progress
+from hyperfuse.progress import Advance, progress
 from hyperfuse.training.experiment import Experiment
 from hyperfuse.training.gain_fitting import fit_gains
 from hyperfuse.training.objective import NetworkOnBatch, add_base, training_loss
-from hyperfuse.training.run_folder import BEST, WEIGHTS, Checkpoint, RunFolder, RunLog
+from hyperfuse.training.run_folder import BEST, WEIGHTS, Checkpoint, RunFolder, RunLog, read_log
 from hyperfuse.training.scene_sets import GatheredScenes, Score, validate
+
+# Share of the newest loss in the smoothed one that is shown while training.
+NEWEST_LOSS = 0.05
 
 
 def expected_processes(experiment: Experiment) -> int:
@@ -123,6 +126,7 @@ class Trainer:
         if experiment.loop.ema > 0:
             self.averaged = {name: tensor.detach().clone() for name, tensor in network.state_dict().items()}
         self.progress = Progress()
+        self.gain_db: float | None = None  # of the last validation, over the base
         self.steps = experiment.total_steps(scenes.patches)
 
     def train(self, *, resume: bool) -> Progress:
@@ -131,11 +135,12 @@ class Trainer:
             resume = bool(self.fabric.broadcast(resume))
         if resume:
             self._restore(Checkpoint.read(self.folder.checkpoint))
+            gains = [line["mean_gain_db"] for line in read_log(self.folder.path) if "mean_gain_db" in line]
+            self.gain_db = gains[-1] if gains else None
         log = RunLog(self.folder.path, self.progress.step if resume else None) if self.fabric.is_global_zero else None
         try:
             with catch_interrupts() as interrupted:
-                with progress("Training", total=self.steps) as advance:
-                    advance(self.progress.step)
+                with progress("Training", total=self.steps, done=self.progress.step) as advance:
                     self._run(log, interrupted, advance)
                 done = resume and (self.folder.path / WEIGHTS).exists()
                 if self.progress.step == self.steps and log is not None and not done:
@@ -145,16 +150,17 @@ class Trainer:
                 log.close()
         return self.progress
 
-    def _run(self, log: RunLog | None, interrupted: Callable[[], bool], advance: Callable[[int], None]) -> None:
+    def _run(self, log: RunLog | None, interrupted: Callable[[], bool], advance: Advance) -> None:
         loop, timer, state = self.experiment.loop, StepTimer(), self.progress
         batches = self._batches()
-        stop = False
+        stop, shown_loss = False, math.nan
         while state.step < self.steps and not stop:
             loss, stop = self._step(batches, timer, interrupted())
             state.step += 1
             state.loss_sum += loss
             state.loss_count += 1
-            advance(1)
+            shown_loss = loss if math.isnan(shown_loss) else shown_loss + NEWEST_LOSS * (loss - shown_loss)
+            advance(1, note=self._note(shown_loss))
             last = state.step == self.steps
             if state.step % loop.log_every == 0 or last:
                 if log is not None:
@@ -167,6 +173,11 @@ class Trainer:
                 timer = StepTimer()
             if state.step % loop.checkpoint_every == 0 or last or stop:
                 self._write_checkpoint()
+
+    def _note(self, loss: float) -> str:
+        """What the progress bar shows."""
+        gain = "" if self.gain_db is None else f" {self.gain_db:+.2f} dB over {self.experiment.network.base}"
+        return f"loss {loss:.3g}{gain}"
 
     def _step(self, batches: Iterator[PairBatch], timer: StepTimer, interrupted: bool) -> tuple[float, bool]:
         """One step of the optimiser; the mean loss over all processes, and whether any of them was interrupted."""
@@ -241,11 +252,12 @@ class Trainer:
                 log.image("fused", self.folder.write_sample(step, case, fused), step)
         mean = sum(score.psnr_db for score in scores.values()) / len(cases)
         base = sum(case.base.psnr_db for case in cases) / len(cases)
+        self.gain_db = mean - base
         log.event(
             event,
             step,
             mean_psnr_db=mean,
-            mean_gain_db=mean - base,
+            mean_gain_db=self.gain_db,
             psnr_db={name: score.psnr_db for name, score in scores.items()},
             spectral_angle_degrees={name: score.spectral_angle_degrees for name, score in scores.items()},
             split=self.scenes.label,
