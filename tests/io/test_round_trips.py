@@ -73,5 +73,5 @@ def arrays_in_folder(path: Path) -> list[FoundArray]:
 
 
 def test_a_new_format_is_two_functions_and_one_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(FORMAT_TABLE, ".arrays", FormatEntry(arrays_in_folder, created_arrays, bands_last=True))
+    monkeypatch.setitem(FORMAT_TABLE, ".arrays", FormatEntry(arrays_in_folder, created_arrays))
     assert_nothing_lost(open_cube(write_cube(sample_cube(), tmp_path / "cube.arrays")), sample_cube())

@@ -39,7 +39,7 @@ from hyperfuse.fusion.observe import (
 from hyperfuse.fusion.pair import AlignedPair, align_pair
 from hyperfuse.fusion.sample import SAMPLED_FINE_PIXELS, representative_window, sample_places
 from hyperfuse.io.cube import as_cube, make_cube, nodata_of, usual_nodata, wavelengths_nm
-from hyperfuse.io.files import open_cube
+from hyperfuse.io.files import open_cube, open_mask
 from hyperfuse.io.output import check_fits, output_template, provenance, select_bands, selected
 from hyperfuse.methods.catalogue import MethodFuser, find_method
 from hyperfuse.methods.pair_model import MOST_COMPONENTS, conditioning_halo
@@ -215,16 +215,18 @@ def open_pair(
 ) -> tuple[xr.DataArray, xr.DataArray, dict[str, xr.DataArray | None]]:
     """Cubes of both images, and the masks of `config` by their names, from files, arrays (band, y, x) or cubes."""
 
-    def as_image(image: Image, variable: str | None = None, band_axis: int | None = None) -> xr.DataArray:
-        return open_cube(image, variable, band_axis) if isinstance(image, str | os.PathLike) else as_cube(image)
+    def as_image(image: Image, fitting: xr.DataArray | None, variable: str | None, axis: int | None) -> xr.DataArray:
+        size = None if fitting is None else (fitting.sizes["y"], fitting.sizes["x"])
+        return (
+            open_cube(image, variable, axis, fitting=size) if isinstance(image, str | os.PathLike) else as_cube(image)
+        )
 
-    hsi_cube = as_image(hsi, config.hsi_variable, config.hsi_band_axis)
-    msi_cube = as_image(msi, config.msi_variable, config.msi_band_axis)
-    masks = {"mask": config.mask, "hsi_mask": config.hsi_mask}
-    for name, mask in masks.items():
-        if getattr(mask, "ndim", 3) == 2:
-            masks[name] = np.asarray(mask)[None]
-    return hsi_cube, msi_cube, {name: None if mask is None else as_image(mask) for name, mask in masks.items()}
+    # The MSI first: its few bands leave less doubt about the axes of an unlabelled array.
+    msi_cube = as_image(msi, None, config.msi_variable, config.msi_band_axis)
+    hsi_cube = as_image(hsi, msi_cube, config.hsi_variable, config.hsi_band_axis)
+    masks = {"mask": (config.mask, msi_cube), "hsi_mask": (config.hsi_mask, hsi_cube)}
+    opened = {name: None if mask is None else open_mask(mask, cube) for name, (mask, cube) in masks.items()}
+    return hsi_cube, msi_cube, opened
 
 
 def input_paths(hsi: Image, msi: Image, config: PairConfig) -> dict[str, Path]:

@@ -9,7 +9,8 @@ import math
 import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,8 @@ Y_NAMES = ("y", "lat", "latitude")
 BAND_DIM = re.compile(r"(?:n_?)?(?:bands?|wavelengths?|wl|lambda|spectral.*|channels?|wvl)", re.IGNORECASE)
 X_DIM = re.compile(r"x|lon|longitude|columns?|cols?|samples?|easting|crosstrack|cross_track", re.IGNORECASE)
 Y_DIM = re.compile(r"y|lat|latitude|rows?|lines?|northing|downtrack|down_track", re.IGNORECASE)
+# Longer side over shorter side up to which an image is usual enough to decide which axes are its own.
+LARGEST_ELONGATION = 2.0
 LARGEST_SIDE_BYTES = 32 * 2**20
 # Attributes that describe the storage, or that have a place of their own in a cube.
 STORAGE_ATTRIBUTES = {
@@ -87,13 +90,33 @@ class FoundArray:
 
     @property
     def is_cube(self) -> bool:
-        return len(self.shape) == 3 and min(self.shape) > 0 and self.is_number and self.dtype.itemsize <= 8
+        return len(self.shape) == 3 and self.is_image
+
+    @property
+    def is_plane(self) -> bool:
+        """Whether it is a single band, such as a mask; lists and scalars of MATLAB are 2-D, too."""
+        return len(self.shape) == 2 and min(self.shape) > 1 and self.is_image
+
+    @property
+    def is_image(self) -> bool:
+        return min(self.shape) > 0 and self.dtype.kind in "iufb" and self.dtype.itemsize <= 8
+
+    def as_cube(self) -> FoundArray:
+        """Return a 3-D array as it is, a 2-D one as a single band."""
+        if len(self.shape) == 3:
+            return self
+        dims = ("band", *(self.dims or ("y", "x")))
+        return replace(self, shape=(1, *self.shape), load=partial(_load_plane, self.load), dims=dims)
 
     def values(self) -> NDArray[Any]:
         return np.asarray(self.load(tuple(slice(None) for _ in self.shape)))
 
     def __str__(self) -> str:
         return f"{self.name} ({'x'.join(map(str, self.shape)) or 'scalar'} {self.dtype})"
+
+
+def _load_plane(load: Callable[[tuple[Any, ...]], NDArray[Any]], key: tuple[Any, ...]) -> NDArray[Any]:
+    return np.asarray(load(key[1:])[None][key[0]])
 
 
 def _dotted(name: str) -> str:
@@ -131,15 +154,19 @@ def cube_from_arrays(
     arrays: Sequence[FoundArray],
     variable: str | None,
     band_axis: int | None,
-    default_band_axis: int | None = None,
+    fitting: tuple[int, int] | None = None,
 ) -> xr.DataArray:
-    """Make a cube of the one 3-D array (or the one named) of a container, described by the arrays beside it."""
-    found = _choose(path, arrays, variable)
+    """Make a cube of the one 3-D array (or the one named) of a container, described by the arrays beside it.
+
+    `fitting` is the height and width of an image of the same place; see `unlabelled_band_axis`.
+    """
+    chosen = _choose(path, arrays, variable)
     # The small arrays by their short names; those of the cube's own group win over those further away.
-    small = [array for array in arrays if array is not found and array.nbytes <= LARGEST_SIDE_BYTES]
-    small.sort(key=lambda array: array.group == found.group)
+    small = [array for array in arrays if array is not chosen and array.nbytes <= LARGEST_SIDE_BYTES]
+    small.sort(key=lambda array: array.group == chosen.group)
     sides = {array.short_name: array for array in small}
-    reader = TransposedReader(found, _axes(found, sides, band_axis, default_band_axis))
+    found = chosen.as_cube()
+    reader = TransposedReader(found, _axes(path, found, sides, band_axis, fitting))
     beside = _Beside(path, found, sides, reader.shape[0])
     wavelength, fwhm = beside.lengths()
     crs, transform = beside.place(reader.axes)
@@ -159,21 +186,21 @@ def cube_from_arrays(
 
 
 def _choose(path: Path, arrays: Sequence[FoundArray], variable: str | None) -> FoundArray:
-    cubes = [array for array in arrays if array.is_cube]
+    cubes = [array for array in arrays if array.is_cube] or [array for array in arrays if array.is_plane]
     if variable is not None:
         named = [array for array in arrays if _dotted(array.name) == _dotted(variable)]
         if not named:
             raise OptionError(f"no variable {variable!r} in {path}", f"one of {_listed(arrays)}")
-        if not named[0].is_cube:
+        if not (named[0].is_cube or named[0].is_plane):
             got = f"{variable} in {path} is {named[0]}"
-            raise CubeFileError(got, "a 3-D array of numbers", f"there are {_listed(cubes)}")
+            raise CubeFileError(got, "a 3-D or 2-D array of numbers", f"there are {_listed(cubes)}")
         return named[0]
     if not cubes:
         got = f"no 3-D array of numbers in {path}; it holds {_listed(arrays)}"
-        raise CubeFileError(got, "one 3-D array", "export the cube itself")
+        raise CubeFileError(got, "one 3-D array, or a 2-D one for a single band", "export the cube itself")
     if len(cubes) > 1:
         remedy = f"name it as --help says, such as with --variable: {_listed(cubes)}"
-        raise CubeFileError(f"{len(cubes)} 3-D arrays in {path}", "one", remedy)
+        raise CubeFileError(f"{len(cubes)} {len(cubes[0].shape)}-D arrays in {path}", "one", remedy)
     return cubes[0]
 
 
@@ -183,18 +210,22 @@ def _listed(arrays: Sequence[FoundArray]) -> str:
 
 
 def _axes(
-    found: FoundArray, sides: Mapping[str, FoundArray], band_axis: int | None, default: int | None
+    path: Path,
+    found: FoundArray,
+    sides: Mapping[str, FoundArray],
+    band_axis: int | None,
+    fitting: tuple[int, int] | None,
 ) -> tuple[int, int, int]:
     if band_axis is not None and not -3 <= band_axis < 3:
         raise OptionError(f"band axis {band_axis}", "0, 1 or 2")
-    band = (_band_axis(found, sides, default) if band_axis is None else band_axis) % 3
+    band = (_band_axis(path, found, sides, fitting) if band_axis is None else band_axis) % 3
     y, x = (axis for axis in range(3) if axis != band)
     if found.dims and (X_DIM.fullmatch(found.dims[y]) or Y_DIM.fullmatch(found.dims[x])):
         y, x = x, y
     return band, y, x
 
 
-def _band_axis(found: FoundArray, sides: Mapping[str, FoundArray], default: int | None) -> int:
+def _band_axis(path: Path, found: FoundArray, sides: Mapping[str, FoundArray], fitting: tuple[int, int] | None) -> int:
     dims = found.dims or ("", "", "")
     labelled = [axis for axis, dim in enumerate(dims) if BAND_DIM.fullmatch(dim)]
     spatial = [axis for axis, dim in enumerate(dims) if X_DIM.fullmatch(dim) or Y_DIM.fullmatch(dim)]
@@ -204,12 +235,44 @@ def _band_axis(found: FoundArray, sides: Mapping[str, FoundArray], default: int 
         return 3 - sum(spatial)
     for name in (*WAVELENGTH_NAMES, *VAGUE_WAVELENGTH_NAMES):
         count = sides[name].size if name in sides else 0
-        if count and found.shape.count(count) == 1:
-            return found.shape.index(count)
-    if default is not None:
-        return default
-    # Unlabelled: a first axis shorter than both others is the bands of a band-sequential array.
-    return 0 if found.shape[0] < min(found.shape[1:]) else 2
+        if count in found.shape:
+            return next(axis for axis in (2, 0, 1) if found.shape[axis] == count)
+    return unlabelled_band_axis(found.shape, fitting, str(path))
+
+
+def unlabelled_band_axis(shape: tuple[int, ...], fitting: tuple[int, int] | None = None, name: str = "") -> int:
+    """Return the axis of the bands of a 3-D array, the first or the last, judged by its shape alone.
+
+    `fitting` is the height and width of an image of the same place, whose proportions the array should have. Without
+    one, bands are last, as MATLAB and NumPy users store them, unless the first axis is shorter and leaves an image that
+    is closer to a square. Where the signs contradict each other, `CubeFileError` asks for the axis.
+    """
+    first, last = (shape[1], shape[2]), (shape[0], shape[1])
+    if fitting is not None:
+        fits = [same_proportions(size, fitting) for size in (first, last)]
+        if fits[0] != fits[1]:
+            return 0 if fits[0] else 2
+    if first[0] == first[1] != shape[0]:
+        return 0
+    elongated_first, elongated_last = (max(size) / min(size) for size in (first, last))
+    if shape[0] >= min(first) or elongated_last == 1:
+        return 2
+    if elongated_first < elongated_last:
+        return 0
+    if elongated_last < LARGEST_ELONGATION:
+        return 2
+    got = f"{name or 'an array'} of shape {' x '.join(map(str, shape))} whose axes have no names"
+    expected = (
+        f"bands first ({shape[0]} bands of {first[0]} x {first[1]}) or last ({shape[2]} bands of {last[0]} x {last[1]})"
+    )
+    remedy = "say so with --band-axis 0 or --band-axis 2 (in fuse --hsi-band-axis, --msi-band-axis)"
+    raise CubeFileError(got, expected, remedy)
+
+
+def same_proportions(size: tuple[int, int], other: tuple[int, int]) -> bool:
+    """Return whether images of two sizes may show one place; sides are rounded to whole pixels."""
+    (height, width), (other_height, other_width) = size, other
+    return abs(height * other_width - width * other_height) <= max(sum(size), sum(other)) / 2
 
 
 @dataclass(frozen=True)
@@ -299,6 +362,9 @@ class _Beside:
         """The list under one of these names; one of the wrong length is an error, a table or nothing at all is not."""
         for side in self._named(names):
             if side.is_number and side.size and side.size == max(side.shape, default=1):
+                if side.size != self.bands == 1:
+                    # Of the cube beside a mask or another plane.
+                    continue
                 if side.size != self.bands:
                     got = f"{self.path}: {side.name} list of {side.size} entries for {self.bands} bands"
                     raise BandError(got, f"{self.bands} entries", "fix or remove it")

@@ -148,11 +148,15 @@ def place_cube(
 
 
 def as_cube(image: xr.DataArray | NDArray[Any]) -> xr.DataArray:
-    """Return a DataArray of any origin, or a (band, y, x) array, as a cube with a complete band table."""
+    """Return a DataArray of any origin, or an array (band, y, x) or (y, x), as a cube with a complete band table."""
     if isinstance(image, str | os.PathLike):
         raise CubeFileError(f"the path {image}", "a cube or an array (band, y, x)", "open it with hyperfuse.open_cube")
     if not isinstance(image, xr.DataArray):
-        return make_cube(np.asarray(image))
+        values = np.asarray(image)
+        return make_cube(values[None] if values.ndim == 2 else values)
+    if set(image.dims) == set(DIMS[1:]):
+        row = {name: ("band", np.atleast_1d(image[name].values)) for name in BAND_TABLE if name in image.coords}
+        image = image.drop_vars(["band", *row], errors="ignore").expand_dims("band").assign_coords(row)
     if set(image.dims) != set(DIMS) or 0 in image.shape:
         got = f"DataArray of {dict(image.sizes)}"
         raise CubeFileError(got, f"dims {DIMS}, none of them empty", "rename, transpose or expand it first")
@@ -438,7 +442,9 @@ def lazy_variable(reader: WindowReader) -> xr.Variable:
 
 
 def delivered_dtype(stored: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the type of lazy values: native byte order; half precision, which few formats know, becomes float32."""
+    """Return the type of lazy values: native byte order, and float32 and uint8 for float16 and bool, which few know."""
+    if stored.kind == "b":
+        return np.dtype(np.uint8)
     return np.dtype(np.float32) if stored == np.float16 else stored.newbyteorder("=")
 
 

@@ -20,15 +20,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
 from hyperfuse.config import COMPRESSIONS, OutputConfig, takes_options
-from hyperfuse.errors import CubeFileError, CubeWriteError, OptionError
-from hyperfuse.io.arrays import FoundArray, cube_from_arrays
+from hyperfuse.errors import CubeFileError, CubeWriteError, GridError, OptionError
+from hyperfuse.io.arrays import FoundArray, cube_from_arrays, same_proportions, unlabelled_band_axis
 from hyperfuse.io.atomic import CubeWriter, WriteWindow, check_writable, published, signal_safe
 from hyperfuse.io.cube import as_cube, iterate_windows
 from hyperfuse.io.envi import find_data
+from hyperfuse.io.grid import grid_of
 from hyperfuse.io.hdf5 import arrays_in_hdf5, arrays_in_netcdf, created_netcdf
 from hyperfuse.io.matlab import arrays_in_mat, created_mat
 from hyperfuse.io.numpy_files import arrays_in_npy, arrays_in_npz, created_npy, created_npz
@@ -59,8 +61,6 @@ class Format:
     """Suffixes of further files, which replace the suffix of the first (".img") or are appended ("+.json")."""
     stale: tuple[str, ...] = ()
     """Suffixes of files that would describe a new cube wrongly."""
-    bands_last: bool = False
-    """Unlabelled arrays are (rows, columns, bands), as MATLAB and numpy users store them."""
 
 
 _TIFF = Format(
@@ -84,9 +84,9 @@ FORMATS: dict[str, Format] = {
     ".zarr": Format(
         arrays_in_zarr, created_zarr, {"zstd": "zstd", "deflate": "gzip", "none": "none"}, options=("COMPRESS",)
     ),
-    ".mat": Format(arrays_in_mat, created_mat, {"deflate": None}, options=("VERSION",), bands_last=True),
-    ".npz": Format(arrays_in_npz, created_npz, {"deflate": None}, bands_last=True),
-    ".npy": Format(arrays_in_npy, created_npy, {"none": None}, companions=("+.json",), bands_last=True),
+    ".mat": Format(arrays_in_mat, created_mat, {"deflate": None}, options=("VERSION",)),
+    ".npz": Format(arrays_in_npz, created_npz, {"deflate": None}),
+    ".npy": Format(arrays_in_npy, created_npy, {"none": None}, companions=("+.json",)),
 }
 WRITABLE = tuple(suffix for suffix, each in FORMATS.items() if each.create)
 # A compressed block that is written in parts is compressed again: windows hold whole blocks, within reason.
@@ -94,7 +94,13 @@ BLOCK = 256
 SMALLEST_WINDOW_BYTES, LARGEST_WINDOW_BYTES = 64 * 2**20, 256 * 2**20
 
 
-def open_cube(path: PathLike, variable: str | None = None, band_axis: int | None = None) -> xr.DataArray:
+def open_cube(
+    path: PathLike,
+    variable: str | None = None,
+    band_axis: int | None = None,
+    *,
+    fitting: tuple[int, int] | None = None,
+) -> xr.DataArray:
     """Open a cube lazily: metadata now, values when a window of them is read.
 
     Parameters
@@ -106,6 +112,8 @@ def open_cube(path: PathLike, variable: str | None = None, band_axis: int | None
         Name of the array in a file that holds several, or of a part of a product.
     band_axis
         Axis (0, 1, 2) of the bands in an unlabelled array.
+    fitting
+        Height and width of an image of the same place, which tell the axes of an unlabelled array.
 
     Returns
     -------
@@ -125,11 +133,15 @@ def open_cube(path: PathLike, variable: str | None = None, band_axis: int | None
     ...     open_cube(f"{folder}/scene.npy").shape
     (4, 20, 30)
     """
-    return open_explained(path, variable, band_axis)[0]
+    return open_explained(path, variable, band_axis, fitting=fitting)[0]
 
 
 def open_explained(
-    path: PathLike, variable: str | None = None, band_axis: int | None = None
+    path: PathLike,
+    variable: str | None = None,
+    band_axis: int | None = None,
+    *,
+    fitting: tuple[int, int] | None = None,
 ) -> tuple[xr.DataArray, Mapping[str, str]]:
     """Open a cube; also return what was found in an agency's product: label -> sentence."""
     _check_readable(Path(path))
@@ -144,12 +156,35 @@ def open_explained(
         return product.cube, product.notes
     known = FORMATS.get(suffix, _TIFF)
     if known.arrays is not None:
-        default_axis = -1 if known.bands_last else None
-        return cube_from_arrays(path, known.arrays(path), variable, band_axis, default_axis), {}
+        return cube_from_arrays(path, known.arrays(path), variable, band_axis, fitting), {}
     if variable is not None or band_axis is not None:
         containers = ", ".join(suffix for suffix, each in FORMATS.items() if each.arrays)
         raise OptionError(f"a variable or band axis for {path.name}", f"these only with {containers}", "leave them out")
     return open_raster(path), {}
+
+
+def open_mask(mask: PathLike | xr.DataArray | NDArray[Any], image: xr.DataArray) -> xr.DataArray:
+    """Return the mask of an image as a cube, from a file, a cube or an array (y, x), (band, y, x) or (y, x, band).
+
+    Its axes are found by the size of the image, which an array without georeference must fit.
+    """
+    size = image.sizes["y"], image.sizes["x"]
+    if isinstance(mask, str | os.PathLike):
+        opened = open_cube(mask, fitting=size)
+    elif isinstance(mask, xr.DataArray):
+        opened = as_cube(mask.astype(np.uint8) if mask.dtype.kind == "b" else mask)
+    else:
+        values = np.asarray(mask)
+        bands_last = values.ndim == 3 and unlabelled_band_axis(values.shape, size, "a mask") == 2
+        values = values.transpose(2, 0, 1) if bands_last else values
+        opened = as_cube(values.astype(np.uint8) if values.dtype.kind == "b" else values)
+    mask_size = opened.sizes["y"], opened.sizes["x"]
+    placed = all(grid_of(each).transform is not None for each in (opened, image))
+    if not placed and not same_proportions(mask_size, size):
+        height, width = mask_size
+        got = f"a mask of {height} x {width} pixels without georeference for an image of {size[0]} x {size[1]}"
+        raise GridError(got, "the rows and columns of the image, or its proportions", "check the order of its axes")
+    return opened
 
 
 def _check_readable(path: Path) -> None:

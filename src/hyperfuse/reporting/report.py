@@ -24,7 +24,7 @@ from hyperfuse.config import ReportConfig, takes_options
 from hyperfuse.errors import OptionError
 from hyperfuse.io.atomic import check_writable, published
 from hyperfuse.io.cube import as_cube, make_cube
-from hyperfuse.io.files import open_cube
+from hyperfuse.io.files import open_cube, open_mask
 from hyperfuse.io.output import time_of_writing
 from hyperfuse.methods.catalogue import AUTO, find_method
 from hyperfuse.metrics.pairing import Floats
@@ -117,15 +117,17 @@ def report(
     if config.method not in (None, AUTO):
         find_method(str(config.method))
     given = {"fused": fused, "hsi": hsi, "msi": msi, "reference": reference}
-    given |= {"mask": config.mask, "hsi_mask": config.hsi_mask}
     opened = {role: _open(image) for role, image in given.items() if image is not None}
     cubes = {role: cube for role, (cube, _) in opened.items()}
     recorded = read_record(cubes["fused"])
-    masks = {"mask": cubes.get("mask"), "hsi_mask": cubes.get("hsi_mask")}
+    pairs = {"mask": (config.mask, cubes["msi"]), "hsi_mask": (config.hsi_mask, cubes["hsi"])}
+    masks = {role: None if mask is None else open_mask(mask, cube) for role, (mask, cube) in pairs.items()}
     part = examine(cubes["fused"], cubes["hsi"], cubes["msi"], recorded, srf=config.srf, **masks)
     folder = None if config.weights is None else str(config.weights)
     quality = assess(part, recorded, reference=cubes.get("reference"), method=config.method, weights=folder)
-    text = render_page(quality, recorded.record, {role: name for role, (_, name) in opened.items()})
+    names = {role: name for role, (_, name) in opened.items()}
+    names |= {role: Path(mask).name for role, (mask, _) in pairs.items() if isinstance(mask, str | os.PathLike)}
+    text = render_page(quality, recorded.record, names)
     with published(target, overwrite=config.overwrite) as file:
         file.write_text(text, encoding="utf-8")
     return quality
