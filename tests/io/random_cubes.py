@@ -149,15 +149,17 @@ def cubes(draw: st.DrawFn, dtypes: tuple[str, ...] = DTYPES) -> xr.DataArray:
     dtype = draw(st.sampled_from(dtypes))
     shape = draw(st.just((1, 1, 1)) | st.tuples(st.integers(1, 5), st.integers(1, 7), st.integers(1, 7)))
     bands = shape[0]
-    lengths = st.none() | st.lists(
-        st.floats(0.01, 20000, allow_subnormal=False) | st.just(float("nan")), min_size=bands, max_size=bands
-    )
+
+    def lengths(smallest: float, largest: float) -> st.SearchStrategy[list[float] | None]:
+        known = st.floats(smallest, largest, allow_subnormal=False) | st.just(float("nan"))
+        return st.none() | st.lists(known, min_size=bands, max_size=bands)
+
     scaling = st.floats(1e-8, 1e4, allow_subnormal=False) | st.just(1.0)
     offsets = st.floats(-1e6, 1e6, allow_subnormal=False) | st.just(0.0)
     return make_cube(
         random_values(np.random.default_rng(draw(st.integers(0, 2**32))), dtype, shape),
-        wavelength_nm=draw(lengths),
-        fwhm_nm=draw(lengths),
+        wavelength_nm=draw(lengths(200, 20000)),
+        fwhm_nm=draw(lengths(1, 150)),
         good=draw(st.none() | st.lists(st.booleans(), min_size=bands, max_size=bands)),
         band_names=draw(st.none() | st.lists(TEXT | AWKWARD_NAMES, min_size=bands, max_size=bands)),
         scale=draw(st.none() | scaling | st.lists(scaling, min_size=bands, max_size=bands)),

@@ -66,7 +66,7 @@ class TestBandTable:
         with pytest.raises(CubeFileError, match="dims"):
             as_cube(xr.DataArray(values, dims=("a", "b", "c")))
         with pytest.raises(BandError, match="wavelength"):
-            as_cube(cube.drop_vars("wavelength").assign_coords(wavelength=("x", [1.0, 2.0, 3.0, 4.0])))
+            as_cube(cube.drop_vars("wavelength").assign_coords(wavelength=("x", [401.0, 402.0, 403.0, 404.0])))
 
 
 class TestNodata:

@@ -10,6 +10,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -36,8 +37,9 @@ from hyperfuse.io.cube import (
 from hyperfuse.io.grid import transform_from_axes, transform_from_text
 
 WAVELENGTH_NAMES = ("wavelength_nm", "wavelength", "wavelengths", "wavelength_um")
+MISSPELT = "misspelt wavelengths"
 # Names that may as well mean something else: they count where their size fits.
-VAGUE_WAVELENGTH_NAMES = ("wl", "wvl", "lambda", "centers", "band_centers")
+VAGUE_WAVELENGTH_NAMES = ("wl", "wvl", "lambda", "lambdas", "centers", "band_centers", "center_wavelengths", MISSPELT)
 FWHM_NAMES = ("fwhm_nm", "fwhm", "fwhms", "fwhm_um")
 GOOD_NAMES = ("good", "good_bands", "good_wavelengths", "bbl")
 X_NAMES = ("x", "lon", "longitude")
@@ -165,6 +167,11 @@ def cube_from_arrays(
     small = [array for array in arrays if array is not chosen and array.nbytes <= LARGEST_SIDE_BYTES]
     small.sort(key=lambda array: array.group == chosen.group)
     sides = {array.short_name: array for array in small}
+    # "wavlength", "Wavelenghts": close enough where the size fits.
+    unknown = (array for array in small if array.is_number and array.short_name not in WAVELENGTH_NAMES)
+    for array in unknown:
+        if get_close_matches(array.short_name, WAVELENGTH_NAMES, 1, 0.85):
+            sides[MISSPELT] = array
     found = chosen.as_cube()
     reader = TransposedReader(found, _axes(path, found, sides, band_axis, fitting))
     beside = _Beside(path, found, sides, reader.shape[0])

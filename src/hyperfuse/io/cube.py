@@ -14,6 +14,7 @@ CRS and transform are where rioxarray keeps them (`cube.rio`), nodata in `cube.r
 from __future__ import annotations
 
 import os
+import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -51,13 +52,24 @@ UNIT_NAMES = {
 NANOMETRES_PER_UNIT = {name: factor for factor, names in UNIT_NAMES.items() for name in names.split()}
 # ENVI writes these where the numbers are not wavelengths at all.
 NOT_A_WAVELENGTH = {"index", "wavenumber", "cm-1", "cm^-1", "1/cm", "ghz", "mhz"}
-LARGEST_MICROMETRES = 100.0
+# Wavelengths of imaging sensors in nm, from the far ultraviolet to the thermal infrared: numbers below 100 are
+# micrometres, and a unit that leads outside is wrong.
+SMALLEST_NM, LARGEST_NM = 100.0, 100_000.0
+# Units to try where the stated one is impossible, by their factors.
+USUAL_UNITS = {1.0: "nanometres", 1e3: "micrometres", 1e9: "metres"}
 # Bands are a few nanometres to a few hundred wide: numbers all below one are micrometres.
 LARGEST_WIDTH_MICROMETRES = 1.0
+SMALLEST_WIDTH_NM = 0.02
+# "band 1 (418.24 Nanometers)", "B012 553.2 nm", "478.783nm", "Resize (Band 1:scene) (426.82)"; not "450-510 nm".
+LENGTH_IN_NAME = re.compile(
+    r"(?<![\d.\-\u2013])(?:(?<=[\W_])|^)(\d+(?:\.\d+)?)\s*(nm|um|[µμ]m|nanomet\w+|micromet\w+|microns?)\b|\((\d+\.\d+)\)$",
+    re.IGNORECASE,
+)
 # No scene is larger; a damaged header may promise more, and its coordinates alone would fill the memory.
 LARGEST_SIDE = 2**24
 # Where rioxarray and CF keep the scaling of a DataArray that has no band table yet.
 SCALING_ATTRIBUTES = {"scale": "scale_factor", "offset": "add_offset"}
+TABLE_ATTRIBUTES = {*SCALING_ATTRIBUTES.values(), "wavelength", "fwhm", "wavelength_units"}
 # Positions that are on average further apart than this are read one by one instead of with everything in between.
 SPARSE = 4
 # No usual compression does better; a file that claims to does not hold what it promises.
@@ -95,7 +107,7 @@ def make_cube(
     good
         False for bad bands.
     band_names
-        One name per band.
+        One name per band; wavelengths that they state ("B12 553.2 nm") count where none are given.
     scale, offset
         physical = stored * scale + offset, per band or one number for all.
     nodata
@@ -121,6 +133,8 @@ def make_cube(
     if len(shape) != 3 or min(shape) < 1 or max(shape) > LARGEST_SIDE:
         raise CubeFileError(f"array of shape {shape}", f"three dimensions (band, y, x) of 1 to {LARGEST_SIDE} each")
     variable = values if isinstance(values, xr.Variable) else xr.Variable(DIMS, values)
+    if band_names is not None and (wavelength_nm is None or np.isnan(np.asarray(wavelength_nm, np.float64)).all()):
+        wavelength_nm = lengths_in_names(band_names)
     columns = zip(BAND_TABLE, (wavelength_nm, fwhm_nm, good, band_names, scale, offset), strict=True)
     coords = {name: ("band", _band_column(name, column, shape[0])) for name, column in columns}
     return place_cube(xr.DataArray(variable, coords=coords, attrs=dict(attributes or {})), crs, transform, nodata)
@@ -161,26 +175,55 @@ def as_cube(image: xr.DataArray | NDArray[Any]) -> xr.DataArray:
         got = f"DataArray of {dict(image.sizes)}"
         raise CubeFileError(got, f"dims {DIMS}, none of them empty", "rename, transpose or expand it first")
     cube = image.transpose(*DIMS)
-    bands = cube.sizes["band"]
-    incomplete = {
-        name: ("band", _band_column(name, _foreign_column(cube, name), bands))
+    is_complete = all(
+        name in cube.coords and cube[name].dims == ("band",) and np.issubdtype(cube[name].dtype, dtype)
         for name, (dtype, _) in BAND_TABLE.items()
-        if not (name in cube.coords and cube[name].dims == ("band",) and np.issubdtype(cube[name].dtype, dtype))
-    }
-    if incomplete:
-        cube = cube.assign_coords(incomplete)
-        cube.attrs = {key: value for key, value in cube.attrs.items() if key not in SCALING_ATTRIBUTES.values()}
+    )
+    return cube if is_complete else _with_band_table(cube)
+
+
+def _with_band_table(cube: xr.DataArray) -> xr.DataArray:
+    """Complete a DataArray of another tool by its coordinates, by the attributes that rioxarray leaves, by its file."""
+    bands = cube.sizes["band"]
+    columns = {name: _foreign_column(cube, name) for name in BAND_TABLE}
+    names = columns["band_name"]
+    if columns["wavelength"] is None and names is not None:
+        columns["wavelength"] = lengths_in_names(names)
+    if columns["wavelength"] is None:
+        columns |= _columns_of_source(cube, [name for name, column in columns.items() if column is None])
+    elif "wavelength" in cube.coords or "wavelength" in cube.attrs:
+        units = (cube.coords[name].attrs.get("units") for name in ("wavelength",) if name in cube.coords)
+        unit = next((each for each in (*units, cube.attrs.get("wavelength_units")) if isinstance(each, str)), "nm")
+        lengths = lengths_in_nanometres(columns["wavelength"], columns["fwhm"], unit, None, "the DataArray")
+        columns |= dict(zip(("wavelength", "fwhm"), lengths, strict=True))
+    cube = cube.assign_coords({name: ("band", _band_column(name, columns[name], bands)) for name in BAND_TABLE})
+    cube.attrs = {key: value for key, value in cube.attrs.items() if key not in TABLE_ATTRIBUTES}
     return cube
 
 
 def _foreign_column(cube: xr.DataArray, name: str) -> Any:
-    """What a DataArray of another tool has for a column: a coordinate, or the attributes that rioxarray leaves."""
+    """What a DataArray of another tool has for a column: a coordinate, or an attribute."""
     if name in cube.coords:
         return cube[name].values
-    if name == "band_name":
-        described = cube.attrs.get("long_name")
-        return described if isinstance(described, tuple | list) and len(described) == cube.sizes["band"] else None
+    if name in ("band_name", "wavelength", "fwhm"):
+        listed = cube.attrs.get("long_name" if name == "band_name" else name)
+        return listed if isinstance(listed, tuple | list | np.ndarray) and len(listed) == cube.sizes["band"] else None
     return cube.attrs.get(SCALING_ATTRIBUTES.get(name, ""))
+
+
+def _columns_of_source(cube: xr.DataArray, names: Sequence[str]) -> dict[str, Any]:
+    """What the raster says that rioxarray opened: it drops the tags of bands, but keeps the path and band numbers."""
+    source = cube.encoding.get("source")
+    numbers = cube["band"].values if "band" in cube.coords else np.empty(0)
+    if not isinstance(source, str) or not Path(source).is_file() or numbers.dtype.kind not in "iu":
+        return {}
+    # That module builds on this one.
+    from hyperfuse.io.raster import open_raster
+
+    opened = open_raster(Path(source))
+    if not numbers.size or not (numbers.min() >= 1 and numbers.max() <= opened.sizes["band"]):
+        return {}
+    return {name: opened[name].values[numbers - 1] for name in names if name not in SCALING_ATTRIBUTES}
 
 
 def _band_column(name: str, column: Any, bands: int) -> NDArray[Any]:
@@ -217,18 +260,22 @@ def lengths_in_nanometres(
 ) -> tuple[Lengths | None, Lengths | None]:
     """Convert wavelengths and widths to nm; None for what is no length.
 
-    A missing unit is guessed with one warning (wavelengths below 100 are micrometres). Widths without a unit of their
-    own follow the wavelengths, which are far easier to guess.
+    A unit that is missing, or in which no sensor works (0.46 nm), is replaced with one warning by the one that makes
+    sense. Widths without a unit of their own follow the wavelengths, which are far easier to judge.
     """
     centres, widths = _known(wavelength), _known(fwhm)
-    centre_factor = _factor(unit)
-    width_factor = _factor(fwhm_unit) or centre_factor
-    if centre_factor is None and centres is not None:
-        centre_factor = _guessed(centres, LARGEST_MICROMETRES, where)
-        width_factor = width_factor or centre_factor
-    elif width_factor is None and widths is not None:
+    factor, width_factor = _factor(unit), _factor(fwhm_unit)
+    if centres is not None and factor != 0:
+        if _counts_bands(centres):
+            warnings.warn(f"{where or 'the cube'}: wavelengths 1, 2, 3, ... only count the bands", stacklevel=3)
+            return None, None
+        factor = _plausible_factor(centres, factor, unit, where)
+    width_factor = factor if width_factor is None else width_factor
+    if widths is not None and width_factor is None:
         width_factor = _guessed(widths, LARGEST_WIDTH_MICROMETRES, where)
-    return _converted(centres, centre_factor), _converted(widths, width_factor)
+    elif widths is not None and centres is not None and factor and width_factor:
+        width_factor = _plausible_width_factor(widths, width_factor, _typical(centres) * factor, where)
+    return _converted(centres, factor), _converted(widths, width_factor)
 
 
 def _known(values: ArrayLike | None) -> Lengths | None:
@@ -244,11 +291,57 @@ def _factor(unit: str | None) -> float | None:
     return 0.0 if name in NOT_A_WAVELENGTH else NANOMETRES_PER_UNIT.get(name)
 
 
+def _typical(values: Lengths) -> float:
+    return float(np.median(np.abs(values[np.isfinite(values)])))
+
+
+def _counts_bands(values: Lengths) -> bool:
+    return values.size > 2 and any(np.array_equal(values, np.arange(values.size) + start) for start in (0, 1))
+
+
+def _plausible_factor(values: Lengths, stated: float | None, unit: str | None, where: str) -> float | None:
+    typical = _typical(values)
+    possible = [factor for factor in USUAL_UNITS if SMALLEST_NM <= typical * factor < LARGEST_NM]
+    if stated is not None and SMALLEST_NM <= typical * stated < LARGEST_NM:
+        return stated
+    if stated is None:
+        return _guessed(values, SMALLEST_NM, where)
+    taken = f"taken as {USUAL_UNITS[possible[0]]}" if possible else "left out"
+    text = (
+        f"{where or 'the cube'} gives wavelengths around {typical:g} in {str(unit).strip()}, which cannot be: {taken}"
+    )
+    warnings.warn(text, stacklevel=4)
+    return possible[0] if possible else None
+
+
+def _plausible_width_factor(widths: Lengths, stated: float, centre_nm: float, where: str) -> float | None:
+    """A band is narrower than its wavelength, and wider than any imaging spectrometer resolves."""
+    typical = _typical(widths)
+    possible = [factor for factor in (stated, *USUAL_UNITS) if SMALLEST_WIDTH_NM <= typical * factor < centre_nm]
+    if possible[:1] != [stated]:
+        taken = f"taken as {USUAL_UNITS[possible[0]]}" if possible else "left out"
+        unit = next((name for factor, name in USUAL_UNITS.items() if factor == stated), "their unit")
+        text = f"{where or 'the cube'} gives widths around {typical:g} in {unit}, which cannot be: {taken}"
+        warnings.warn(text, stacklevel=4)
+    return possible[0] if possible else None
+
+
 def _guessed(values: Lengths, largest_micrometres: float, where: str) -> float:
     micrometres = float(np.abs(values[np.isfinite(values)]).max()) < largest_micrometres
     guess = "micrometres" if micrometres else "nanometres"
     warnings.warn(f"{where or 'the cube'} gives no wavelength unit: taken as {guess}", stacklevel=4)
     return 1e3 if micrometres else 1.0
+
+
+def lengths_in_names(names: Sequence[str], where: str = "") -> Lengths | None:
+    """Return the wavelengths in nm that every one of the band names states, such as "band 1 (418.24 Nanometers)"."""
+    found = [LENGTH_IN_NAME.search(str(name)) for name in names]
+    if not found or not all(found):
+        return None
+    centres = [float(match[1] or match[3]) for match in found if match]
+    units = {(match[2] or "").lower() for match in found if match}
+    unit = units.pop() if len(units) == 1 else None
+    return lengths_in_nanometres(centres, None, unit, None, f"{where}: a band name".removeprefix(": "))[0]
 
 
 def _converted(values: Lengths | None, factor: float | None) -> Lengths | None:

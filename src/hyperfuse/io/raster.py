@@ -18,7 +18,7 @@ import re
 import shutil
 import urllib.parse
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,13 +64,19 @@ from hyperfuse.io.envi import (
 )
 from hyperfuse.io.grid import grid_of
 from hyperfuse.io.output import OWN_NAME
+from hyperfuse.io.stac import stac_bands
 
 GDAL_ERRORS = (RasterioError, CPLE_BaseError)
 MOST_BLOCKS_CHECKED = 20_000
 RECORD_TAG = "HYPERFUSE_EXACT"
 ENVI_RECORD_KEY = "hyperfuse"
 # Tags of how GDAL stores or derived something, not of the scene.
-STORAGE_TAGS = {"AREA_OR_POINT", "wavelength_units", "TIFFTAG_RESOLUTIONUNIT", "OVR_RESAMPLING_ALG", RECORD_TAG}
+STORAGE_TAGS = {"area_or_point", "tifftag_resolutionunit", "ovr_resampling_alg", RECORD_TAG.lower()}
+# Tags of single bands or of the dataset that fill the band table, spelled as in `_normalised`.
+CENTRE_TAGS = ("wavelength", "wavelengths", "center_wavelength", "central_wavelength")
+WIDTH_TAGS = ("fwhm", "fwhms", "full_width_half_max")
+UNIT_TAGS = ("wavelength_units", "wavelength_unit", "wavelengths_units")
+TABLE_TAGS = {*CENTRE_TAGS, *WIDTH_TAGS, *UNIT_TAGS, "bbl"}
 GDAL_ENVI_NAME = re.compile(r"Band \d+")
 
 BLOCK = 256
@@ -88,6 +94,9 @@ COG_OVER_PLAIN = 1.2
 WITH_PREDICTOR = ("deflate", "zstd", "lzw")
 # What the cube itself decides, and rasterio would take from the options as well.
 NOT_AN_OPTION = {"driver", "count", "height", "width", "dtype", "crs", "transform", "nodata"}
+
+# Where tags of a single band lie.
+DOMAINS = (None, "IMAGERY", "ENVI")
 
 BandTags = list[dict[str, str]]
 
@@ -115,8 +124,9 @@ def read_raster(path: Path, data_path: Path | None = None, driver: str | None = 
         dtype = _common_dtype(source, path)
         _check_blocks(source, data_path)
         check_truncated(source, data_path)
-        tags = [source.tags(band) | source.tags(band, ns="IMAGERY") for band in source.indexes]
-        wavelength, fwhm = _lengths(source, tags, path)
+        tags = [_normalised(*(source.tags(band, ns=domain) for domain in DOMAINS)) for band in source.indexes]
+        beside = stac_bands(path, source.count)
+        wavelength, fwhm = _lengths(source, tags, beside, path)
         folded = source.tags(ns="ENVI").get(ENVI_RECORD_KEY, "")
         record = "".join(folded.split()).strip("{}") or source.tags().get(RECORD_TAG)
         described = native_description(source, dtype, wavelength).with_exact_values(record)
@@ -126,7 +136,7 @@ def read_raster(path: Path, data_path: Path | None = None, driver: str | None = 
             wavelength_nm=wavelength,
             fwhm_nm=fwhm,
             good=_good_bands(source, tags),
-            band_names=described.band_name,
+            band_names=described.band_name if any(described.band_name) else beside.get("band_name"),
             scale=described.scale,
             offset=described.offset,
             nodata=described.nodata_number(),
@@ -239,7 +249,7 @@ def _is_same(name: str, first: Any, second: Any) -> bool:
 
 def native_description(source: Any, dtype: np.dtype[Any], wavelength_nm: Lengths | None) -> Description:
     """Describe a rasterio dataset by what the format itself holds, without our record."""
-    envi = source.tags(ns="ENVI")
+    envi = _normalised(source.tags(ns="ENVI"))
     scale, offset = _scale_and_offset(source, envi)
     nodata = _nodata(source, envi, dtype)
     has_place = source.crs or not source.transform.is_identity
@@ -259,24 +269,46 @@ def automatic_description(index: int, wavelength_nm: float) -> str:
     return "" if np.isnan(wavelength_nm) else f"B{index:03d} {wavelength_nm:.1f} nm"
 
 
-def _lengths(source: Any, tags: BandTags, path: Path) -> tuple[Lengths | None, Lengths | None]:
-    """Wavelengths and widths in nm: ENVI's own lists, then band tags, then IMAGERY, which GDAL rounds for ENVI."""
-    envi = source.tags(ns="ENVI")
-    if "wavelength" in envi or "fwhm" in envi:
-        centres, widths = (_envi_list(key, envi, source.count, path) for key in ("wavelength", "fwhm"))
-        return lengths_in_nanometres(centres, widths, envi.get("wavelength_units"), None, str(path))
-    centres, widths = _tag_column("wavelength", tags), _tag_column("fwhm", tags)
+def _normalised(*domains: Mapping[str, str]) -> dict[str, str]:
+    """Tags under one spelling: some writers use capitals, or blanks for underscores ("wavelength units")."""
+    return {key.strip().lower().replace(" ", "_"): value for tags in domains for key, value in tags.items()}
+
+
+def _lengths(
+    source: Any, tags: BandTags, beside: Mapping[str, Any], path: Path
+) -> tuple[Lengths | None, Lengths | None]:
+    """Wavelengths and widths in nm from the first place that has them; GDAL rounds those in IMAGERY for ENVI."""
+    described = {key: text for key, text in _normalised(source.tags()).items() if _has_entries(text, source.count)}
+    for listed in (_normalised(source.tags(ns="ENVI")), described):
+        centres, widths = (_listed(keys, listed, source.count, path) for keys in (CENTRE_TAGS, WIDTH_TAGS))
+        if centres is not None or widths is not None:
+            unit = _first(UNIT_TAGS, listed) or _first(UNIT_TAGS, _normalised(source.tags()))
+            return lengths_in_nanometres(centres, widths, unit, None, str(path))
+    centres, widths = _tag_column(CENTRE_TAGS, tags), _tag_column(WIDTH_TAGS, tags)
     if centres is None and widths is None:
-        return _imagery("CENTRAL_WAVELENGTH_UM", tags), _imagery("FWHM_UM", tags)
-    units = {each["wavelength_units"] for each in tags if "wavelength_units" in each}
+        imagery = _imagery("central_wavelength_um", tags), _imagery("fwhm_um", tags)
+        is_known = any(each is not None for each in imagery)
+        return imagery if is_known else (beside.get("wavelength"), beside.get("fwhm"))
+    units = {unit for each in tags if (unit := _first(UNIT_TAGS, each))}
     centres, widths = lengths_in_nanometres(centres, widths, units.pop() if len(units) == 1 else None, None, str(path))
-    return centres, _imagery("FWHM_UM", tags) if widths is None else widths
+    return centres, _imagery("fwhm_um", tags) if widths is None else widths
 
 
-def _envi_list(key: str, envi: Mapping[str, str], bands: int, path: Path) -> Lengths | None:
-    if key not in envi:
+def _has_entries(text: str, bands: int) -> bool:
+    values = braced_numbers(text)
+    return values is not None and values.size == bands
+
+
+def _first(keys: Sequence[str], tags: Mapping[str, str]) -> str | None:
+    return next((tags[key] for key in keys if tags.get(key)), None)
+
+
+def _listed(keys: Sequence[str], tags: Mapping[str, str], bands: int, path: Path) -> Lengths | None:
+    """A list of numbers, one per band, among the tags of a dataset."""
+    key = next((key for key in keys if key in tags), None)
+    if key is None:
         return None
-    values = braced_numbers(envi[key])
+    values = braced_numbers(tags[key])
     if values is None:
         warnings.warn(f"{path}: `{key}` is not a list of numbers and is left out", stacklevel=4)
     elif values.size != bands:
@@ -285,31 +317,31 @@ def _envi_list(key: str, envi: Mapping[str, str], bands: int, path: Path) -> Len
     return values
 
 
-def _tag_column(key: str, tags: BandTags) -> Lengths | None:
-    texts = [each.get(key) for each in tags]
+def _tag_column(keys: Sequence[str], tags: BandTags) -> Lengths | None:
+    texts = [_first(keys, each) for each in tags]
     return numbers([text or "nan" for text in texts]) if any(texts) else None
 
 
 def _imagery(key: str, tags: BandTags) -> Lengths | None:
-    values = _tag_column(key, tags)
+    values = _tag_column([key], tags)
     return None if values is None else np.round(values * 1e3, 6)
 
 
 def _good_bands(source: Any, tags: BandTags) -> NDArray[np.bool_] | None:
-    envi = source.tags(ns="ENVI")
-    if "bbl" in envi:
-        values = braced_numbers(envi["bbl"])
+    listed = _normalised(source.tags(), source.tags(ns="ENVI")).get("bbl")
+    if listed is not None:
+        values = braced_numbers(listed)
     else:
-        values = numbers([each.get("bbl", each.get("BadBandMultiplier", "1")) for each in tags])
+        values = numbers([each.get("bbl", each.get("badbandmultiplier", "1")) for each in tags])
     return values != 0 if values is not None and values.size == source.count else None
 
 
 def _names(source: Any, envi: Mapping[str, str], wavelength_nm: Lengths | None) -> list[str]:
     """Band names without generated ones; not GDAL's descriptions of ENVI bands, to which it appends wavelengths."""
     names = [description or "" for description in source.descriptions]
-    if envi:
-        listed = parse_braced_list(envi.get("band_names", ""))
-        names = listed if len(listed) == len(names) else names
+    listed = parse_braced_list(envi.get("band_names", ""))
+    if source.driver == "ENVI" or len(listed) == len(names):
+        names = listed if len(listed) == len(names) else [""] * len(names)
         return ["" if GDAL_ENVI_NAME.fullmatch(name) else name for name in names]
     centres = np.full(len(names), np.nan) if wavelength_nm is None else wavelength_nm
     generated = [automatic_description(index, centre) for index, centre in enumerate(centres, start=1)]
@@ -334,7 +366,11 @@ def _nodata(source: Any, envi: Mapping[str, str], dtype: np.dtype[Any]) -> float
 
 def _attributes(source: Any, envi: Mapping[str, str]) -> dict[str, str]:
     tags = source.tags().items()
-    attributes = {key: value for key, value in tags if key not in STORAGE_TAGS and not re.fullmatch(r"Band_\d+", key)}
+    attributes = {
+        key: value
+        for key, value in tags
+        if next(iter(_normalised({key: ""}))) not in STORAGE_TAGS | TABLE_TAGS and not re.fullmatch(r"Band_\d+", key)
+    }
     return attributes | {key: envi[key].strip("{} ") for key in ("sensor_type", "acquisition_time") if key in envi}
 
 

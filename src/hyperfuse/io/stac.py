@@ -37,6 +37,7 @@ MEDIA_TYPES = (
     | {".zarr": "application/vnd.zarr", ".mat": "application/x-matlab-data", ".json": "application/json"}
     | {".hdr": "text/plain", ".xml": "application/xml", ".zip": "application/zip"}
 )
+LARGEST_ITEM = 16 * 2**20
 UNKNOWN_TYPE = "application/octet-stream"
 
 
@@ -82,6 +83,57 @@ def stac_item(
         "links": [_derived_from(Path(path), target) for path in inputs],
         "assets": _assets(target, cube, beside, cog=cog),
     }
+
+
+def stac_bands(path: Path, bands: int) -> dict[str, Any]:
+    """Return what the STAC item beside a raster says about its bands: band_name, wavelength and fwhm in nm.
+
+    The item is `scene.stac.json`, `scene.json` or `scene.tif.json`; STAC has had three places for bands.
+    """
+    names = (f"{path.stem}.stac.json", f"{path.stem}.json", f"{path.name}.json")
+    for file in (path.with_name(name) for name in names):
+        rows = _rows_of_item(_read_item(file), path.name)
+        if len(rows) == bands:
+            columns = {
+                "wavelength": [_micrometres(row, "center_wavelength") for row in rows],
+                "fwhm": [_micrometres(row, "full_width_half_max") for row in rows],
+            }
+            known = {key: np.array(column) for key, column in columns.items() if not np.isnan(column).all()}
+            return known | {"band_name": [str(row.get("name", "")) for row in rows]}
+    return {}
+
+
+def _read_item(file: Path) -> Any:
+    try:
+        return json.loads(file.read_bytes()) if file.is_file() and file.stat().st_size <= LARGEST_ITEM else None
+    except (OSError, ValueError, RecursionError):
+        return None
+
+
+def _rows_of_item(item: Any, name: str) -> list[dict[str, Any]]:
+    """One mapping per band, joined from every list that describes the bands of the asset called `name`."""
+    if not isinstance(item, dict):
+        return []
+    assets = item.get("assets")
+    named = [
+        asset
+        for asset in (assets.values() if isinstance(assets, dict) else ())
+        if isinstance(asset, dict) and str(asset.get("href", "")).rpartition("/")[2] == name
+    ]
+    holders = [each for each in (*named, item.get("properties"), item) if isinstance(each, dict)]
+    lists = [each[key] for each in holders for key in ("bands", "eo:bands", "raster:bands") if key in each]
+    lists = [each for each in lists if isinstance(each, list) and all(isinstance(row, dict) for row in each)]
+    length = len(lists[0]) if lists else 0
+    merged: list[dict[str, Any]] = [{} for _ in range(length)]
+    for rows in reversed([each for each in lists if len(each) == length]):
+        for row, more in zip(merged, rows, strict=True):
+            row |= {str(key).removeprefix("eo:"): value for key, value in more.items()}
+    return merged
+
+
+def _micrometres(row: Mapping[str, Any], key: str) -> float:
+    value = row.get(key)
+    return value * 1e3 if isinstance(value, int | float) and value > 0 else math.nan
 
 
 def write_item(path: Path, item: Mapping[str, Any]) -> None:
