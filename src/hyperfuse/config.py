@@ -241,6 +241,8 @@ class FuseConfig(ObservationConfig, OutputConfig):
     """Whose georeference is right where the two disagree; the result lies there."""
     consistency: bool = False
     """Project the result onto both images, as far as their noise allows."""
+    non_negative: Annotated[Literal["auto", "off"], Option("auto|off", OUTPUT)] = "auto"
+    """Keep values from falling below zero, by more than noise, where the HSI does not."""
     extent: Annotated[Literal["intersection", "msi", "hsi"], Option("intersection|msi|hsi", INPUTS)] = "intersection"
     """What OUT covers: what both images show, or all of one of them."""
     bounds: Annotated[Bounds | None, Option("XMIN YMIN XMAX YMAX", INPUTS)] = None

@@ -148,3 +148,50 @@ def test_tiles_see_the_same_msi(
     tiles = fused(*cubes)
     np.testing.assert_array_equal(np.isnan(tiles), np.isnan(whole))
     np.testing.assert_allclose(tiles, whole, atol=2e-3 * float(np.nanmax(whole)))
+
+
+def test_an_undeclared_fill_value_stays_where_it_is(simulated: Simulation) -> None:
+    values = simulated.hsi.values.copy()
+    values[:, 16, 16] = -9999
+    holed = make_cube(values, wavelength_nm=simulated.hsi["wavelength"].values)
+    with pytest.warns(UserWarning, match="20 values of the HSI are far outside"):
+        found = fuse(holed, simulated.msi, method="local_fuse")
+    assert isinstance(found, xr.DataArray)
+    missing = np.isnan(found.values).any(axis=0)
+    assert missing[64:68, 64:68].all()
+    assert missing.sum() == SCALE**2
+    plain = fused(simulated.hsi, simulated.msi)
+    difference = np.abs(found.values - plain)
+    far = np.hypot(*(np.indices(missing.shape) - 65.5)) > 30
+    assert difference[:, far].max() < 0.02 * plain.max()
+
+
+def test_bright_and_dark_things_are_no_fill_values(simulated: Simulation) -> None:
+    values = simulated.hsi.values.copy()
+    values[:, 3, 4] *= 50
+    values[:, 20, 9] = 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        pair = align_pair(make_cube(values), simulated.msi)
+    assert np.isfinite(pair.hsi).all()
+
+
+def test_one_band_equal_to_nodata_does_not_delete_a_pixel(simulated: Simulation) -> None:
+    stored = np.round(255 * simulated.msi.values.clip(0, 1)).astype(np.uint8).clip(1)
+    stored[0, 50:53, 60:70] = 0
+    stored[:, 100, 100] = 0
+    msi = make_cube(stored, nodata=0)
+    found = fused(simulated.hsi, msi)
+    missing = np.isnan(found).any(axis=0)
+    assert missing[100, 100]
+    assert missing.sum() == 1
+
+
+def test_values_stay_positive_where_the_hsi_is(simulated: Simulation) -> None:
+    dark = simulated.hsi.values - simulated.hsi.values.min(axis=(1, 2), keepdims=True)
+    cube = make_cube(dark, wavelength_nm=simulated.hsi["wavelength"].values)
+    free, kept = (fused(cube, simulated.msi, non_negative=choice) for choice in ("off", "auto"))
+    assert free.min() < -0.01
+    noise = estimated(cube, simulated.msi).observation.hsi_noise.numpy()
+    assert (kept >= -noise[:, None, None] - 1e-6).all()
+    np.testing.assert_array_equal(kept[free > 0], free[free > 0])

@@ -36,7 +36,7 @@ from hyperfuse.errors import OptionError
 from hyperfuse.fusion.fusers import Fuser
 from hyperfuse.fusion.pair import AlignedPair
 from hyperfuse.io.output import Clipping, to_stored
-from hyperfuse.methods.window import Place, Window, fill_missing, mask_missing, near_on_axis
+from hyperfuse.methods.window import Place, Window, fill_missing, mask_missing, near_on_axis, raise_negative
 from hyperfuse.physics.observation import Observation
 
 # Holes are filled from an image pyramid: windows that start at multiples of these have the same pyramid in every tile.
@@ -160,6 +160,8 @@ class TileJob:
     """Which bands of the HSI the output has."""
     move: tuple[float, float] = (0.0, 0.0)
     """How far to move the result, in fine pixels: to where the HSI's georeference says that it lies."""
+    non_negative: bool = True
+    """Whether values are kept from falling below zero where the HSI does not."""
     stored_as: xr.DataArray | None = None
     """One pixel of the output: its bands, data type, scale and nodata. None while that is not decided."""
 
@@ -195,7 +197,9 @@ class TileJob:
 
     def _fused(self, inputs: TileInputs) -> NDArray[np.float32]:
         usable, window = torch.from_numpy(self.pair.usable_bands), inputs.window
-        fused = self.fuser.fuse_window(replace(window, hsi=window.hsi[usable])).numpy()
+        good_bands = replace(window, hsi=window.hsi[usable])
+        result = self.fuser.fuse_window(good_bands)
+        fused = (raise_negative(result, good_bands) if self.non_negative else result).numpy()
         if not usable.all():
             good, fused = fused, np.full((len(usable), *fused.shape[1:]), np.nan, dtype=np.float32)
             fused[usable] = good

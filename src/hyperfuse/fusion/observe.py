@@ -26,7 +26,7 @@ from hyperfuse.fusion.pair import AlignedPair, require_possible_shift
 from hyperfuse.fusion.sample import StreamedSamples, representative_window
 from hyperfuse.fusion.warp import Warp, find_warp
 from hyperfuse.io.cube import wavelengths_nm
-from hyperfuse.methods.catalogue import AUTO, FEWEST_COARSER_PIXELS, MOST_PIXELS, suitable_method
+from hyperfuse.methods.catalogue import AUTO, DEFAULT, FEWEST_COARSER_PIXELS, MOST_PIXELS, suitable_method
 from hyperfuse.methods.injection import detail_halo
 from hyperfuse.methods.window import Window
 from hyperfuse.physics.estimate import Estimate, KnownParts, estimate_from_samples
@@ -95,6 +95,18 @@ def resolve_method(pair: AlignedPair, observation: Observation, method: str, mos
     side = int(math.sqrt(most_bytes / bytes_of_pixel)) - 2 * halo
     side = max(FEWEST_COARSER_PIXELS, min(side, MOST_PIXELS))
     return suitable_method(representative_window(pair, observation, side, halo))
+
+
+# The simplest methods, which make no assumption about the sensors that could be wrong; the side of the checked part.
+SIMPLE_METHODS, CHECKED_SIDE = ("bicubic", "sfim", "glp"), 64
+
+
+def warn_of_worse_method(pair: AlignedPair, observation: Observation) -> None:
+    """Warn where a simple method is clearly better than the default at reduced resolution, in the middle."""
+    window = representative_window(pair, observation, CHECKED_SIDE, detail_halo(observation))
+    if (better := suitable_method(window, SIMPLE_METHODS)) != DEFAULT:
+        got = f"at reduced resolution {better} is clearly better than {DEFAULT} on this pair"
+        warnings.warn(f"{got}: compare with --method {better}, or let --method auto choose", stacklevel=2)
 
 
 def _usable_srf(pair: AlignedPair, hsi: xr.DataArray, spec: SRFSpec) -> Tensor:

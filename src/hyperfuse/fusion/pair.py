@@ -21,7 +21,7 @@ from rasterio.errors import CRSError
 
 from hyperfuse.config import FuseConfig
 from hyperfuse.errors import GridError, OptionError, ValueRangeError
-from hyperfuse.fusion.regrid import parallel_to, without_masked
+from hyperfuse.fusion.regrid import parallel_to, without_fill_values, without_masked
 from hyperfuse.io.cube import iterate_windows, physical_values
 from hyperfuse.io.grid import (
     Grid,
@@ -307,6 +307,7 @@ def align_pair(
     hsi, msi = (
         cube if given is None else without_masked(cube, given) for cube, given in ((hsi, hsi_mask), (msi, mask))
     )
+    hsi, msi = without_fill_values(hsi, "HSI"), without_fill_values(msi, "MSI")
     msi_grid = grid_of(msi)
     placement, rotated_hsi = parallel_placement(grid_of(hsi), msi_grid), None
     if placement is None:

@@ -25,7 +25,7 @@ import torch
 import xarray as xr
 from numpy.typing import NDArray
 
-from hyperfuse.config import FuseConfig, PairConfig
+from hyperfuse.config import DEFAULT_METHOD, FuseConfig, PairConfig
 from hyperfuse.errors import OptionError
 from hyperfuse.fusion.engine import CACHE_BYTES, Tile, TileJob, WindowPlace, one_thread_per_tile, place_for, read_window
 from hyperfuse.fusion.fusers import Fuser, load_network, network_fuser, network_halo
@@ -35,6 +35,7 @@ from hyperfuse.fusion.observe import (
     register_pair,
     resolve_method,
     warn_of_corrections,
+    warn_of_worse_method,
 )
 from hyperfuse.fusion.pair import AlignedPair, align_pair
 from hyperfuse.fusion.sample import SAMPLED_FINE_PIXELS, representative_window, sample_places
@@ -160,7 +161,8 @@ class Plan:
     def job(self, fuser: Fuser, template: xr.DataArray | None) -> TileJob:
         move = self.observation.misregistration if self.config.trust == "hsi" else (0.0, 0.0)
         pixel = None if template is None else template.isel(y=slice(0, 1), x=slice(0, 1)).copy(deep=True)
-        return TileJob(self.pair, self.observation, fuser, self.bands, move, pixel)
+        non_negative = self.config.non_negative == "auto"
+        return TileJob(self.pair, self.observation, fuser, self.bands, move, non_negative, pixel)
 
     def with_tile_size(self, size: tuple[int, int]) -> Plan:
         """The same with tiles of an earlier plan."""
@@ -277,6 +279,8 @@ def make_plan(
         advance(1)
         if network is None:
             method = method or resolve_method(pair, observation, config.method, most_bytes)
+            if method == DEFAULT_METHOD and found.harmonisation.agreement is not None:
+                warn_of_worse_method(pair, observation)
         advance(1)
     # A resumed run of uncertainties has recorded that instead of a method.
     method = config.method if uncertainty else method or config.method

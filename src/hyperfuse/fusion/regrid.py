@@ -26,6 +26,7 @@ from scipy.ndimage import distance_transform_edt, map_coordinates, spline_filter
 from hyperfuse.errors import GridError
 from hyperfuse.io.cube import lazy_variable, make_cube, physical_values, window_of
 from hyperfuse.io.grid import Grid, Positions, crs_name, grid_nodes, grid_of, positions_in, same_crs, window_of_grid
+from hyperfuse.physics.sampling import spread_slices
 
 FLOAT32: np.dtype[Any] = np.dtype(np.float32)
 ComputeWindow = Callable[[NDArray[np.int64], slice, slice], NDArray[np.float32]]
@@ -239,6 +240,59 @@ def _masked_window(
     if mask_rows.stop > mask_rows.start and mask_columns.stop > mask_columns.start:
         marked = (mask.isel(y=mask_rows, x=mask_columns).values != 0).any(axis=0)
         values[:, _marked_on(window, marked, window_of_grid(mask_grid, mask_rows, mask_columns))] = np.nan
+    return values
+
+
+# Fill values that a file does not declare, as multiples of the largest of the usual values (1st to 99th percentile) of
+# their band: negative values among positive ones, and any others. Bright things exist, very negative ones do not.
+LARGEST_NEGATIVE, LARGEST_OTHER = 1.0, 1000.0
+POSITIVE = -0.1  # the 1st percentile, as a multiple of the 99th, down to which a band counts as positive
+# A cube of at most so many values is searched completely, a larger one in windows of this side.
+SEARCHED_VALUES, SEARCHED_SIDE, SEARCHED_WINDOWS = 10_000_000, 16, 6
+FEWEST_VALUES = 16
+
+
+def without_fill_values(cube: xr.DataArray, name: str) -> xr.DataArray:
+    """The cube, lazily, without undeclared fill values such as -9999; the cube itself where none are found."""
+    size = cube.sizes["y"], cube.sizes["x"]
+    is_searched = math.prod(cube.shape) <= SEARCHED_VALUES
+    if is_searched:
+        sample = physical_values(cube).reshape(len(cube), -1)
+    else:
+        sides = [min(side, SEARCHED_SIDE) for side in size]
+        rows, columns = (
+            spread_slices(length, side, min(SEARCHED_WINDOWS, length // side))
+            for length, side in zip(size, sides, strict=True)
+        )
+        parts = [physical_values(cube, row, column).reshape(len(cube), -1) for row in rows for column in columns]
+        sample = np.concatenate(parts, axis=1)
+    limits = np.array([_possible_range(band) for band in sample], dtype=np.float32)
+    outside = int(((sample < limits[:, :1]) | (sample > limits[:, 1:])).sum())
+    if outside == 0:
+        return cube
+    count = f"{outside:,} values" if is_searched else f"{outside / sample.size:.2%} of the values"
+    warnings.warn(f"{count} of the {name} are far outside the range of their band: taken as missing", stacklevel=2)
+    return derived_cube(partial(_possible_window, cube, limits), cube, grid_of(cube))
+
+
+def _possible_range(values: NDArray[np.float32]) -> tuple[float, float]:
+    known = values[np.isfinite(values)]
+    if known.size < FEWEST_VALUES:
+        return -math.inf, math.inf
+    low, high = (float(value) for value in np.percentile(known, (1, 99)))
+    largest = max(abs(low), abs(high))
+    if largest == 0:
+        return -math.inf, math.inf
+    is_positive = high > 0 and low >= POSITIVE * high
+    return -(LARGEST_NEGATIVE if is_positive else LARGEST_OTHER) * largest, LARGEST_OTHER * largest
+
+
+def _possible_window(
+    cube: xr.DataArray, limits: NDArray[np.float32], bands: NDArray[np.int64], rows: slice, columns: slice
+) -> NDArray[np.float32]:
+    values: NDArray[np.float32] = physical_values(cube, rows, columns, bands)
+    low, high = limits[bands].T[:, :, None, None]
+    values[(values < low) | (values > high)] = np.nan
     return values
 
 

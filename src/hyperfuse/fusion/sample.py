@@ -25,6 +25,7 @@ from hyperfuse.physics.register import Block
 from hyperfuse.physics.sampling import (
     MARGINS,
     MOST_BLOCKS,
+    SPREAD_WHOLE_FINE_PIXELS,
     PairSamples,
     block_places,
     block_surroundings,
@@ -101,6 +102,9 @@ class StreamedSamples:
         return replace(self, shift=shift)
 
     def blocks(self, sigma: tuple[float, float], *, spread: bool = False) -> list[Block]:
+        if spread and max(self.fine_size) <= SPREAD_WHOLE_FINE_PIXELS:
+            images = torch.from_numpy(self.pair.hsi[self.pair.usable_bands]), torch.from_numpy(self.pair.msi)
+            return PairSamples.of(*images, self.scale, self.shift).blocks(sigma, spread=True)
         places = spread_places(self.pair.coarse_shape[1:]) if spread else self.places
         return [self._block(place, sigma) for place in places]
 

@@ -335,26 +335,29 @@ SMALLEST_SCALE = 1.5
 MOST_PIXELS = 128  # side of the coarse image that is tested on
 
 
-def suitable_method(window: Window) -> str:
-    """The method that `auto` stands for on this pair."""
+def suitable_method(window: Window, among: Sequence[str] = ()) -> str:
+    """The method that `auto` stands for on this pair: the default, or a better one of some or, by default, of all."""
     pair = run_on_scene(prepare_pair(window))
     if not pair.msi_varies:
         return "bicubic"
-    scores = scores_at_reduced_resolution(pair.window.hsi, pair.window.msi, pair.window.observation)
+    names = [DEFAULT, *among] if among else list(METHODS)
+    scores = scores_at_reduced_resolution(pair.window.hsi, pair.window.msi, pair.window.observation, names)
     best = max(scores, key=lambda name: scores[name], default=DEFAULT)
     return best if scores and scores[best] > scores[DEFAULT] + MARGIN_DB else DEFAULT
 
 
-def scores_at_reduced_resolution(hsi: Tensor, msi: Tensor, observation: Observation) -> dict[str, float]:
-    """PSNR in dB of every method on the pair one scale coarser; empty where the hsi is too small for that."""
+def scores_at_reduced_resolution(
+    hsi: Tensor, msi: Tensor, observation: Observation, names: Sequence[str] | None = None
+) -> dict[str, float]:
+    """PSNR in dB of some methods, or all, on the pair one scale coarser; empty where the hsi is too small for that."""
     reduced = at_reduced_resolution(hsi, msi, observation)
     if reduced is None:
         return {}
     window, reference = reduced
     peak = float(reference.abs().max().clamp_min(1e-30))
     scores = {}
-    for name, method in METHODS.items():
-        error = run_on_scene(method.function(window)) - reference
+    for name in METHODS if names is None else names:
+        error = run_on_scene(METHODS[name].function(window)) - reference
         per_pixel = error.double().square().mean(0).flatten().sort().values
         kept = per_pixel[: max(1, int(len(per_pixel) * (1 - IGNORED_SHARE)))]
         scores[name] = float(-10 * torch.log10(kept.mean() / peak**2 + 1e-30))

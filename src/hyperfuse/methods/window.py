@@ -36,6 +36,7 @@ Result = TypeVar("Result")
 Other = TypeVar("Other")
 
 Place = tuple[slice, slice]
+MOSTLY_MISSING = 0.5  # share of the msi bands that must be known, or more
 EVERYWHERE: Place = (slice(None), slice(None))
 
 # Costly statistics come after all the work on fine pixels; of MANY_WINDOWS or more, every fourth window is enough.
@@ -335,15 +336,30 @@ def _push_pull(values: Tensor, weights: Tensor) -> Tensor:
 
 
 def mask_missing(fused: Tensor, window: Window) -> Tensor:
-    """Set the core of a fused window to NaN: all bands where an msi band is NaN, each band where its hsi pixel is."""
+    """Set the core of a fused window to NaN: all bands where most msi bands are NaN, each band where its hsi pixel is.
+
+    A single msi band that equals nodata, such as 0 in a dark pixel of 8 bit, was filled from its surroundings.
+    """
     missing = ~torch.isfinite(window.hsi)
     if bool(missing.any()):
         placement, size = window.core_placement
         axes = zip((placement.rows, placement.columns), size, window.coarse_size, strict=True)
         rows, columns = (fine_positions(axis, fine).round().long().clamp(0, coarse - 1) for axis, fine, coarse in axes)
         fused = fused.masked_fill(missing[:, rows][:, :, columns], torch.nan)
-    msi_missing = ~torch.isfinite(window.fine(window.msi)).all(0)
+    msi_missing = torch.isfinite(window.fine(window.msi)).double().mean(0) <= MOSTLY_MISSING
     return fused.masked_fill(msi_missing, torch.nan) if bool(msi_missing.any()) else fused
+
+
+def raise_negative(fused: Tensor, window: Window) -> Tensor:
+    """Raise negative values of the core to minus the noise of their band where the hsi pixel is not negative."""
+    lowest = -window.observation.hsi_noise.to(fused)[:, None, None]
+    if bool((window.hsi >= 0).all()):
+        return fused.maximum(lowest)
+    placement, size = window.core_placement
+    axes = zip((placement.rows, placement.columns), size, window.coarse_size, strict=True)
+    rows, columns = (fine_positions(axis, fine).round().long().clamp(0, coarse - 1) for axis, fine, coarse in axes)
+    positive = (window.hsi >= 0)[:, rows][:, :, columns]
+    return torch.where(positive, fused.maximum(lowest), fused)
 
 
 def usable_msi_bands(window: Window) -> SceneComputation[tuple[Tensor, bool]]:

@@ -24,7 +24,9 @@ from hyperfuse.physics.harmonise import (
     Bend,
     CoarsePixels,
     Correction,
+    Light,
     SmoothField,
+    ToneCurves,
     find_corrections,
     negligible_shares,
     warped,
@@ -284,11 +286,12 @@ def _register_robustly(
     spread = samples.blocks(start, spread=True)
     sigma, shift = start, (0.0, 0.0) if shift_known else search_shift(blocks, scale, start)
     found = _Registered(Registration(start, shift, (0.0, 0.0), 0.0, 0.0, 0.0), is_robust=True)
+    tried: tuple[type[Correction], ...] = (ToneCurves, Light) if harmonise else ()
     for turn in range(ROUNDS):
         pixels = CoarsePixels.of(spread, scale, sigma, shift, fine_size)
         # A wrong PSF looks like a bend in places: there is none before the first registration.
-        allowed: Bend = bend if turn > 0 and not shift_known else "off"
-        corrections = find_corrections(pixels, radiometry=harmonise, bend=allowed)
+        allowed: Bend = bend if not shift_known and (turn == 1 or found.bend is not None) else "off"
+        corrections = find_corrections(pixels, radiometry=tried, bend=allowed)
         found = replace(found, corrections=corrections.corrections, bend=corrections.bend)
         corrected = found.correct(blocks, fine_size)
         weights = _weights(corrected, scale, sigma, shift)
@@ -299,6 +302,9 @@ def _register_robustly(
         )
         sigma, shift = registration.sigma, registration.shift
         found = replace(found, registration=registration)
+        if turn > 0:
+            # From here on, what has been found is only refined.
+            tried = tuple(type(correction) for correction in found.corrections)
     return found
 
 

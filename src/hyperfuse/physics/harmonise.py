@@ -58,7 +58,9 @@ ORDERS = (1, 2, 3, 4, 6)  # of cosines: the sum of both axes' frequencies
 FOLDS, FOLD_SIDE = 4, 3  # squares of coarse pixels are left out together, because neighbours are alike
 TONE_RIDGE, GAIN_RIDGE, OFFSET_RIDGE, BEND_RIDGE = 1e-5, 1e-6, 1e-4, 0.1
 LARGEST_GAIN = 5.0
-BEND_STEPS, BEND_TUKEY = 3, 15.0
+BEND_STEPS, BEND_TUKEY = 2, 15.0
+# Cosines up to this order show at least signs of any smooth bend; without them no higher orders are tried.
+ORDER_OF_SIGNS, SIGNS_MUST_LEAVE = 3, 0.85
 DERIVATIVE_STEP = 0.25  # fine pixels
 SMALLEST_BEND = 0.03  # fine pixels, root mean square: less does not justify resampling
 
@@ -305,13 +307,19 @@ class Found:
     """Offset (y, x) in fine pixels besides the shift: what the hsi shows at q, the msi shows at q + bend(q)."""
 
 
-def find_corrections(pixels: CoarsePixels, *, radiometry: bool = True, bend: Bend = "auto") -> Found:
-    """Find the corrections that the pair supports: the one that helps most first, then those that still help."""
+def find_corrections(
+    pixels: CoarsePixels, *, radiometry: Sequence[type[Correction]] = (), bend: Bend = "auto"
+) -> Found:
+    """Find the corrections that the pair supports: the one that helps most first, then those that still help.
+
+    `radiometry` names those to try.
+    """
     images = [block.msi.numpy() for block in pixels.blocks]
     found = Found(images, pixels.explain(images))
     trials: list[tuple[Callable[[CoarsePixels, Found], Found | None], float]] = []
-    if radiometry:
-        trials += [(_with_tone, MUST_LEAVE), (_with_light, MUST_LEAVE)]
+    trials += [(_with_tone, MUST_LEAVE)] * (ToneCurves in radiometry) + [(_with_light, MUST_LEAVE)] * (
+        Light in radiometry
+    )
     if bend != "off":
         trials.append((_with_bend, BEND_MUST_LEAVE if bend == "auto" else FORCED_BEND_MUST_LEAVE))
     while trials and bool((found.fit.shares > pixels.negligible).any()):
@@ -443,13 +451,15 @@ def _with_bend(pixels: CoarsePixels, found: Found) -> Found | None:
         terms = np.concatenate([np.ones((1, len(weights))), _cosine_terms(order, pixels.positions)])
         if PIXELS_PER_TERM * len(terms) > len(weights):
             break
-        for _ in range(BEND_STEPS):
-            step, error = _bend_step(pixels, sampler, field, weights, terms, order)
+        for turn in range(BEND_STEPS):
+            step, error = _bend_step(pixels, sampler, field, weights, terms, order, validate=turn == BEND_STEPS - 1)
             field = _sum(field, SmoothField.from_terms(order, step[:, 1:], np.zeros(len(terms) - 1), step[:, 0]))
         level = pixels.level(error)
         straight = level if order == 0 else straight
         if best is None or level < HIGHER_ORDER_MUST_LEAVE * best[0]:
             best = level, field
+        if order >= ORDER_OF_SIGNS and best[0] > SIGNS_MUST_LEAVE * straight:
+            break
     if best is None or best[0] > BEND_MUST_LEAVE * straight:
         return None
     field = best[1]
@@ -461,7 +471,14 @@ def _with_bend(pixels: CoarsePixels, found: Found) -> Found | None:
 
 
 def _bend_step(
-    pixels: CoarsePixels, sampler: _BlurredMsi, field: SmoothField, weights: Floats, terms: Floats, order: int
+    pixels: CoarsePixels,
+    sampler: _BlurredMsi,
+    field: SmoothField,
+    weights: Floats,
+    terms: Floats,
+    order: int,
+    *,
+    validate: bool,
 ) -> tuple[Floats, Floats]:
     """The step (2, terms) of the field's coefficients, and per band the share that is left of unseen pixels."""
     here = field.at_points(*pixels.positions)
@@ -489,7 +506,7 @@ def _bend_step(
         return np.asarray(np.linalg.solve(gram, right))
 
     error = np.zeros(len(seen))
-    for fold in range(FOLDS):
+    for fold in range(FOLDS if validate else 0):
         out = pixels.folds == fold
         moved = seen + np.einsum("mnt,t->mn", changes, solve(~out))
         for index, band in enumerate(moved):
