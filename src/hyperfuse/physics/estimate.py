@@ -41,6 +41,7 @@ MORE_IN_FEW_PIXELS = 40  # pixels that unrelated images match by chance when the
 MOST_SHIFT_ERROR = 0.2  # of a coarse pixel
 LEAST_EVIDENCE = 10.0  # log likelihood that a PSF and shift other than the expected ones must gain
 ROUNDS = 3  # of finding corrections and weights, and of registering what they leave
+NOISE_LEAVES = 0.85  # mean weight of pixels that differ by nothing but Gaussian noise, or a little less
 LEAST_WEIGHT = 0.3  # of pixels that the SRF is fitted to
 OTHER_UNIT = 10.0  # factor between the msi and the hsi under a known SRF
 SMOOTHNESS_LADDER = (1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7)
@@ -189,6 +190,7 @@ class _Registered:
     corrections: tuple[Correction, ...] = ()
     bend: SmoothField | None = None
     is_robust: bool = False
+    mean_weight: float = 1.0
 
     def correct(self, blocks: list[Block], fine_size: tuple[int, int]) -> list[Block]:
         if not self.corrections and self.bend is None:
@@ -247,7 +249,9 @@ def _register(samples: Samples, known: KnownParts, harmonise: bool, bend: Bend) 
     best = register(blocks, samples.scale, start, (0.0, 0.0), sigma_known, shift_known)
     found = _Registered(best)
     if 1 - best.explained > _negligible(blocks, samples.scale, best):
-        found = _register_robustly(samples, blocks, start, sigma_known, shift_known, harmonise, bend)
+        robust = _register_robustly(samples, blocks, start, sigma_known, shift_known, harmonise, bend)
+        # Noise alone, which all pixels share, is better averaged over all of them.
+        found = robust if robust.corrections or robust.bend or robust.mean_weight < NOISE_LEAVES else found
         best = found.registration
     if everything_known:
         return replace(found, registration=replace(expected, explained=best.explained))
@@ -301,7 +305,7 @@ def _register_robustly(
             corrected, scale, start, (0.0, 0.0), sigma_known, shift_known, weights, None if shift_known else shift
         )
         sigma, shift = registration.sigma, registration.shift
-        found = replace(found, registration=registration)
+        found = replace(found, registration=registration, mean_weight=float(weights.mean()))
         if turn > 0:
             # From here on, what has been found is only refined.
             tried = tuple(type(correction) for correction in found.corrections)
