@@ -3,22 +3,49 @@
 from __future__ import annotations
 
 import errno
+import functools
+import inspect
+import logging
 import os
 import signal
 import sys
 import warnings
-from collections.abc import Sequence
-from typing import Annotated, TextIO
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, TextIO
 
 import typer
-from rich.console import Console
+from typer.core import TyperCommand, TyperGroup
 
 from hyperfuse.cli import assess, benchmark, cubes, fuse, pairs, train
 from hyperfuse.errors import HyperfuseError, RenamedWarning
 from hyperfuse.progress import show_progress
 
+
+class _Flags:
+    """Flags are shown without the type of a value, which they do not take."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        params: list[Any] = super().get_params(ctx)  # type: ignore[misc]
+        for each in params:
+            if getattr(each, "is_flag", False):
+                each.metavar = ""
+        return params
+
+
+class _Command(_Flags, TyperCommand):
+    pass
+
+
+class _Group(_Flags, TyperGroup):
+    pass
+
+
+Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="No progress bars, notes or warnings.")]
+Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Also say what was estimated and planned.")]
+
 app = typer.Typer(
     name="hyperfuse",
+    cls=_Group,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
@@ -27,23 +54,67 @@ app = typer.Typer(
     "any bands, any scale.",
 )
 
+
+def _settings(quiet: bool, verbose: bool) -> None:
+    """What is said on stderr beside errors; the options stand before or after the command."""
+    log = logging.getLogger("hyperfuse")
+    if quiet:
+        show_progress(False)
+        warnings.simplefilter("ignore")
+        log.setLevel(logging.CRITICAL)
+    elif verbose:
+        log.setLevel(logging.DEBUG)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"hyperfuse {version('hyperfuse')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _before(
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    show_progress(True)
+    warnings.showwarning = _show_warning
+    log = logging.getLogger("hyperfuse")
+    log.setLevel(logging.INFO)
+    log.handlers = [_Notes()]
+    _settings(quiet, verbose)
+
+
+def _with_settings(function: Callable[..., None]) -> Callable[..., None]:
+    """The command with -q and -v of its own."""
+    own = inspect.signature(function, eval_str=True)
+
+    @functools.wraps(function)
+    def command(*, quiet: bool, verbose: bool, **values: Any) -> None:
+        _settings(quiet, verbose)
+        function(**values)
+
+    added = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=False)
+        for name, annotation in (("quiet", Quiet), ("verbose", Verbose))
+    ]
+    signature = own.replace(parameters=[*own.parameters.values(), *added])
+    command.__signature__ = signature  # type: ignore[attr-defined]
+    command.__annotations__ = {name: each.annotation for name, each in signature.parameters.items()}
+    return command
+
+
 for function in (
     *(fuse.fuse, fuse.batch, fuse.demo, pairs.methods, pairs.estimate, pairs.register, cubes.info, cubes.convert),
     *(pairs.simulate, assess.evaluate, assess.report, benchmark.efficiency, benchmark.benchmark, assess.view),
     *(train.export, train.kernels, train.scenes, train.train, train.finetune, train.curves),
 ):
-    app.command()(function)
-
-
-@app.callback()
-def _settings(
-    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="No progress bars, no warnings.")] = False,
-) -> None:
-    show_progress(not quiet)
-    if quiet:
-        warnings.simplefilter("ignore")
-    else:
-        warnings.showwarning = _show_warning
+    app.command(cls=_Command)(_with_settings(function))
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -83,8 +154,15 @@ def _stop(number: int, frame: object) -> None:
 
 
 def _complain(message: str, code: int = 2) -> int:
-    Console(stderr=True, soft_wrap=True, highlight=False).print(f"hyperfuse: {message}", markup=False)
+    typer.echo(f"hyperfuse: {message}", err=True)
     return code
+
+
+class _Notes(logging.Handler):
+    """What the library logs, for the user, one line each."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        _complain(record.getMessage())
 
 
 def _show_warning(
@@ -97,7 +175,7 @@ def _show_warning(
 ) -> None:
     """Our own warnings are for the user, one line each; those of libraries are for developers."""
     if category is RenamedWarning or (category is UserWarning and "hyperfuse" in filename):
-        Console(stderr=True, soft_wrap=True, highlight=False).print(f"hyperfuse: warning: {message}", markup=False)
+        _complain(f"warning: {message}")
 
 
 def _explain_os_error(error: OSError) -> str:
