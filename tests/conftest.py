@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 import pytest
+import rioxarray  # noqa: F401  (registers the accessor .rio, which `hyperfuse.open_cube` and others do, too)
 
 LONGEST_FIRST = (
     "test_wheel.py",

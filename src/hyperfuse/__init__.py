@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import warnings
 from importlib import import_module
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -74,13 +73,14 @@ _RENAMED = {
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        return version("hyperfuse")
+        return import_module("importlib.metadata").version("hyperfuse")
     if name in _RENAMED:
         message = f"hyperfuse.{name} is now called hyperfuse.{_RENAMED[name]}"
         warnings.warn(message, import_module("hyperfuse.errors").RenamedWarning, stacklevel=2)
         name = _RENAMED[name]
     if name not in _HOME_OF:
         raise AttributeError(f"module 'hyperfuse' has no attribute {name!r}")
+    import_module("rioxarray")  # cubes have its accessor `.rio`
     return getattr(import_module(_HOME_OF[name]), name)
 
 

@@ -128,7 +128,9 @@ BandAxis = Literal[0, 1, 2]
 class Request(BaseModel):
     """Base of all requests: frozen, no unknown options, errors that name the option."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", arbitrary_types_allowed=True, use_attribute_docstrings=True, defer_build=True
+    )
 
     def __init__(self, **options: Any) -> None:
         try:

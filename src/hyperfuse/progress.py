@@ -20,11 +20,6 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Protocol
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeElapsedColumn
-from rich.table import Column
-from rich.text import Text
-
 from hyperfuse.errors import Cancelled
 
 SECONDS_BEFORE_SHOWN = 2.0
@@ -53,6 +48,13 @@ class ProgressReport:
     def seconds_left(self) -> float | None:
         """None before the first step; steps done before this run (`progress(..., done=)`) do not count as fast ones."""
         return None if self.rate == 0 else (self.total - self.done) / self.rate
+
+    @property
+    def speed(self) -> str:
+        """Millions of pixels per second, where the work is made of pixels, the time that is left, and the note."""
+        speed, left = self.megapixels_per_second, self.seconds_left
+        clock = "-:--:--" if left is None else str(timedelta(seconds=int(left + 0.5)))
+        return " ".join(filter(None, (f"{speed:.2f} MPix/s" if speed is not None else "", f"left {clock}", self.note)))
 
 
 class Advance(Protocol):
@@ -127,34 +129,28 @@ def progress(description: str, total: int, unit: str = "", done: int = 0) -> Ite
         yield advance
 
 
-class _Speed(ProgressColumn):
-    """Millions of pixels per second, where the work is made of pixels, the time that is left, and the note."""
-
-    def render(self, task: Task) -> Text:
-        report: ProgressReport = task.fields["report"]
-        speed, left = report.megapixels_per_second, report.seconds_left
-        clock = "-:--:--" if left is None else str(timedelta(seconds=int(left + 0.5)))
-        parts = f"{speed:.2f} MPix/s" if speed is not None else "", f"left {clock}", report.note
-        return Text(" ".join(filter(None, parts)))
-
-
 @contextmanager
 def _bar(report: ProgressReport, *, shown: bool) -> Iterator[Callable[[ProgressReport], None]]:
     if not shown:
         yield lambda report: None
         return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.table import Column
+
     columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()]
     if report.unit:
         columns.insert(3, TextColumn(report.unit))
-    columns.append(_Speed(table_column=Column(no_wrap=True)))  # on a narrow terminal the bar shrinks first
+    speed = TextColumn("{task.fields[speed]}", markup=False, table_column=Column(no_wrap=True))
+    columns.append(speed)  # on a narrow terminal the bar shrinks first
     bar = Progress(*columns, console=Console(stderr=True))
-    task = bar.add_task(report.description, total=report.total, completed=report.done, report=report)
+    task = bar.add_task(report.description, total=report.total, completed=report.done, speed=report.speed)
     # A timer, because the first step may itself be the long one.
     appearance = threading.Timer(SECONDS_BEFORE_SHOWN, bar.start)
     appearance.daemon = True
     appearance.start()
     try:
-        yield lambda report: bar.update(task, completed=report.done, report=report)
+        yield lambda report: bar.update(task, completed=report.done, speed=report.speed)
     finally:
         appearance.cancel()
         appearance.join()

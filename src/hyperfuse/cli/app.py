@@ -109,16 +109,21 @@ def _with_settings(function: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
-for function in (
+COMMANDS = (
     *(fuse.fuse, fuse.batch, fuse.demo, pairs.methods, pairs.estimate, pairs.register, cubes.info, cubes.convert),
     *(pairs.simulate, assess.evaluate, assess.report, benchmark.efficiency, benchmark.benchmark, assess.view),
     *(train.export, train.kernels, train.scenes, train.train, train.finetune, train.curves),
-):
-    app.command(cls=_Command)(_with_settings(function))
+)
 
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command and return the exit code: 0 done, 2 bad input, 1 a bug of hyperfuse, 130 interrupted."""
+    # One command is ready much sooner than all of them, which only help and completion need.
+    named = next((text for text in arguments if not text.startswith("-")), None)
+    wanted = [each for each in COMMANDS if each.__name__ == named] or COMMANDS
+    app.registered_commands.clear()
+    for function in wanted:
+        app.command(cls=_Command)(_with_settings(function))
     try:
         app(list(arguments), prog_name="hyperfuse")
     except HyperfuseError as error:

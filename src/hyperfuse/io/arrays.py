@@ -16,11 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyproj
 import xarray as xr
 from affine import Affine
 from numpy.typing import NDArray
-from pyproj.exceptions import CRSError as ProjectionError
 from rasterio.crs import CRS
 from rasterio.errors import CRSError
 
@@ -425,6 +423,9 @@ def _with_unit(side: FoundArray | None) -> tuple[NDArray[np.float64] | None, str
 
 def _crs(wkt: str | None, reference: Mapping[str, Any]) -> CRS | None:
     """A CRS from WKT, else from the parameters of CF's grid mapping."""
+    import pyproj
+    from pyproj.exceptions import CRSError as ProjectionError
+
     try:
         if wkt:
             return CRS.from_wkt(wkt)

@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-import rioxarray  # noqa: F401  (registers the .rio accessor)
 import xarray as xr
 from affine import Affine
 from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -31,7 +30,7 @@ from xarray.backends import BackendArray
 from xarray.core import indexing
 
 from hyperfuse.errors import BandError, CubeFileError, HyperfuseError, OptionError
-from hyperfuse.io.grid import current_transform, is_usable, placed_coordinates
+from hyperfuse.io.grid import current_transform, grid_mapping_name, is_usable, placed_coordinates, plain_variable
 
 DIMS = ("band", "y", "x")
 BAND_TABLE: dict[str, tuple[type, Any]] = {
@@ -70,6 +69,8 @@ LARGEST_SIDE = 2**24
 # Where rioxarray and CF keep the scaling of a DataArray that has no band table yet.
 SCALING_ATTRIBUTES = {"scale": "scale_factor", "offset": "add_offset"}
 TABLE_ATTRIBUTES = {*SCALING_ATTRIBUTES.values(), "wavelength", "fwhm", "wavelength_units"}
+# Where the value of missing pixels is kept by CF, GDAL and older versions of xarray.
+NODATA_NAMES = ("_FillValue", "missing_value", "fill_value", "nodata", "nodatavals")
 # Positions that are on average further apart than this are read one by one instead of with everything in between.
 SPARSE = 4
 # No usual compression does better; a file that claims to does not hold what it promises.
@@ -136,7 +137,7 @@ def make_cube(
     if band_names is not None and (wavelength_nm is None or np.isnan(np.asarray(wavelength_nm, np.float64)).all()):
         wavelength_nm = lengths_in_names(band_names)
     columns = zip(BAND_TABLE, (wavelength_nm, fwhm_nm, good, band_names, scale, offset), strict=True)
-    coords = {name: ("band", _band_column(name, column, shape[0])) for name, column in columns}
+    coords = {name: plain_variable("band", _band_column(name, column, shape[0])) for name, column in columns}
     return place_cube(xr.DataArray(variable, coords=coords, attrs=dict(attributes or {})), crs, transform, nodata)
 
 
@@ -144,20 +145,28 @@ def place_cube(
     cube: xr.DataArray, crs: CRS | str | int | None, transform: Affine | None, nodata: float | None
 ) -> xr.DataArray:
     """Return the cube with a CRS, a transform (with coordinates) and a nodata value; None keeps the old one."""
-    # In place on a shallow copy: rioxarray's own copy is a deep one, even of values that take no memory yet.
+    # As rioxarray would write it, whose import takes as long as everything else that `hyperfuse info` does.
     cube = cube.copy(deep=False)
+    mapping = grid_mapping_name(cube)
+    reference = dict(cube.coords[mapping].attrs) if mapping in cube.coords else {}
     if transform is not None and is_usable(transform):
         cube = cube.drop_vars(["x", "y", "pixel_row", "pixel_column"], errors="ignore")
-        cube = cube.rio.write_transform(transform, inplace=True)
         cube = cube.assign_coords(placed_coordinates(transform, cube.sizes["y"], cube.sizes["x"]))
+        reference["GeoTransform"] = " ".join(str(number) for number in transform.to_gdal())
     if crs is not None:
-        cube = cube.rio.write_crs(crs, inplace=True)
+        wkt = CRS.from_user_input(crs).to_wkt()
+        reference = {key: text for key, text in reference.items() if key == "GeoTransform"}
+        reference |= {"spatial_ref": wkt, "crs_wkt": wkt}
+    if reference:
+        cube = cube.assign_coords({mapping: plain_variable((), np.int64(0), reference)})
+        cube.attrs = {key: value for key, value in cube.attrs.items() if key not in ("crs", "grid_mapping")}
+        cube.encoding["grid_mapping"] = mapping
     if nodata is not None:
         fitting = fitting_nodata(nodata, cube.dtype)
         if fitting is None:
             got = f"nodata {nodata} for {cube.dtype} values"
             raise OptionError(got, "a number that this type can hold", "choose another")
-        cube = cube.rio.write_nodata(fitting, inplace=True)
+        cube.attrs["_FillValue"] = cube.dtype.type(fitting)
     return cube
 
 
@@ -410,13 +419,11 @@ def physical_values(
 
 def nodata_of(cube: xr.DataArray) -> float | None:
     """Return nodata as a number of the cube's own type; None where there is none or the type cannot hold it."""
-    if "_FillValue" in cube.attrs and "_FillValue" not in cube.encoding:
-        # Not through rioxarray, which refuses 1e20 for float32, frequent in CF files: the nearest float32 differs.
-        return fitting_nodata(cube.attrs["_FillValue"], cube.dtype)
-    try:
-        return fitting_nodata(cube.rio.nodata, cube.dtype)
-    except (OverflowError, TypeError, ValueError):
-        return fitting_nodata(cube.attrs.get("missing_value"), cube.dtype)
+    if cube.encoding.get("_FillValue") is not None:
+        # xarray has made them NaN.
+        return fitting_nodata(np.nan, cube.dtype)
+    kept = next((cube.attrs[name] for name in NODATA_NAMES if cube.attrs.get(name) is not None), None)
+    return fitting_nodata(kept[0] if isinstance(kept, tuple) else kept, cube.dtype)
 
 
 def fitting_nodata(value: Any, dtype: np.dtype[Any]) -> float | None:

@@ -10,16 +10,18 @@ grid parallel to the axes of the CRS has pixel centres as `x` and `y`; a rotated
 
 from __future__ import annotations
 
+import contextlib
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pyproj
 import xarray as xr
 from affine import Affine
 from numpy.typing import NDArray
 from rasterio.crs import CRS
+from rasterio.errors import CRSError
 
 from hyperfuse.errors import GridError
 
@@ -57,7 +59,27 @@ class Grid:
 
 def grid_of(cube: xr.DataArray) -> Grid:
     """Return the grid of a cube as it is now, also after slicing by hand."""
-    return Grid(cube.sizes["y"], cube.sizes["x"], current_transform(cube), cube.rio.crs)
+    return Grid(cube.sizes["y"], cube.sizes["x"], current_transform(cube), crs_of(cube))
+
+
+def grid_mapping_name(cube: xr.DataArray) -> str:
+    """Return the name of the coordinate that holds CRS and transform, by CF."""
+    return str(cube.encoding.get("grid_mapping") or cube.attrs.get("grid_mapping") or "spatial_ref")
+
+
+def crs_of(cube: xr.DataArray) -> CRS | None:
+    """Return the CRS where rioxarray keeps it."""
+    mapping = grid_mapping_name(cube)
+    reference = cube.coords[mapping].attrs if mapping in cube.coords else {}
+    for name in ("spatial_ref", "crs_wkt"):
+        with contextlib.suppress(CRSError):
+            if name in reference:
+                return CRS.from_user_input(reference[name])
+    if "grid_mapping_name" not in reference and "crs" not in cube.attrs:
+        return None
+    import rioxarray  # noqa: F401  (knows CF without WKT, and older conventions)
+
+    return cube.rio.crs
 
 
 def is_usable(transform: Affine) -> bool:
@@ -65,12 +87,20 @@ def is_usable(transform: Affine) -> bool:
     return bool(np.isfinite(transform[:6]).all()) and transform.determinant != 0
 
 
-def placed_coordinates(transform: Affine, height: int, width: int) -> dict[str, tuple[str, NDArray[Any]]]:
+def placed_coordinates(transform: Affine, height: int, width: int) -> dict[str, xr.Variable]:
     """Return coordinates along y and x that follow when a cube is sliced."""
     rows, columns = np.arange(height) + 0.5, np.arange(width) + 0.5
     if transform.b != 0 or transform.d != 0:
-        return {"pixel_row": ("y", rows), "pixel_column": ("x", columns)}
-    return {"y": ("y", transform.f + transform.e * rows), "x": ("x", transform.c + transform.a * columns)}
+        return {"pixel_row": plain_variable("y", rows), "pixel_column": plain_variable("x", columns)}
+    y, x = transform.f + transform.e * rows, transform.c + transform.a * columns
+    return {"y": plain_variable("y", y), "x": plain_variable("x", x)}
+
+
+def plain_variable(
+    dims: str | tuple[()], values: NDArray[Any] | np.generic, attributes: Mapping[str, Any] | None = None
+) -> xr.Variable:
+    """Return a variable of a numpy array; xarray's own check of the type imports dask where it is installed."""
+    return xr.Variable(dims, np.asarray(values), attributes, fastpath=True)
 
 
 def transform_from_text(text: str) -> Affine | None:
@@ -84,13 +114,13 @@ def transform_from_text(text: str) -> Affine | None:
 
 def current_transform(cube: xr.DataArray) -> Affine | None:
     """Return the transform of the pixels that are left; None without one, or where they are not evenly spaced."""
-    reference = cube.rio.grid_mapping
+    reference = grid_mapping_name(cube)
     text = cube.coords[reference].attrs.get("GeoTransform") if reference in cube.coords else None
     stored = transform_from_text(text) if isinstance(text, str) else None
     if stored is None:
         if "x" not in cube.coords or "y" not in cube.coords:
             return None
-        return transform_from_axes(cube["x"].values, cube["y"].values, cube.rio.crs is not None)
+        return transform_from_axes(cube["x"].values, cube["y"].values, crs_of(cube) is not None)
     if stored.b != 0 or stored.d != 0:
         along_y, along_x = _pixels_along(cube, "pixel_row", 0.0, 1.0), _pixels_along(cube, "pixel_column", 0.0, 1.0)
     else:
@@ -237,6 +267,8 @@ def metres_per_pixel(grid: Grid) -> tuple[float, float] | None:
     rows = (grid.height - 1) / 2 + np.array([0.0, 1.0, 0.0])
     columns = (grid.width - 1) / 2 + np.array([0.0, 0.0, 1.0])
     longitude, latitude = _applied(grid.transform, columns + 0.5, rows + 0.5)
+    import pyproj
+
     ellipsoid = pyproj.CRS.from_wkt(grid.crs.to_wkt()).get_geod() or pyproj.Geod(ellps="WGS84")
     _, _, lengths = ellipsoid.inv(longitude[[0, 0]], latitude[[0, 0]], longitude[1:], latitude[1:])
     return float(lengths[0]), float(lengths[1])
@@ -264,6 +296,8 @@ def _applied(transform: Affine, x: Positions, y: Positions) -> tuple[Positions, 
 
 
 def _transformed(x: Positions, y: Positions, source: CRS, target: CRS) -> tuple[Positions, Positions]:
+    import pyproj
+
     try:
         # Created each time: a transformer must not be shared between threads nor pickled to another process.
         return pyproj.Transformer.from_crs(source.to_wkt(), target.to_wkt(), always_xy=True).transform(x, y)
@@ -342,6 +376,8 @@ def same_crs(one: CRS | None, other: CRS | None) -> bool:
     """Return whether two CRS are equivalent, however they are written; an unknown one equals any."""
     if one is None or other is None or one == other:
         return True
+    import pyproj
+
     return bool(pyproj.CRS.from_wkt(one.to_wkt()).equals(pyproj.CRS.from_wkt(other.to_wkt()), ignore_axis_order=True))
 
 

@@ -16,14 +16,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import h5netcdf
-import h5py
 import numpy as np
-import pyproj
-import scipy.io
 import xarray as xr
 from numpy.typing import NDArray
-from pyproj.exceptions import CRSError as ProjectionError
 
 from hyperfuse.errors import CubeFileError, OptionError
 from hyperfuse.io.arrays import OTHER_ATTRIBUTES, STORAGE_ATTRIBUTES, FoundArray, text
@@ -49,6 +44,8 @@ BAND_COLUMNS: dict[str, dict[str, str]] = {
 @contextmanager
 def opened_hdf5(path: Path) -> Iterator[Any]:
     """Open an HDF5 file; errors become `CubeFileError`."""
+    import h5py
+
     with reading(path, "a whole HDF5 file"), h5py.File(path, "r") as file:
         yield file
 
@@ -79,6 +76,8 @@ def arrays_in_hdf5(path: Path, *, reverse_axes: bool = False) -> list[FoundArray
 
 def _dtype(item: Any) -> np.dtype[Any] | None:
     """None for what is no array of numbers or texts, also for types that numpy does not know."""
+    import h5py
+
     if not isinstance(item, h5py.Dataset):
         return None
     try:
@@ -102,6 +101,8 @@ def _dims(item: Any) -> tuple[str, ...] | None:
 
 
 def _attributes(item: Any) -> Iterator[tuple[str, Any]]:
+    import h5py
+
     for key in item.attrs:
         try:
             value = item.attrs[key]
@@ -159,6 +160,8 @@ class _BoundedFile(io.BufferedReader):
 
 @contextmanager
 def _opened_netcdf3(path: Path) -> Iterator[Any]:
+    import scipy.io
+
     with reading(path, "a whole NetCDF file"):
         source = scipy.io.netcdf_file(_BoundedFile(path.open("rb", buffering=0)), "r", mmap=True)
         try:
@@ -184,6 +187,8 @@ def guarded_for_hdf5(path: Path) -> Iterator[GuardedFile]:
 @contextmanager
 def created_netcdf(path: Path, template: xr.DataArray, options: Mapping[str, str]) -> Iterator[WriteWindow]:
     """Create a NetCDF-4 file after the CF conventions."""
+    import h5netcdf
+
     compression = options.get("COMPRESS", "gzip").lower()
     if compression not in COMPRESSIONS:
         raise OptionError(f"COMPRESS={options['COMPRESS']} for {path.name}", f"one of {', '.join(COMPRESSIONS)}")
@@ -199,6 +204,8 @@ def created_netcdf(path: Path, template: xr.DataArray, options: Mapping[str, str
 
 def _define(file: Any, template: xr.DataArray, compression: str | None) -> Any:
     """Create all variables, with everything but the cube's values; return the cube's."""
+    import h5py
+
     bands, height, width = template.shape
     nodata = nodata_of(template)
     file.attrs.update(file_attributes(template))
@@ -252,6 +259,9 @@ def _is_uniform(template: xr.DataArray) -> bool:
 
 def cf_variables(template: xr.DataArray) -> dict[str, xr.Variable]:
     """Return everything beside the values: the band table, the axes, and CF's grid mapping with GDAL's transform."""
+    import pyproj
+    from pyproj.exceptions import CRSError as ProjectionError
+
     columns = {key: xr.Variable("band", template[key].values, attributes) for key, attributes in BAND_COLUMNS.items()}
     columns["good"] = columns["good"].astype(np.int8)
     if not _is_uniform(template):

@@ -19,9 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-import h5py
 import numpy as np
-import scipy.io
 import xarray as xr
 from numpy.typing import NDArray
 
@@ -69,6 +67,8 @@ class _LoadFromMat(KeptArray):
         self.dtype = dtype
 
     def load(self) -> NDArray[Any]:
+        import scipy.io
+
         with reading(Path(self.path), WHOLE, REMEDY):
             values = np.asarray(scipy.io.loadmat(self.path, variable_names=[self.name])[self.name])
         if values.dtype.kind == "c":
@@ -80,6 +80,9 @@ class _LoadFromMat(KeptArray):
 
 def arrays_in_mat(path: Path) -> list[FoundArray]:
     """List the arrays of a .mat file; the fields of a struct are `struct.field`."""
+    import h5py
+    import scipy.io
+
     if h5py.is_hdf5(path):
         return [_with_text(array) for array in arrays_in_hdf5(path, reverse_axes=True)]
     with reading(path, WHOLE, REMEDY):
@@ -126,6 +129,8 @@ def _flattened(prefix: str, contents: Mapping[str, Any], depth: int = 0) -> Iter
 @contextmanager
 def created_mat(path: Path, template: xr.DataArray, options: Mapping[str, str]) -> Iterator[WriteWindow]:
     """Create a file of version 5, which everything reads, or of 7.3 with VERSION=7.3 and for cubes above 2 GB."""
+    import scipy.io
+
     version = options.get("VERSION", "7.3" if template.nbytes > LARGEST_VERSION_5 else "5")
     if version not in ("5", "7.3"):
         raise OptionError(f"VERSION={version} for {path.name}", "VERSION=5 or VERSION=7.3")
@@ -145,6 +150,8 @@ def created_mat(path: Path, template: xr.DataArray, options: Mapping[str, str]) 
 
 @contextmanager
 def _created_version_73(path: Path, template: xr.DataArray) -> Iterator[WriteWindow]:
+    import h5py
+
     bands, height, width = template.shape
     with guarded_for_hdf5(path) as guarded, h5py.File(guarded, "w", userblock_size=USERBLOCK) as file:
         chunks = (min(bands, 16), min(width, 128), min(height, 128))

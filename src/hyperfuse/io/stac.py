@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyproj
 import xarray as xr
 from numpy.typing import NDArray
 from rasterio.errors import RasterioError
@@ -197,6 +196,8 @@ def _moment(text: str) -> str | None:
 
 
 def _projection(grid: Grid) -> dict[str, Any]:
+    import pyproj
+
     fields: dict[str, Any] = {"proj:shape": [grid.height, grid.width]}
     if grid.transform is not None:
         fields["proj:transform"] = [float(number) for number in grid.transform[:6]]

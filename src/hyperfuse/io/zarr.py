@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 import xarray as xr
-import zarr
 from numpy.typing import NDArray
 
 from hyperfuse.errors import CubeFileError, OptionError
@@ -43,6 +42,8 @@ COMPRESSORS: Mapping[str, Mapping[str, Any] | None] = {
 
 
 def _load_from_zarr(path: Path, name: str, key: tuple[Any, ...]) -> NDArray[Any]:
+    import zarr
+
     with reading(path, WHOLE):
         root: Any = zarr.open(str(path), mode="r")
         array = root[name] if name else root
@@ -52,6 +53,8 @@ def _load_from_zarr(path: Path, name: str, key: tuple[Any, ...]) -> NDArray[Any]
 
 def arrays_in_zarr(path: Path) -> list[FoundArray]:
     """List the arrays of a store."""
+    import zarr
+
     if not path.is_dir():
         raise CubeFileError(f"{path} is a file", "a .zarr folder", "unpack it first if it is an archive")
     with reading(path, WHOLE):
@@ -122,6 +125,8 @@ def _check_blosc_header(file: Path, chunk_bytes: int | None) -> None:
 @contextmanager
 def created_zarr(path: Path, template: xr.DataArray, options: Mapping[str, str]) -> Iterator[WriteWindow]:
     """Create a store with the attributes of CF and consolidated metadata."""
+    import zarr
+
     bands, height, width = template.shape
     chosen = options.get("COMPRESS", "zstd").lower()
     if chosen not in COMPRESSORS:

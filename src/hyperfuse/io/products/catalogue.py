@@ -33,8 +33,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-import h5py
-
 from hyperfuse.errors import CubeFileError
 from hyperfuse.io.arrays import cube_from_arrays
 from hyperfuse.io.products import aviris, dlr, emit, hyperion, landsat, prisma, sentinel2
@@ -99,6 +97,8 @@ def open_product(path: Path, variable: str | None = None) -> Product | None:
         files = list_files(path)
         return _open(*_require_one(files), files, variable)
     if path.suffix.lower() in HDF5_SUFFIXES:
+        import h5py
+
         # Recognised by content, so that a renamed file is still opened as a product.
         key = ProductFile(path.name, str(path), path.stat().st_size)
         files = ProductFiles(path.parent, {key.name: key})
