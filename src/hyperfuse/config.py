@@ -214,6 +214,29 @@ class PairConfig(Request):
     """Which axis of an unlabelled HSI array holds the bands."""
     msi_band_axis: Annotated[BandAxis | None, Option("0|1|2", INPUTS)] = None
     """Which axis of an unlabelled MSI array holds the bands."""
+    extent: Annotated[Literal["intersection", "msi", "hsi"], Option("intersection|msi|hsi", INPUTS)] = "intersection"
+    """What is fused: what both images show, or all of one of them."""
+    bounds: Annotated[Bounds | None, Option("XMIN YMIN XMAX YMAX", INPUTS)] = None
+    """Only this part, in the MSI's coordinates."""
+    bounds_crs: Annotated[str | None, Option("CRS", INPUTS)] = None
+    """CRS of --bounds, e.g. EPSG:4326."""
+    allow_scale_1: Annotated[bool, Option(panel=INPUTS)] = False
+    """Accept an MSI whose pixels are as large as the HSI's."""
+
+    def model_post_init(self, context: Any) -> None:
+        if self.bounds is None and self.bounds_crs is not None:
+            raise OptionError("a CRS for bounds, and no bounds", "both or none", "add --bounds XMIN YMIN XMAX YMAX")
+        if self.bounds is not None:
+            xmin, ymin, xmax, ymax = self.bounds
+            if not (xmin < xmax and ymin < ymax and abs(sum(self.bounds)) < float("inf")):
+                raise OptionError(
+                    f"bounds {xmin:g} {ymin:g} {xmax:g} {ymax:g}", "XMIN YMIN XMAX YMAX with XMIN < XMAX, YMIN < YMAX"
+                )
+
+    @property
+    def known_offset(self) -> tuple[float, float] | None:
+        """The shift that the cut must follow."""
+        return None
 
 
 class ObservationConfig(PairConfig):
@@ -230,6 +253,12 @@ class ObservationConfig(PairConfig):
     """Follow any shift that varies over the scene, not only one that is evident. See `hyperfuse register`."""
     harmonise: Annotated[Literal["auto", "off"], Option("auto|off", OBSERVATION)] = "auto"
     """Correct tone, light, shadows and changes of the MSI as far as the pair shows them (docs/real_pairs.md)."""
+    skip_uncovered: Annotated[bool, Option(panel=OBSERVATION)] = False
+    """Leave out MSI bands whose --srf lies outside the HSI's spectral range."""
+
+    @property
+    def known_offset(self) -> tuple[float, float] | None:
+        return self.shift
 
 
 class FuseConfig(ObservationConfig, OutputConfig):
@@ -245,12 +274,6 @@ class FuseConfig(ObservationConfig, OutputConfig):
     """Project the result onto both images, as far as their noise allows."""
     non_negative: Annotated[Literal["auto", "off"], Option("auto|off", OUTPUT)] = "auto"
     """Keep values from falling below zero, by more than noise, where the HSI does not."""
-    extent: Annotated[Literal["intersection", "msi", "hsi"], Option("intersection|msi|hsi", INPUTS)] = "intersection"
-    """What OUT covers: what both images show, or all of one of them."""
-    bounds: Annotated[Bounds | None, Option("XMIN YMIN XMAX YMAX", INPUTS)] = None
-    """Fuse only this part, in the MSI's coordinates."""
-    bounds_crs: Annotated[str | None, Option("CRS", INPUTS)] = None
-    """CRS of --bounds, e.g. EPSG:4326."""
     uncertainty: Annotated[Path | None, Option("FILE", is_path=True, changes_result=False)] = None
     """Also write the expected error of each value, a standard deviation (docs/model_card.md)."""
     change_mask: Annotated[Path | None, Option("FILE", is_path=True, changes_result=False)] = None
@@ -269,19 +292,12 @@ class FuseConfig(ObservationConfig, OutputConfig):
     """Fuse tiles on a Dask cluster, e.g. tcp://host:8786."""
 
     def model_post_init(self, context: Any) -> None:
+        super().model_post_init(context)
         expected = "one of the two"
         if self.method != DEFAULT_METHOD and self.weights is not None:
             raise OptionError(f"method {self.method!r} and weights", expected, "leave out --method or --weights")
         if self.workers is not None and self.cluster is not None:
             raise OptionError("workers of this machine and a cluster", expected, "leave out --workers or --cluster")
-        if self.bounds is None and self.bounds_crs is not None:
-            raise OptionError("a CRS for bounds, and no bounds", "both or none", "add --bounds XMIN YMIN XMAX YMAX")
-        if self.bounds is not None:
-            xmin, ymin, xmax, ymax = self.bounds
-            if not (xmin < xmax and ymin < ymax and abs(sum(self.bounds)) < float("inf")):
-                raise OptionError(
-                    f"bounds {xmin:g} {ymin:g} {xmax:g} {ymax:g}", "XMIN YMIN XMAX YMAX with XMIN < XMAX, YMIN < YMAX"
-                )
         if self.uncertainty is not None and (self.method != DEFAULT_METHOD or self.weights or self.consistency):
             raise OptionError(
                 "--uncertainty with another method, weights or consistency",
@@ -291,7 +307,7 @@ class FuseConfig(ObservationConfig, OutputConfig):
 
     @property
     def known_offset(self) -> tuple[float, float] | None:
-        """The shift that the cut must follow; an HSI that is trusted is cut where its georeference says."""
+        """An HSI that is trusted is cut where its georeference says."""
         return self.shift if self.trust == "msi" else None
 
 

@@ -82,7 +82,7 @@ def _observation_table(observation: Observation) -> Table:
     rows = {
         "scale": "{:.4g} {:.4g}".format(*observation.scale),
         "shift": "{:+.3f} {:+.3f} fine pixels down, right of the georeference".format(*observation.misregistration),
-        "PSF": "{:.3f} {:.3f} fine pixels (sigma)".format(*observation.sigma),
+        "PSF": "{:.3f} {:.3f} fine pixels (FWHM)".format(*observation.psf_fwhm),
         "hsi noise": f"{float(observation.hsi_noise.median()):.3g} (median over bands)",
         "msi noise": " ".join(f"{float(level):.3g}" for level in observation.msi_noise),
         "msi offset": " ".join(f"{float(level):.3g}" for level in observation.offset),
@@ -147,6 +147,7 @@ def _lines(report: RegistrationReport) -> dict[str, str]:
     return {
         "shift": f"{whole.offset[0]:+.2f} {whole.offset[1]:+.2f} fine pixels{on_earth} down, right of the "
         f"georeference; {whole.coarse_pixels:.2f} HSI pixels; confidence {whole.confidence:.2f}",
+        "PSF": "{:.2f} {:.2f} fine pixels (FWHM)".format(*report.psf_fwhm),
         "local": local,
         "verdict": verdict(report),
     }

@@ -41,7 +41,7 @@ from hyperfuse.physics.sampling import (
     Samples,
     spread_slices,
 )
-from hyperfuse.physics.srf import SRFSpec, srf_for
+from hyperfuse.physics.srf import srf_for
 from hyperfuse.progress import progress
 
 
@@ -61,7 +61,7 @@ def estimate_pair(pair: AlignedPair, hsi: xr.DataArray, config: ObservationConfi
     known = KnownParts(
         sigma=sigma or (None if config.estimate else default_sigma(pair.scale)),
         misregistration=config.shift or (None if config.estimate else (0.0, 0.0)),
-        srf=None if config.srf is None else _usable_srf(pair, hsi, config.srf),
+        srf=None if config.srf is None else _usable_srf(pair, hsi, config),
     )
     centres = wavelengths_nm(hsi)
     return estimate_from_samples(
@@ -109,8 +109,8 @@ def warn_of_worse_method(pair: AlignedPair, observation: Observation) -> None:
         warnings.warn(f"{got}: compare with --method {better}, or let --method auto choose", stacklevel=2)
 
 
-def _usable_srf(pair: AlignedPair, hsi: xr.DataArray, spec: SRFSpec) -> Tensor:
-    found = srf_for(hsi, spec)
+def _usable_srf(pair: AlignedPair, hsi: xr.DataArray, config: ObservationConfig) -> Tensor:
+    found = srf_for(hsi, config.srf, skip_uncovered=config.skip_uncovered)
     if len(found.names) != pair.fine_shape[0]:
         raise BandError(
             f"SRF {found.source} of {len(found.names)} bands for an MSI of {pair.fine_shape[0]}",

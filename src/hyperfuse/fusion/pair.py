@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from rasterio.crs import CRS
 from rasterio.errors import CRSError
 
-from hyperfuse.config import FuseConfig
-from hyperfuse.errors import GridError, OptionError, ValueRangeError
+from hyperfuse.config import PairConfig
+from hyperfuse.errors import BandError, GridError, OptionError, ValueRangeError
 from hyperfuse.fusion.regrid import parallel_to, without_fill_values, without_masked
 from hyperfuse.io.cube import iterate_windows, physical_values
 from hyperfuse.io.grid import (
@@ -116,7 +116,7 @@ def _coarse_pixels(
     return (covered[0], covered[-1] + 1) if len(covered) >= SMALLEST_HSI else (first, stop)
 
 
-def _fine_bounds(msi: Grid, config: FuseConfig) -> tuple[tuple[int, int] | None, tuple[int, int] | None]:
+def _fine_bounds(msi: Grid, config: PairConfig) -> tuple[tuple[int, int] | None, tuple[int, int] | None]:
     """The bounds as fine rows and columns, first and one past the last, rounded outwards to whole pixels."""
     if config.bounds is None:
         return None, None
@@ -133,7 +133,7 @@ def _fine_bounds(msi: Grid, config: FuseConfig) -> tuple[tuple[int, int] | None,
     return y, x
 
 
-def _bounds_crs(msi: Grid, config: FuseConfig) -> CRS | None:
+def _bounds_crs(msi: Grid, config: PairConfig) -> CRS | None:
     if config.bounds_crs is None:
         return msi.crs
     if msi.crs is None:
@@ -214,7 +214,7 @@ def require_values(image: CutImage, name: str) -> NDArray[np.bool_]:
     return has_values
 
 
-DEFAULTS = FuseConfig()
+DEFAULTS = PairConfig()
 
 
 @dataclass(frozen=True)
@@ -290,7 +290,7 @@ class AlignedPair:
 def align_pair(
     hsi: xr.DataArray,
     msi: xr.DataArray,
-    config: FuseConfig = DEFAULTS,
+    config: PairConfig = DEFAULTS,
     *,
     mask: xr.DataArray | None = None,
     hsi_mask: xr.DataArray | None = None,
@@ -300,6 +300,7 @@ def align_pair(
     Of `config`, the extent, the bounds and a known shift are used. Where a mask is not 0, its image (`mask` is the
     MSI's) is not used.
     """
+    _require_roles(hsi, msi)
     for name, cube in (("HSI", hsi), ("MSI", msi)):
         if min(cube.sizes["y"], cube.sizes["x"]) < SMALLEST_HSI:
             size = f"{cube.sizes['y']}x{cube.sizes['x']}"
@@ -314,7 +315,7 @@ def align_pair(
         rotated_hsi, hsi = hsi, parallel_to(msi_grid, hsi, keep_all=config.extent == WHOLE_HSI)
         placement = place(grid_of(hsi), msi_grid)
     hsi_grid = grid_of(hsi)
-    require_finer(hsi_grid, msi_grid, placement)
+    require_finer(hsi_grid, msi_grid, placement, allow_equal=config.allow_scale_1)
     offset = config.known_offset or (0.0, 0.0)
     require_possible_shift(offset, (msi_grid.height, msi_grid.width))
     moved, bounds = placement.moved(offset), _fine_bounds(msi_grid, config)
@@ -339,6 +340,13 @@ def align_pair(
         known_offset=offset,
         rotated_hsi=rotated_hsi,
     )
+
+
+def _require_roles(hsi: xr.DataArray, msi: xr.DataArray) -> None:
+    hsi_bands, msi_bands = hsi.sizes["band"], msi.sizes["band"]
+    if msi_bands > hsi_bands:
+        got = f"an HSI of {hsi_bands} band{'s' * (hsi_bands > 1)} and an MSI of {msi_bands}"
+        raise BandError(got, "more bands in the HSI, which comes first", "swap the two images")
 
 
 def require_possible_shift(shift: tuple[float, float], fine_size: tuple[int, int]) -> None:

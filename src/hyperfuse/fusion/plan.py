@@ -25,7 +25,7 @@ import torch
 import xarray as xr
 from numpy.typing import NDArray
 
-from hyperfuse.config import DEFAULT_METHOD, FuseConfig, PairConfig
+from hyperfuse.config import DEFAULT_METHOD, FuseConfig, ObservationConfig, PairConfig
 from hyperfuse.errors import OptionError
 from hyperfuse.fusion.engine import CACHE_BYTES, Tile, TileJob, WindowPlace, one_thread_per_tile, place_for, read_window
 from hyperfuse.fusion.fusers import Fuser, load_network, network_fuser, network_halo
@@ -49,6 +49,7 @@ from hyperfuse.models.catalogue import AnyNetwork
 from hyperfuse.models.prior import PriorNetwork
 from hyperfuse.models.weights import BICUBIC
 from hyperfuse.physics.observation import Observation
+from hyperfuse.physics.srf import srf_for
 from hyperfuse.progress import progress
 
 PathLike = str | os.PathLike[str]
@@ -226,6 +227,10 @@ def open_pair(
     # The MSI first: its few bands leave less doubt about the axes of an unlabelled array.
     msi_cube = as_image(msi, None, config.msi_variable, config.msi_band_axis)
     hsi_cube = as_image(hsi, msi_cube, config.hsi_variable, config.hsi_band_axis)
+    if isinstance(config, ObservationConfig) and config.srf is not None and config.skip_uncovered:
+        found = srf_for(hsi_cube, config.srf, skip_uncovered=True)
+        if msi_cube.sizes["band"] == len(found.kept) + len(found.uncovered) > len(found.kept):
+            msi_cube = msi_cube.isel(band=list(found.kept))
     masks = {"mask": (config.mask, msi_cube), "hsi_mask": (config.hsi_mask, hsi_cube)}
     opened = {name: None if mask is None else open_mask(mask, cube) for name, (mask, cube) in masks.items()}
     return hsi_cube, msi_cube, opened

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from dataclasses import dataclass, replace
 
-from hyperfuse.config import FuseConfig, ObservationConfig, PairConfig
+from hyperfuse.config import ObservationConfig, PairConfig
 from hyperfuse.fusion.observe import (
     ABSORBED,
     Misregistration,
@@ -32,6 +32,8 @@ class RegistrationReport:
     field: OffsetField
     metres: tuple[float, float] | None
     """Height and width of a fine pixel; None without georeference."""
+    psf_fwhm: tuple[float, float]
+    """Of the HSI, along y and x, in fine pixels."""
 
     def in_metres(self, offset: tuple[float, float]) -> tuple[float, float] | None:
         return None if self.metres is None else (offset[0] * self.metres[0], offset[1] * self.metres[1])
@@ -42,6 +44,7 @@ class RegistrationReport:
         return {
             "scale": list(self.pair.scale),
             "metres_per_fine_pixel": None if self.metres is None else list(self.metres),
+            "psf_fwhm": list(self.psf_fwhm),
             "same_place": whole.same_place,
             "offset": list(whole.offset),
             "offset_metres": None if self.metres is None else list(self.in_metres(whole.offset) or ()),
@@ -67,7 +70,8 @@ def register(hsi: Image, msi: Image, config: PairConfig = PAIR_DEFAULTS) -> Regi
     hsi_cube, msi_cube, masks = open_pair(hsi, msi, config)
 
     def aligned(shift: tuple[float, float] | None = None) -> AlignedPair:
-        return align_pair(hsi_cube, msi_cube, FuseConfig(shift=shift), **masks)
+        given = {name: getattr(config, name) for name in config.model_fields_set}
+        return align_pair(hsi_cube, msi_cube, ObservationConfig(**given, shift=shift), **masks)
 
     def observed(pair: AlignedPair) -> Observation:
         return observe(pair, hsi_cube, ObservationConfig())
@@ -88,7 +92,7 @@ def register(hsi: Image, msi: Image, config: PairConfig = PAIR_DEFAULTS) -> Regi
             whole = replace(whole, offset=(start[0] + rest[0], start[1] + rest[1]), confidence=observation.confidence)
         field = estimate_offset_field(pair, observation).moved(start)
     grid = window_of_grid(pair.output_grid, pair.fine_rows, pair.fine_columns)
-    return RegistrationReport(pair, whole, field, metres_per_pixel(grid))
+    return RegistrationReport(pair, whole, field, metres_per_pixel(grid), observation.psf_fwhm)
 
 
 def verdict(report: RegistrationReport) -> str:

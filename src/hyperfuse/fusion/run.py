@@ -143,7 +143,7 @@ def estimate(hsi: Image, msi: Image, config: ObservationConfig | None = None) ->
     """
     config = config or ObservationConfig()
     hsi_cube, msi_cube, masks = open_pair(hsi, msi, config)
-    pair = align_pair(hsi_cube, msi_cube, FuseConfig(shift=config.shift), **masks)
+    pair = align_pair(hsi_cube, msi_cube, config, **masks)
     return observe(pair, hsi_cube, config)
 
 

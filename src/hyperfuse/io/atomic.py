@@ -153,7 +153,9 @@ def published(
 def check_writable(target: Path, *, overwrite: bool) -> None:
     """Raise `CubeWriteError` where a target cannot be written; to be called before hours of work."""
     if target.exists() and not overwrite:
-        raise CubeWriteError(f"{target} exists already", remedy="choose another name or add --overwrite")
+        raise CubeWriteError(
+            f"{target} exists already", remedy="choose another name or add --overwrite (in Python overwrite=True)"
+        )
     # Only an empty folder or a Zarr store is replaced; any other may hold somebody's work.
     names = {path.name for path in target.iterdir()} if target.is_dir() else set()
     if names and not names & {".zgroup", ".zarray", ".zmetadata", "zarr.json"}:

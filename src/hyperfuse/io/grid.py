@@ -282,13 +282,18 @@ def fine_grid(hsi: Grid, msi: Grid) -> Grid:
     return Grid(msi.height, msi.width, hsi.transform @ shrink, hsi.crs)
 
 
-def require_finer(hsi: Grid, msi: Grid, placement: GridPlacement) -> None:
-    """Raise `GridError` where the MSI's pixels are larger than the HSI's."""
+def require_finer(hsi: Grid, msi: Grid, placement: GridPlacement, *, allow_equal: bool = False) -> None:
+    """Raise `GridError` where the MSI's pixels are larger than the HSI's, or as large unless that is allowed."""
+    sizes = f"HSI {hsi.width}x{hsi.height}, MSI {msi.width}x{msi.height}"
+    expected = "an MSI with smaller pixels than the HSI's"
     if min(placement.scale) < 1 - PIXEL_TOLERANCE:
-        sizes = f"scale {min(placement.scale):.3g}; HSI {hsi.width}x{hsi.height}, MSI {msi.width}x{msi.height}"
-        got = f"the HSI's pixels are finer than the MSI's ({sizes})"
-        expected = "an MSI with smaller pixels than the HSI's"
-        raise GridError(got, expected, "give the coarse HSI first and the fine MSI second")
+        got = f"the HSI's pixels are finer than the MSI's (scale {min(placement.scale):.3g}; {sizes})"
+        raise GridError(got, expected, "there is nothing to gain, unless HSI and MSI are swapped")
+    if max(placement.scale) < 1 + PIXEL_TOLERANCE and not allow_equal:
+        got = f"pixels of the same size in HSI and MSI (scale 1; {sizes})"
+        raise GridError(
+            got, expected, "degrade the HSI with `hyperfuse simulate`, or fuse all the same (--allow-scale-1)"
+        )
 
 
 def _applied(transform: Affine, x: Positions, y: Positions) -> tuple[Positions, Positions]:

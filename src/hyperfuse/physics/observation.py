@@ -265,17 +265,24 @@ class Observation:
         shift, grid_shift = ((pair[0] + y, pair[1] + x) for pair in (self.shift, self.grid_shift))
         return replace(self, shift=shift, grid_shift=grid_shift)
 
+    @property
+    def psf_fwhm(self) -> tuple[float, float]:
+        """FWHM of the PSF along y and x, in fine pixels."""
+        return self.sigma[0] * FWHM_PER_SIGMA, self.sigma[1] * FWHM_PER_SIGMA
+
     def __repr__(self) -> str:
-        fwhm = (width * FWHM_PER_SIGMA for width in self.sigma)
+        y, x = self.psf_fwhm
         return (
-            f"Observation(scale {self.scale[0]:.4g} {self.scale[1]:.4g}, PSF FWHM {' '.join(f'{w:.3g}' for w in fwhm)} "
+            f"Observation(scale {self.scale[0]:.4g} {self.scale[1]:.4g}, PSF FWHM {y:.3g} {x:.3g} "
             f"and shift {self.misregistration[0]:+.2f} {self.misregistration[1]:+.2f} fine pixels (y x), "
             f"{self.srf.shape[1]} hsi and {self.srf.shape[0]} msi bands, confidence {self.confidence:.2f})"
         )
 
     def summary(self) -> dict[str, object]:
         """Return the same as plain numbers and lists, for reports and JSON; "response" is the SRF."""
-        pairs = {name: list(getattr(self, name)) for name in ("scale", "sigma", "misregistration", "grid_shift")}
+        pairs = {
+            name: list(getattr(self, name)) for name in ("scale", "sigma", "psf_fwhm", "misregistration", "grid_shift")
+        }
         tensors = {name: getattr(self, name).tolist() for name in ("offset", "hsi_noise", "msi_noise")}
         others = {"confidence": self.confidence, "notes": list(self.notes)}
         return {**pairs, "response": self.srf.tolist(), **tensors, **others}

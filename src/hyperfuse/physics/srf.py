@@ -70,6 +70,8 @@ class SRF:
         Name of the sensor or file, for the record.
     uncovered
         Bands of the source that were dropped because the HSI does not cover them.
+    kept
+        Positions of the others in the source, where any was dropped.
     """
 
     names: tuple[str, ...]
@@ -78,6 +80,7 @@ class SRF:
     fwhm_nm: FloatArray | None = None
     source: str = "given"
     uncovered: tuple[str, ...] = ()
+    kept: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         msi_bands = len(self.names)
@@ -338,6 +341,7 @@ def _from_curves(
         fwhm_nm=np.array([band.covered_part.fwhm_nm for band in kept]),
         source=source,
         uncovered=tuple(band.curve.name for band in lost),
+        kept=tuple(index for index, band in enumerate(bands) if band in kept) if lost else (),
     )
 
 
