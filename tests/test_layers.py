@@ -22,6 +22,7 @@ LAYERS = (
     "metrics",
     "data",
     "reporting",
+    "accessor",
     "training",
     "benchmarking",
     "viewer",

@@ -13,6 +13,7 @@ import hyperfuse
 PUBLIC = {
     "FuseConfig": None,
     "HyperfuseError": None,
+    "Observation": None,
     "ObservationConfig": None,
     "OutputConfig": None,
     "SimulateConfig": None,
@@ -20,14 +21,16 @@ PUBLIC = {
     "estimate": ["hsi", "msi", "config"],
     "evaluate": ["fused", "reference", "config", "max_bytes"],
     "find_srf": None,
-    "fuse": ["hsi", "msi", "output", "config"],
+    "fuse": ["hsi", "msi", "output", "config", "observation"],
     "load_model": ["source"],
     "make_cube": None,
     "open_cube": ["path", "variable", "band_axis"],
     "physical_values": ["cube", "rows", "columns", "bands", "dtype"],
+    "register": ["hsi", "msi", "config"],
     "report": ["fused", "page", "hsi", "msi", "reference", "config"],
     "simulate": ["reference", "scale", "srf", "config"],
     "summarise": ["cube"],
+    "uncertainty": ["hsi", "msi", "config", "observation"],
     "write_cube": ["cube", "path", "config", "inputs"],
 }
 RENAMED = {

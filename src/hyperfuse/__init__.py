@@ -14,15 +14,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from hyperfuse.accessor import physical_values
     from hyperfuse.benchmarking.run import benchmark
     from hyperfuse.config import FuseConfig, ObservationConfig, OutputConfig, SimulateConfig
     from hyperfuse.errors import HyperfuseError
-    from hyperfuse.fusion.run import estimate, fuse
-    from hyperfuse.io.cube import make_cube, physical_values
+    from hyperfuse.fusion.registration import register
+    from hyperfuse.fusion.run import estimate, fuse, uncertainty
+    from hyperfuse.io.cube import make_cube
     from hyperfuse.io.files import open_cube, write_cube
     from hyperfuse.io.summary import summarise
     from hyperfuse.metrics.evaluation import evaluate
     from hyperfuse.models.catalogue import load_model
+    from hyperfuse.physics.observation import Observation
     from hyperfuse.physics.simulate import simulate
     from hyperfuse.physics.srf import find_srf
     from hyperfuse.reporting.report import report
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = [
     "FuseConfig",
     "HyperfuseError",
+    "Observation",
     "ObservationConfig",
     "OutputConfig",
     "SimulateConfig",
@@ -42,22 +46,27 @@ __all__ = [
     "make_cube",
     "open_cube",
     "physical_values",
+    "register",
     "report",
     "simulate",
     "summarise",
+    "uncertainty",
     "write_cube",
 ]
 
 _HOMES = {
+    "hyperfuse.accessor": ("physical_values",),
     "hyperfuse.benchmarking.run": ("benchmark",),
     "hyperfuse.config": ("FuseConfig", "ObservationConfig", "OutputConfig", "SimulateConfig"),
     "hyperfuse.errors": ("HyperfuseError",),
-    "hyperfuse.fusion.run": ("estimate", "fuse"),
-    "hyperfuse.io.cube": ("make_cube", "physical_values"),
+    "hyperfuse.fusion.registration": ("register",),
+    "hyperfuse.fusion.run": ("estimate", "fuse", "uncertainty"),
+    "hyperfuse.io.cube": ("make_cube",),
     "hyperfuse.io.files": ("open_cube", "write_cube"),
     "hyperfuse.io.summary": ("summarise",),
     "hyperfuse.metrics.evaluation": ("evaluate",),
     "hyperfuse.models.catalogue": ("load_model",),
+    "hyperfuse.physics.observation": ("Observation",),
     "hyperfuse.physics.simulate": ("simulate",),
     "hyperfuse.physics.srf": ("find_srf",),
     "hyperfuse.reporting.report": ("report",),
@@ -80,7 +89,8 @@ def __getattr__(name: str) -> Any:
         name = _RENAMED[name]
     if name not in _HOME_OF:
         raise AttributeError(f"module 'hyperfuse' has no attribute {name!r}")
-    import_module("rioxarray")  # cubes have its accessor `.rio`
+    for accessor in ("rioxarray", "hyperfuse.accessor"):  # cubes have `.rio` and `.hyperfuse`
+        import_module(accessor)
     return getattr(import_module(_HOME_OF[name]), name)
 
 

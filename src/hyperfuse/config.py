@@ -265,7 +265,7 @@ class FuseConfig(ObservationConfig, OutputConfig):
     """Options of `hyperfuse fuse`, `hyperfuse.fuse` and `hyperfuse batch`."""
 
     method: Annotated[str, Option("NAME")] = DEFAULT_METHOD
-    """One of `hyperfuse methods`; `auto` chooses by reduced-resolution assessment."""
+    """One of `hyperfuse methods`; `auto` chooses by reduced-resolution assessment and says why."""
     weights: Annotated[Any, Option("FOLDER", is_path=True)] = None
     """Fuse with this trained network instead of a method."""
     trust: Annotated[Literal["msi", "hsi"], Option("msi|hsi", OBSERVATION)] = "msi"

@@ -85,8 +85,13 @@ def write_report(folder: Path, beside_paper: bool = False, pictures: bool = True
     record, results = read_record(folder), results_in(folder)
     tables = paper_tables(results, beside_paper)
     if beside_paper and not any(table.warnings for table in tables):
-        datasets = ", ".join(dict.fromkeys(table.dataset for table in tables))
-        warnings.warn(f"the paper has no numbers for {datasets} at these scales, without noise and shift", stacklevel=2)
+        ours, theirs = (", ".join(sorted({each.dataset for each in group})) for group in (tables, printed_scores()))
+        scales = ", ".join(f"{scale:g}" for scale in sorted({each.scale for each in printed_scores()}))
+        warnings.warn(
+            f"--beside-paper shows nothing: the paper has numbers for {theirs} at scales {scales} without noise and "
+            f"shift, none of which fits {ours}; name such a data set with --scenes (`hyperfuse scenes` lists them)",
+            stacklevel=2,
+        )
     texts = {
         "summary.md": summary_markdown(results, record),
         "tables.md": tables_markdown(tables),

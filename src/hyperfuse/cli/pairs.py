@@ -79,22 +79,8 @@ def _observation_table(observation: Observation) -> Table:
     from rich.table import Table
 
     table = Table(box=None, show_header=False)
-    rows = {
-        "scale": "{:.4g} {:.4g}".format(*observation.scale),
-        "shift": "{:+.3f} {:+.3f} fine pixels down, right of the georeference".format(*observation.misregistration),
-        "PSF": "{:.3f} {:.3f} fine pixels (FWHM)".format(*observation.psf_fwhm),
-        "hsi noise": f"{float(observation.hsi_noise.median()):.3g} (median over bands)",
-        "msi noise": " ".join(f"{float(level):.3g}" for level in observation.msi_noise),
-        "msi offset": " ".join(f"{float(level):.3g}" for level in observation.offset),
-        "confidence": f"{observation.confidence:.2f}",
-    }
-    for name, text in rows.items():
+    for name, text in observation.described().items():
         table.add_row(name, text)
-    for index, row in enumerate(observation.srf):
-        strongest = int(row.argmax())
-        table.add_row(f"SRF {index + 1}", f"peak at hsi band {strongest + 1}, sum {float(row.sum()):.4g}")
-    for note in observation.notes:
-        table.add_row("note", note)
     return table
 
 

@@ -170,7 +170,9 @@ def export(
 def kernels(
     weights: Weights,
     output: Annotated[Path, typer.Option("-o", "--output", metavar="FIG", help="Figure to write (.png, .svg, .pdf).")],
-    channels: Annotated[int | None, typer.Option(help="Draw the first so many channels only (default: all).")] = None,
+    channels: Annotated[
+        int | None, typer.Option(help="Draw the first so many channels.", show_default="those that were trained")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the numbers as JSON.")] = False,
     overwrite: Overwrite = False,
 ) -> None:

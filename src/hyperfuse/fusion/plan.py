@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import logging
 import math
 import os
 import shutil
@@ -26,7 +27,7 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from hyperfuse.config import DEFAULT_METHOD, FuseConfig, ObservationConfig, PairConfig
-from hyperfuse.errors import OptionError
+from hyperfuse.errors import GridError, OptionError, ValueRangeError
 from hyperfuse.fusion.engine import CACHE_BYTES, Tile, TileJob, WindowPlace, one_thread_per_tile, place_for, read_window
 from hyperfuse.fusion.fusers import Fuser, load_network, network_fuser, network_halo
 from hyperfuse.fusion.observe import (
@@ -51,6 +52,8 @@ from hyperfuse.models.weights import BICUBIC
 from hyperfuse.physics.observation import Observation
 from hyperfuse.physics.srf import srf_for
 from hyperfuse.progress import progress
+
+log = logging.getLogger(__name__)
 
 PathLike = str | os.PathLike[str]
 Image = xr.DataArray | NDArray[Any] | PathLike
@@ -224,9 +227,13 @@ def open_pair(
             open_cube(image, variable, axis, fitting=size) if isinstance(image, str | os.PathLike) else as_cube(image)
         )
 
+    _refuse_bands_last(hsi, msi)
     # The MSI first: its few bands leave less doubt about the axes of an unlabelled array.
     msi_cube = as_image(msi, None, config.msi_variable, config.msi_band_axis)
     hsi_cube = as_image(hsi, msi_cube, config.hsi_variable, config.hsi_band_axis)
+    for name, cube in (("HSI", hsi_cube), ("MSI", msi_cube)):
+        if cube.dtype.kind == "b":
+            raise ValueRangeError(f"{name} of True and False", "numbers", "a mask is given as mask or hsi_mask")
     if isinstance(config, ObservationConfig) and config.srf is not None and config.skip_uncovered:
         found = srf_for(hsi_cube, config.srf, skip_uncovered=True)
         if msi_cube.sizes["band"] == len(found.kept) + len(found.uncovered) > len(found.kept):
@@ -234,6 +241,23 @@ def open_pair(
     masks = {"mask": (config.mask, msi_cube), "hsi_mask": (config.hsi_mask, hsi_cube)}
     opened = {name: None if mask is None else open_mask(mask, cube) for name, (mask, cube) in masks.items()}
     return hsi_cube, msi_cube, opened
+
+
+def _refuse_bands_last(hsi: Image, msi: Image) -> None:
+    """Arrays are (band, y, x); say so where the shapes of two of them fit each other only as (y, x, band)."""
+    shapes = [np.shape(each) for each in (hsi, msi) if not isinstance(each, xr.DataArray | str | os.PathLike)]
+    if [len(shape) for shape in shapes] != [3, 3]:
+        return
+
+    def fit(coarse: tuple[int, int, int], fine: tuple[int, int, int]) -> bool:
+        """Whether (band, y, x) of both make sense: more bands in the HSI, more pixels in the MSI, one scale."""
+        y, x = fine[1] / max(1, coarse[1]), fine[2] / max(1, coarse[2])
+        return coarse[0] >= fine[0] and min(y, x) >= 1 and max(y, x) < 1.25 * min(y, x)
+
+    (a, b, c), (d, e, f) = shapes
+    if fit((c, a, b), (f, d, e)) and not fit((a, b, c), (d, e, f)):
+        got = f"arrays of shape {shapes[0]} and {shapes[1]}, which look like (y, x, band)"
+        raise GridError(got, "(band, y, x)", "transpose both with .transpose(2, 0, 1)")
 
 
 def input_paths(hsi: Image, msi: Image, config: PairConfig) -> dict[str, Path]:
@@ -306,6 +330,8 @@ def make_plan(
         workload, base = Workload(*sizes, core_copies=2.0, window_copies=5.0, components=features), network.config.base
         halo = network_halo(network, observation) + (0 if base == BICUBIC else MethodFuser(base).halo(observation))
     memory = plan_memory(pair, observation, workload, halo, ram_gb)
+    log.debug("%r", observation)
+    log.debug(f"{method if network is None else type(network).__name__}, tiles of {_size(*memory.tile_size)} pixels")
     if network is not None and network.receptive_field is None and not memory.whole:
         grid = pair.output_grid
         raise OptionError(

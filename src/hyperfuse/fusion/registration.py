@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from dataclasses import dataclass, replace
 
-from hyperfuse.config import ObservationConfig, PairConfig
+from hyperfuse.config import ObservationConfig, PairConfig, takes_options
 from hyperfuse.fusion.observe import (
     ABSORBED,
     Misregistration,
@@ -65,8 +65,22 @@ class RegistrationReport:
         }
 
 
+@takes_options(PairConfig)
 def register(hsi: Image, msi: Image, config: PairConfig = PAIR_DEFAULTS) -> RegistrationReport:
-    """Measure the misregistration of a pair, over the whole scene and locally."""
+    """Measure the misregistration of a pair, over the whole scene and locally.
+
+    Parameters
+    ----------
+    hsi, msi : cube, array (band, y, x) or path
+        The coarse and the fine image.
+    config : PairConfig, optional
+        Masks, variables and bounds; also accepted as keywords.
+
+    Returns
+    -------
+    RegistrationReport
+        Shifts in fine pixels with their confidence, and the PSF's FWHM.
+    """
     hsi_cube, msi_cube, masks = open_pair(hsi, msi, config)
 
     def aligned(shift: tuple[float, float] | None = None) -> AlignedPair:

@@ -62,6 +62,8 @@ CODEC = Blosc(cname="lz4", clevel=1, shuffle=Blosc.SHUFFLE)
 CHECKSUM_BYTES = 4
 # A product is a folder of files; of larger ones only so many are compared.
 MOST_FILES = 10_000
+# How uncertainties are stored, whatever the fused image is.
+STORED_ERRORS: dict[str, Any] = {"dtype": "float32", "scale_factor": 1.0, "nodata": None, "uncertainty": None}
 # Options that name files, which are compared as inputs.
 INPUT_OPTIONS = ("weights", "mask", "hsi_mask")
 
@@ -79,13 +81,17 @@ class FusionRun:
 
 @takes_options(FuseConfig)
 def fuse(
-    hsi: Image, msi: Image, output: PathLike | None = None, config: FuseConfig | None = None
+    hsi: Image,
+    msi: Image,
+    output: PathLike | None = None,
+    config: FuseConfig | None = None,
+    observation: Observation | None = None,
 ) -> xr.DataArray | Path:
     """Fuse a coarse hyperspectral image (HSI) with a fine multispectral image (MSI) of the same place.
 
     The result has the HSI's bands, data type, scale and nodata on the MSI's grid. Without a georeference on both
     images they are taken to cover the same extent. Shift, PSF, SRF and noise are estimated from the pair; what is
-    known may be given.
+    known may be given. The work is done at once, also for arrays of Dask, which are read window by window.
 
     Parameters
     ----------
@@ -97,6 +103,8 @@ def fuse(
         All options in one object. Each of them may also be given as a keyword, such as ``method``, ``psf_fwhm``,
         ``srf``, ``shift``, ``extent``, ``bounds``, ``mask``, ``dtype``, ``compress``, ``ram_gb`` or ``workers``; see
         `hyperfuse.FuseConfig` and docs/options.md.
+    observation : Observation, optional
+        What `hyperfuse.estimate` has found, instead of estimating it here.
 
     Returns
     -------
@@ -112,8 +120,46 @@ def fuse(
     >>> hyperfuse.fuse(pair.hsi, pair.msi, method="gsa", estimate=False).shape
     (20, 32, 32)
     """
-    run = run_fusion(hsi, msi, output, config or FuseConfig())
+    if output is None and any(getattr(image, "chunks", None) is not None for image in (hsi, msi)):
+        got = "fuse computes arrays of Dask at once, window by window, and returns the result in memory"
+        warnings.warn(f"{got}; give an output file if it does not fit", stacklevel=3)
+    run = run_fusion(hsi, msi, output, config or FuseConfig(), observation=observation)
     return cast("xr.DataArray | Path", run.path if run.cube is None else run.cube)
+
+
+@takes_options(FuseConfig)
+def uncertainty(
+    hsi: Image, msi: Image, config: FuseConfig | None = None, observation: Observation | None = None
+) -> xr.DataArray:
+    """Estimate the error of every value that `fuse` returns for the same pair with the default method.
+
+    Parameters
+    ----------
+    hsi, msi : cube, array (band, y, x) or path
+        The coarse and the fine image.
+    config : FuseConfig, optional
+        As for `fuse`; its options may also be given as keywords.
+    observation : Observation, optional
+        What `hyperfuse.estimate` has found, instead of estimating it here.
+
+    Returns
+    -------
+    xarray.DataArray
+        A standard deviation in physical units, float32 (docs/model_card.md says how far to trust it).
+
+    Examples
+    --------
+    >>> import hyperfuse, numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> fine = hyperfuse.make_cube(rng.random((20, 48, 48)).cumsum(1), wavelength_nm=np.linspace(400, 900, 20))
+    >>> pair = hyperfuse.simulate(fine, scale=4, srf="rgb+nir")
+    >>> hyperfuse.uncertainty(pair.hsi, pair.msi, estimate=False).shape
+    (20, 48, 48)
+    """
+    config = (config or FuseConfig()).replace(**STORED_ERRORS)
+    cube = run_fusion(hsi, msi, None, config, uncertainty=True, observation=observation).cube
+    assert cube is not None  # without an output file
+    return cube
 
 
 @takes_options(ObservationConfig)
@@ -171,8 +217,9 @@ def run_fusion(
         stack.enter_context(bounded_pools())
         run = _run(hsi, msi, target, config, uncertainty=uncertainty, observation=observation)
     if config.uncertainty is not None and not uncertainty:
-        stored = {"dtype": "float32", "scale_factor": 1.0, "nodata": None, "uncertainty": None}
-        run_fusion(hsi, msi, config.uncertainty, config.replace(**stored), uncertainty=True, observation=observation)
+        run_fusion(
+            hsi, msi, config.uncertainty, config.replace(**STORED_ERRORS), uncertainty=True, observation=observation
+        )
     return run
 
 

@@ -134,6 +134,9 @@ def make_cube(
     if len(shape) != 3 or min(shape) < 1 or max(shape) > LARGEST_SIDE:
         raise CubeFileError(f"array of shape {shape}", f"three dimensions (band, y, x) of 1 to {LARGEST_SIDE} each")
     variable = values if isinstance(values, xr.Variable) else xr.Variable(DIMS, values)
+    if variable.dtype.kind not in "iufb":
+        got = f"an array of {variable.dtype} values"
+        raise CubeFileError(got, "integers or floating-point numbers", "convert it, for example with .astype(float)")
     if band_names is not None and (wavelength_nm is None or np.isnan(np.asarray(wavelength_nm, np.float64)).all()):
         wavelength_nm = lengths_in_names(band_names)
     columns = zip(BAND_TABLE, (wavelength_nm, fwhm_nm, good, band_names, scale, offset), strict=True)
@@ -183,6 +186,9 @@ def as_cube(image: xr.DataArray | NDArray[Any]) -> xr.DataArray:
     if set(image.dims) != set(DIMS) or 0 in image.shape:
         got = f"DataArray of {dict(image.sizes)}"
         raise CubeFileError(got, f"dims {DIMS}, none of them empty", "rename, transpose or expand it first")
+    if image.dtype.kind not in "iufb":
+        got = f"a DataArray of {image.dtype} values"
+        raise CubeFileError(got, "integers or floating-point numbers", "convert it, for example with .astype(float)")
     cube = image.transpose(*DIMS)
     is_complete = all(
         name in cube.coords and cube[name].dims == ("band",) and np.issubdtype(cube[name].dtype, dtype)

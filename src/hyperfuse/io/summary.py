@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from html import escape
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,12 @@ import xarray as xr
 
 from hyperfuse.io.cube import as_cube, nodata_of, physical_values, sample_of, text_attributes
 from hyperfuse.io.grid import Grid, grid_of
+
+
+def html_table(title: str, rows: Mapping[str, str]) -> str:
+    """Return a table of labels and values, as notebooks show it."""
+    cells = "".join(f"<tr><th>{escape(label)}</th><td>{escape(text)}</td></tr>" for label, text in rows.items())
+    return f"<table><caption>{escape(title)}</caption>{cells}</table>"
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from hyperfuse.config import EvaluateConfig, takes_options
 from hyperfuse.io.cube import iterate_windows
-from hyperfuse.io.summary import strict_json
+from hyperfuse.io.summary import html_table, strict_json
 from hyperfuse.metrics.pairing import (
     WAVELENGTH_TOLERANCE_NM,
     Comparison,
@@ -75,6 +75,11 @@ class Evaluation:
         return (
             f"Evaluation({scores}; {compared} of {bands} bands, {100 * self.compared_fraction:.4g} % of their values)"
         )
+
+    def _repr_html_(self) -> str:
+        values = ((getattr(self, name), *labels) for name, labels in SCORES.items())
+        rows = {label: f"{value:.4g}{unit}" for value, label, unit in values if value is not None}
+        return html_table("Evaluation", rows | {"note": "; ".join(self.notes)} if self.notes else rows)
 
     def as_dict(self) -> dict[str, Any]:
         """Return a dictionary for JSON, which has neither infinity nor NaN: both are None."""

@@ -42,7 +42,9 @@ class KernelMap:
 
 
 def map_kernels(network: SSA, channels: int | None = None, *, umap: bool | None = None) -> list[KernelMap]:
-    """Map the first `channels` of the two input kernels and of the output kernel to the plane, all by default.
+    """Map the first `channels` of the two input kernels and of the output kernel to the plane.
+
+    By default those that were trained, as far as the weights record that; the others are as they were initialised.
 
     With `umap` by UMAP [1]_, else by principal components; None takes UMAP where it is installed.
 
@@ -53,12 +55,12 @@ def map_kernels(network: SSA, channels: int | None = None, *, umap: bool | None 
     """
     vectors = kernel_vectors(network)
     most = min(len(each) for each in vectors.values())
-    drawn = most if channels is None else channels
+    drawn = min(most, int(network.provenance.get("most_bands", most))) if channels is None else channels
     if not _FEWEST_CHANNELS <= drawn <= most:
         expected = f"at least {_FEWEST_CHANNELS} and at most the {most} of the network"
         raise OptionError(f"{drawn} channels to draw", expected)
     project = umap_plane if (umap_is_installed() if umap is None else umap) else principal_plane
-    return [KernelMap(title, project(each[:channels]), smoothness(each[:channels])) for title, each in vectors.items()]
+    return [KernelMap(title, project(each[:drawn]), smoothness(each[:drawn])) for title, each in vectors.items()]
 
 
 def kernel_vectors(network: SSA) -> dict[str, Tensor]:

@@ -81,6 +81,7 @@ class PretrainedNetwork(nn.Module):
         super().__init__()
         self.config = config
         self.weights_digest: str | None = None  # sha256 of the file that the weights were read from
+        self.provenance: Mapping[str, Any] = {}  # what that folder records of the training
 
     @property
     def receptive_field(self) -> ReceptiveField | None:
@@ -183,7 +184,7 @@ class PretrainedNetwork(nn.Module):
             network = cls(config)
         _check_tensors(tensors, network.state_dict(), folder)
         network.load_state_dict(tensors, assign=True)
-        network.weights_digest = digest
+        network.weights_digest, network.provenance = digest, described.get("provenance") or {}
         return network.eval()
 
     def check_bands(self, bands: int, msi_bands: int) -> None:

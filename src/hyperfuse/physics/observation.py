@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from hyperfuse.errors import BandError, GridError
+from hyperfuse.io.summary import html_table
 from hyperfuse.physics.resample import Placement, coarse_centres, separable
 
 FWHM_PER_SIGMA = 2.0 * math.sqrt(2.0 * math.log(2.0))
@@ -277,6 +278,24 @@ class Observation:
             f"and shift {self.misregistration[0]:+.2f} {self.misregistration[1]:+.2f} fine pixels (y x), "
             f"{self.srf.shape[1]} hsi and {self.srf.shape[0]} msi bands, confidence {self.confidence:.2f})"
         )
+
+    def described(self) -> dict[str, str]:
+        """Return the same as texts by their labels, for people."""
+        rows = {
+            "scale": "{:.4g} {:.4g}".format(*self.scale),
+            "shift": "{:+.3f} {:+.3f} fine pixels down, right of the georeference".format(*self.misregistration),
+            "PSF": "{:.3f} {:.3f} fine pixels (FWHM)".format(*self.psf_fwhm),
+            "hsi noise": f"{float(self.hsi_noise.median()):.3g} (median over bands)",
+            "msi noise": " ".join(f"{float(level):.3g}" for level in self.msi_noise),
+            "msi offset": " ".join(f"{float(level):.3g}" for level in self.offset),
+            "confidence": f"{self.confidence:.2f}",
+        }
+        for index, row in enumerate(self.srf, start=1):
+            rows[f"SRF {index}"] = f"peak at hsi band {int(row.argmax()) + 1}, sum {float(row.sum()):.4g}"
+        return rows | ({"notes": "; ".join(self.notes)} if self.notes else {})
+
+    def _repr_html_(self) -> str:
+        return html_table("Observation", self.described())
 
     def summary(self) -> dict[str, object]:
         """Return the same as plain numbers and lists, for reports and JSON; "response" is the SRF."""

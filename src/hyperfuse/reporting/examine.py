@@ -27,7 +27,7 @@ from hyperfuse.fusion.pair import AlignedPair, align_pair
 from hyperfuse.io.cube import make_cube, physical_values, place_cube, window_of
 from hyperfuse.io.grid import PIXEL_TOLERANCE, grid_of, parallel_placement
 from hyperfuse.io.output import provenance_of
-from hyperfuse.io.summary import strict_json
+from hyperfuse.io.summary import html_table, strict_json
 from hyperfuse.methods.catalogue import AUTO, METHODS, find_method, fuse_arrays
 from hyperfuse.metrics.evaluation import WINDOW_BYTES, Evaluation, evaluate
 from hyperfuse.metrics.no_reference import (
@@ -297,6 +297,9 @@ class QualityReport:
 
     def __repr__(self) -> str:
         return f"QualityReport({', '.join(f'{name}: {value}' for name, value in self.headlines().items())})"
+
+    def _repr_html_(self) -> str:
+        return html_table("Quality", self.headlines())
 
     @property
     def has_angles(self) -> bool:

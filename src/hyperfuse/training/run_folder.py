@@ -177,6 +177,7 @@ class RunFolder:
         return {
             "experiment": experiment.model_dump(mode="json"),
             "scenes": scenes.names,
+            "most_bands": max(bucket.bands.count for bucket in scenes.buckets),
             "split": scenes.label,
             "overlapping": scenes.overlapping,
             "steps": step,
