@@ -169,7 +169,7 @@ def test_target_is_checked_before_the_work(files: Path, tmp_path: Path, capsys: 
 
 def test_swapped_images_are_an_error(files: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["fuse", str(files / "msi.tif"), str(files / "hsi.hdr"), "-o", str(tmp_path / "fused.tif")]) == 2
-    assert "give the coarse HSI first" in capsys.readouterr().err
+    assert "swap the two images" in capsys.readouterr().err
 
 
 def test_an_output_never_replaces_an_input(files: Path, capsys: pytest.CaptureFixture[str]) -> None:

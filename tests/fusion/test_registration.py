@@ -98,7 +98,7 @@ def test_register_refuses_what_it_cannot_do(
     for arguments, words in (
         ([*images, "-o", str(tmp_path / "offsets.jpg")], "ends in .png"),
         ([*images, "-o", str(tmp_path / "nowhere" / "offsets.png")], "nowhere"),
-        ([images[1], images[0]], "give the coarse HSI first"),
+        ([images[1], images[0]], "swap the two images"),
         ([images[0], str(tmp_path / "none.tif")], "does not exist"),
         ([*images, "--mask", str(tmp_path / "none.tif")], "does not exist"),
     ):

@@ -20,7 +20,7 @@ from rasterio.crs import CRS
 from rasterio.errors import CRSError
 
 from hyperfuse.config import PairConfig
-from hyperfuse.errors import BandError, GridError, OptionError, ValueRangeError
+from hyperfuse.errors import GridError, OptionError, ValueRangeError
 from hyperfuse.fusion.regrid import parallel_to, without_fill_values, without_masked
 from hyperfuse.io.cube import iterate_windows, physical_values
 from hyperfuse.io.grid import (
@@ -300,7 +300,6 @@ def align_pair(
     Of `config`, the extent, the bounds and a known shift are used. Where a mask is not 0, its image (`mask` is the
     MSI's) is not used.
     """
-    _require_roles(hsi, msi)
     for name, cube in (("HSI", hsi), ("MSI", msi)):
         if min(cube.sizes["y"], cube.sizes["x"]) < SMALLEST_HSI:
             size = f"{cube.sizes['y']}x{cube.sizes['x']}"
@@ -340,13 +339,6 @@ def align_pair(
         known_offset=offset,
         rotated_hsi=rotated_hsi,
     )
-
-
-def _require_roles(hsi: xr.DataArray, msi: xr.DataArray) -> None:
-    hsi_bands, msi_bands = hsi.sizes["band"], msi.sizes["band"]
-    if msi_bands > hsi_bands:
-        got = f"an HSI of {hsi_bands} band{'s' * (hsi_bands > 1)} and an MSI of {msi_bands}"
-        raise BandError(got, "more bands in the HSI, which comes first", "swap the two images")
 
 
 def require_possible_shift(shift: tuple[float, float], fine_size: tuple[int, int]) -> None:

@@ -27,7 +27,7 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from hyperfuse.config import DEFAULT_METHOD, FuseConfig, ObservationConfig, PairConfig
-from hyperfuse.errors import GridError, OptionError, ValueRangeError
+from hyperfuse.errors import BandError, GridError, OptionError, ValueRangeError
 from hyperfuse.fusion.engine import CACHE_BYTES, Tile, TileJob, WindowPlace, one_thread_per_tile, place_for, read_window
 from hyperfuse.fusion.fusers import Fuser, load_network, network_fuser, network_halo
 from hyperfuse.fusion.observe import (
@@ -234,6 +234,10 @@ def open_pair(
     for name, cube in (("HSI", hsi_cube), ("MSI", msi_cube)):
         if cube.dtype.kind == "b":
             raise ValueRangeError(f"{name} of True and False", "numbers", "a mask is given as mask or hsi_mask")
+    hsi_bands, msi_bands = hsi_cube.sizes["band"], msi_cube.sizes["band"]
+    if msi_bands > hsi_bands:
+        got = f"an HSI of {hsi_bands} band{'s' * (hsi_bands > 1)} and an MSI of {msi_bands}"
+        raise BandError(got, "more bands in the HSI, which comes first", "swap the two images")
     if isinstance(config, ObservationConfig) and config.srf is not None and config.skip_uncovered:
         found = srf_for(hsi_cube, config.srf, skip_uncovered=True)
         if msi_cube.sizes["band"] == len(found.kept) + len(found.uncovered) > len(found.kept):
