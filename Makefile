@@ -8,6 +8,7 @@ export OMP_WAIT_POLICY ?= PASSIVE
 
 demo: $(VENV)/.demo
 	$(BIN)/hyperfuse demo
+	@echo "look at it: $(BIN)/hyperfuse view demo/fused.tif --hsi demo/hsi.tif --msi demo/msi.tif --reference demo/reference.tif"
 
 test: $(VENV)/.dev browser
 	$(BIN)/ruff check .
@@ -27,7 +28,7 @@ browser:
 	echo "no chromium here and none to be installed: the browser tests will be skipped"
 
 $(VENV)/.demo: pyproject.toml constraints.txt | $(BIN)/python
-	$(BIN)/pip install -c constraints.txt -e '.[demo]'
+	$(BIN)/pip install -c constraints.txt -e '.[demo,view]'
 	touch $@
 
 $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python

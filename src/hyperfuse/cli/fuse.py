@@ -148,7 +148,7 @@ def demo(
         Path, typer.Option("-o", "--output", metavar="FOLDER", help="Where to write pictures and cubes.")
     ] = Path("demo"),
 ) -> None:
-    """Fuse a real scene (Indian Pines, AVIRIS, x4, Sentinel-2 bands) with every method; print scores, write cubes."""
+    """Fuse a real scene (Indian Pines, AVIRIS, x4, Sentinel-2's 10 m bands) with every method; score and draw it."""
     from rich.console import Console
 
     from hyperfuse.reporting.demo import run_demo
@@ -156,5 +156,6 @@ def demo(
     result = run_demo(folder)
     console = Console(highlight=False)
     console.print(result.table)
+    console.print(result.verdict, soft_wrap=True, markup=False)
     for label, path in result.files.items():
         console.print(f"{label:<10} {path}", soft_wrap=True, markup=False)

@@ -272,8 +272,9 @@ _BANDS_RECORDED, _BANDS_REMOVED = 220, {*range(104, 109), *range(150, 164), 220}
 def indian_pines() -> xr.DataArray:
     """Load Indian Pines, an AVIRIS scene that is part of tensorly's wheel (extra `demo`).
 
-    145 x 145 pixels of 20 m, 200 bands of sensor counts, without CRS. The file has no wavelengths; even spacing over
-    the sensor's range puts the removed bands onto the water bands.
+    145 x 145 pixels of 20 m, 200 bands of sensor counts. The file has neither wavelengths nor a place: even spacing
+    over the sensor's range puts the removed bands onto the water bands, and the CRS and the corner put the scene west
+    of West Lafayette, Indiana, where it was recorded, to within a few kilometres.
     """
     try:
         from tensorly.datasets import load_indian_pines
@@ -287,7 +288,8 @@ def indian_pines() -> xr.DataArray:
         counts.astype(np.uint16),
         wavelength_nm=centres[kept],
         fwhm_nm=10.0,
-        transform=Affine(20.0, 0, 0, 0, -20.0, 0),
+        crs=32616,
+        transform=Affine(20.0, 0, 497_000, 0, -20.0, 4_480_000),
         attributes={"sensor": "AVIRIS", "scene": "Indian Pines"},
     )
 

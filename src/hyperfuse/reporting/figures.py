@@ -96,6 +96,7 @@ def fusion_figure(
     fused_by_method: Mapping[str, xr.DataArray],
     scale: float,
     title: str,
+    description: str = "",
 ) -> Path:
     """Draw inputs, best result, error maps and spectra of several methods into a PNG, replacing an existing one."""
     if not fused_by_method:
@@ -115,6 +116,32 @@ def fusion_figure(
     handles = style.draw_spectra(figure, layout.spectra, pixels, style.spectral_axis(reference), spectra, best)
     entries = list(handles.values()), list(handles)
     figure.legend(*entries, loc="center", bbox_to_anchor=layout.legend, ncols=LEGEND_ENTRIES_PER_ROW, frameon=False)
+    return style.save_png(figure, path, description)
+
+
+def closeup_figure(
+    path: Path, *, reference: xr.DataArray, fused_by_method: Mapping[str, xr.DataArray], side: int = 36
+) -> Path:
+    """Draw each result and its error where the last one gains most over the first, into a PNG."""
+    reference = as_cube(reference)
+    errors = {name: error_map(cube, reference) for name, cube in fused_by_method.items()}
+    gain = np.nan_to_num(next(iter(errors.values())) - list(errors.values())[-1])
+    sums = np.pad(gain, ((1, 0), (1, 0))).cumsum(0).cumsum(1)
+    windows = sums[side:, side:] - sums[:-side, side:] - sums[side:, :-side] + sums[:-side, :-side]
+    row, column = np.unravel_index(windows.argmax(), windows.shape)
+    part = {"y": slice(int(row), int(row) + side), "x": slice(int(column), int(column) + side)}
+    limits = stretch_limits(reference.isel(part))
+    shown = {"reference": reference, **{name: as_cube(cube) for name, cube in fused_by_method.items()}}
+    figure = style.new_figure(2.1 * len(shown), 4.7)
+    cut = {name: error[part["y"], part["x"]] for name, error in errors.items()}
+    colours = Normalize(0, float(np.nanpercentile(np.stack(list(cut.values())), style.ERROR_PERCENTILE)) or 1.0)
+    for index, (name, cube) in enumerate(shown.items()):
+        left, width = (index + 0.04) / len(shown), 0.92 / len(shown)
+        axes = style.image_axes(figure, (left, 0.5, width, 0.43), name)
+        axes.imshow(colour_composite(cube.isel(part), limits), interpolation="nearest", aspect="auto")
+        if name in cut:
+            axes = style.image_axes(figure, (left, 0.02, width, 0.43), "", style.rmse_text(cut[name]))
+            style.draw_error_map(axes, cut[name], colours)
     return style.save_png(figure, path)
 
 

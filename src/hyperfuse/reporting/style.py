@@ -49,10 +49,10 @@ def new_figure(width: float, height: float, dpi: int = DOTS_PER_INCH, **options:
     return figure
 
 
-def save_png(figure: Figure, path: Path) -> Path:
-    """Write a PNG atomically, replacing an existing one."""
+def save_png(figure: Figure, path: Path, description: str = "") -> Path:
+    """Write a PNG atomically, replacing an existing one; the description is kept in the file."""
     with published(Path(path), overwrite=True) as target:
-        figure.savefig(target, format="png")
+        figure.savefig(target, format="png", metadata={"Description": description} if description else None)
     return Path(path)
 
 
