@@ -458,6 +458,37 @@ class FinetuneConfig(Request):
     """Where data sets of `hyperfuse scenes` and relative paths are looked for."""
 
 
+class ReproduceConfig(Request):
+    """Options of `hyperfuse reproduce`."""
+
+    scenes: Annotated[Repeated, Option("[NAME=]SOURCE", repeat=True, default_text="synthetic scenes")] = ()
+    """Scenes to train and test on: file, folder, pattern or data set of `hyperfuse scenes`; repeatable. NAME instead of
+    the sensor that a file names.
+    """
+    test_scenes: Annotated[Repeated, Option("[NAME=]SOURCE", repeat=True)] = ()
+    """Scenes to test on; of sensors without any, a part of --scenes is held out."""
+    left_out: Annotated[Names | None, Option("SENSOR,SENSOR", default_text="up to three")] = None
+    """Sensors that are not trained on (patterns), or none."""
+    weights: Annotated[str | None, Option("FOLDER", default_text="the shipped SSA network")] = None
+    """Trained network of seen, unseen, scales, fractional, kernels and efficiency; unseen trains its own by default, as
+    the others do if given --minutes or --steps.
+    """
+    recipe: Annotated[Path | None, Option("EXPERIMENT.toml", default_text="benchmarking/recipe.toml")] = None
+    """Network, simulation, optimiser and loop of all trainings."""
+    minutes: Annotated[float | None, Field(gt=0), Option("M", default_text="30")] = None
+    """Length of a training."""
+    steps: Annotated[int | None, Field(ge=1), Option("N")] = None
+    """The same in steps of the optimiser."""
+    iterations: Annotated[int, Field(ge=1), Option("N")] = 500
+    """Steps of fine-tuning on a sensor that was left out, and of training on it from scratch."""
+    seed: Annotated[int, Field(ge=0), Option("N")] = 0
+    """Seed of everything random."""
+
+    def model_post_init(self, context: Any) -> None:
+        if self.minutes is not None and self.steps is not None:
+            raise OptionError("minutes and steps", "one of the two", "leave out --minutes or --steps")
+
+
 def option_of(model: type[Request], name: str) -> Option:
     """The `Option` of a field, with its help text on one line."""
     field = model.model_fields[name]
@@ -623,4 +654,4 @@ def _expectation(model: type[Request], name: str, kind: str, context: Mapping[st
 def all_requests() -> Iterable[type[Request]]:
     """The requests that users see, for the documentation."""
     first = (FuseConfig, OutputConfig, ObservationConfig, SimulateConfig, EvaluateConfig)
-    return (*first, ReportConfig, BenchmarkConfig, EfficiencyConfig, FinetuneConfig)
+    return (*first, ReportConfig, BenchmarkConfig, EfficiencyConfig, FinetuneConfig, ReproduceConfig)

@@ -222,7 +222,7 @@ def choose_scenes(
     """
     chosen: list[ScoredScene] = []
     for text in sources:
-        name, source, own = _parse_source(text)
+        name, source, own = parse_source(text)
         scenes = load_scenes(source, folder)
         parts = split_scenes(scenes, split) if dataset_named(source) else keep_for_testing(scenes)
         chosen_srfs = tuple(dict.fromkeys(own or srfs))
@@ -241,7 +241,7 @@ def choose_scenes(
     return chosen
 
 
-def _parse_source(text: str) -> tuple[str, str, list[str]]:
+def parse_source(text: str) -> tuple[str, str, list[str]]:
     source, _, listed = text.partition("@")
     name, equals, rest = source.partition("=")
     name, source = (name, rest) if equals and not Path(source).exists() else ("", source)

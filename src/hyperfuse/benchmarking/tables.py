@@ -423,13 +423,18 @@ def _tables_lines(tables: Sequence[PaperTable]) -> Iterator[str]:
     ablations = [each for each in printed_ablations() if (each.dataset.casefold(), each.scale) in scales]
     if ablations:
         yield f"\n### The paper's ablations, {AS_PRINTED}\n"
-        counts = ["parameters, M", "operations, G"]
-        headings = ["data set", "scale", "variant", *counts, *(metric.heading for metric in METRICS)]
-        yield from markdown_table(headings, map(_ablation_cells, ablations), left=(0, 1, 2))
-        yield "\nERGAS has the factor 100/4 at every scale. The same ablations of a small network: docs/training.md."
+        yield from printed_table(ablations)
+        yield "\nERGAS has the factor 100/4 at every scale. The same ablations of a small network: docs/reproduce.md."
 
 
-def _ablation_cells(printed: PrintedScores) -> list[str]:
+def printed_table(printed: Iterable[PrintedScores]) -> Iterator[str]:
+    """Numbers of the paper, a row each."""
+    counts = ["parameters, M", "operations, G"]
+    headings = ["data set", "scale", "variant", *counts, *(metric.heading for metric in METRICS)]
+    yield from markdown_table(headings, map(_printed_cells, printed), left=(0, 1, 2))
+
+
+def _printed_cells(printed: PrintedScores) -> list[str]:
     counts = [ABSENT if count is None else f"{count:g}" for count in (printed.parameters_millions, printed.flops_g)]
     figures = [printed.figures[metric.field].text for metric in METRICS]
     return [printed.dataset, f"x{printed.scale:g}", printed.method, *counts, *figures]

@@ -111,8 +111,8 @@ def _with_settings(function: Callable[..., None]) -> Callable[..., None]:
 
 COMMANDS = (
     *(fuse.fuse, fuse.batch, fuse.demo, pairs.methods, pairs.estimate, pairs.register, cubes.info, cubes.convert),
-    *(pairs.simulate, assess.evaluate, assess.report, benchmark.efficiency, benchmark.benchmark, assess.view),
-    *(train.export, train.kernels, train.scenes, train.train, train.finetune, train.curves),
+    *(pairs.simulate, assess.evaluate, assess.report, benchmark.efficiency, benchmark.benchmark, benchmark.reproduce),
+    *(assess.view, train.export, train.kernels, train.scenes, train.train, train.finetune, train.curves),
 )
 
 

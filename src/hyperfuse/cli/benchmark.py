@@ -1,4 +1,4 @@
-"""`hyperfuse benchmark` and `hyperfuse efficiency`."""
+"""`hyperfuse benchmark`, `hyperfuse efficiency` and `hyperfuse reproduce`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from hyperfuse.cli.options import INTERRUPTED, Json, command
-from hyperfuse.config import TABLES, BenchmarkConfig, EfficiencyConfig
+from hyperfuse.config import TABLES, BenchmarkConfig, EfficiencyConfig, ReproduceConfig
 
 
 @command(BenchmarkConfig)
@@ -91,3 +91,56 @@ def efficiency(
     typer.echo(paths[0 if as_json else 1].read_text(encoding="utf-8"), nl=False)
     if not as_json:
         typer.echo("\n" + "\n".join(map(str, paths)))
+
+
+@command(ReproduceConfig)
+def reproduce(
+    experiment: Annotated[
+        str,
+        typer.Argument(
+            metavar="EXPERIMENT",
+            help="seen, unseen, scales, fractional, without-mk, model-size, kernels or efficiency.",
+        ),
+    ],
+    output: Annotated[
+        Path, typer.Option("-o", "--output", metavar="DIR", help="Folder for trainings, scores, tables and figures.")
+    ],
+    config: ReproduceConfig,
+    check: Annotated[
+        bool, typer.Option("--check", help="Only read the scenes, time a few steps and print what would be done.")
+    ] = False,
+    into: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.md",
+            help="Also put the page into this one, between its marks for EXPERIMENT.",
+            rich_help_panel=TABLES,
+        ),
+    ] = None,
+) -> None:
+    """Run an experiment of the paper on your scenes; an interrupted run is resumed by the same command.
+
+    The experiments of one folder share their joint network. See docs/reproduce.md.
+
+    [dim]hyperfuse reproduce unseen --scenes 'scenes/*.npz' --minutes 30 -o reproduced[/dim]
+    """
+    from hyperfuse.benchmarking import reproduce as experiments
+    from hyperfuse.benchmarking.tables import around_the_place
+
+    if check:
+        for line in experiments.check(experiment, output, config):
+            typer.echo(line)
+        return
+    if into is not None:
+        around_the_place(into, output / experiment)
+    try:
+        written = experiments.reproduce(
+            experiment, output, config=config, command=shlex.join(["hyperfuse", *sys.argv[1:]])
+        )
+    except KeyboardInterrupt as stop:
+        typer.echo("hyperfuse: stopped; the same command resumes", err=True)
+        raise typer.Exit(INTERRUPTED) from stop
+    if into is not None:
+        written.append(experiments.insert_page(into, output, experiment))
+    for path in written:
+        typer.echo(str(path))

@@ -192,7 +192,7 @@ def load_scenes(source: str, folder: Path | None = None, variable: str | None = 
         return [scene_from_cube(indian_pines(), "indian_pines", "AVIRIS")]
     dataset = dataset_named(source)
     found = None if dataset is None else _require_found(dataset, folder)
-    paths = _cube_paths(source, folder) if found is None else found.paths
+    paths = cube_paths(source, folder) if found is None else found.paths
     scenes = []
     with progress(f"Reading {dataset.name if dataset else 'scenes'}", len(paths)) as advance:
         for path in paths:
@@ -244,7 +244,7 @@ def _stack_bands(first: Path, suffixes: Sequence[str]) -> xr.DataArray:
     return make_cube(np.stack(bands))
 
 
-def _cube_paths(source: str, folder: Path) -> list[Path]:
+def cube_paths(source: str, folder: Path) -> list[Path]:
     """The files that a path or pattern means, relative to the working directory or to the folder of scenes."""
     for path in (start / Path(source).expanduser() for start in (Path(), folder)):
         if path.is_dir() and path.suffix.lower() != ".zarr":

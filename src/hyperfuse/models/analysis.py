@@ -30,6 +30,7 @@ from hyperfuse.physics.resample import shared_edges
 _UMAP_NEIGHBOURS = 15
 _FEWEST_CHANNELS = 4  # UMAP cannot place fewer
 _SEED = 0
+_ROUNDING = 2e-3  # weights may be stored in half precision
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,23 @@ def kernel_vectors(network: SSA) -> dict[str, Tensor]:
             "input kernel (pair)": network.pair_kernel.weight.transpose(0, 1).flatten(1).double(),
             "output kernel": network.output_kernel.weight.flatten(1).double(),
         }
+
+
+def trained_channels(network: SSA, seed: int) -> int:
+    """Count the channels that training has reached, for weights that were initialised with this seed.
+
+    A slot above the band count of every training scene has no gradient and keeps its initial weights. Where the initial
+    weights are not those of the seed (another version of torch, fine-tuned weights), an output kernel of zeros at the
+    start still tells.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        initial = kernel_vectors(SSA(network.config))
+    counts = []
+    for title, now in kernel_vectors(network).items():
+        moved = (now - initial[title]).norm(dim=1) > _ROUNDING * initial[title].norm(dim=1)
+        counts.append(int(moved.nonzero().max()) + 1 if bool(moved.any()) else 0)
+    return min(counts)
 
 
 def smoothness(vectors: Tensor) -> float:
