@@ -172,7 +172,7 @@ def test_model_sizes(folder: Path, config: ReproduceConfig) -> None:
 
 
 def test_kernels_of_trained_channels_only(folder: Path, config: ReproduceConfig, tmp_path: Path) -> None:
-    page, table, figure = reproduce("kernels", folder, config=config)
+    _, table, figure = reproduce("kernels", folder, config=config)
     assert [row["channels trained"] for row in rows_of(table)] == ["14"] * 3  # of 24
     network = SSA.from_pretrained(folder / "runs" / "joint" / "weights")
     assert trained_channels(network, 0) == 14

@@ -1,6 +1,6 @@
 """Scenes at hand, divided for `hyperfuse reproduce` by sensor and number of bands: some to train on, others to test on.
 
-- Of several scenes, one in five but at least one is tested: the last by name.
+- Of several scenes, one in five but at least one is tested: the smallest, and of equal ones the last by name.
 - A single scene is cut in two along its longer side. Pairs are simulated from each half alone, so that no test pixel
   influences the training. A scene of less than 64 pixels is not cut: it is trained on.
 - Sensors that have test scenes of their own are trained on all of the others.
@@ -82,8 +82,9 @@ def _sensor_name(scene: Scene) -> str:
 def _divide_group(sensor: str, bands: int, own: list[SceneFile], given: list[SceneFile], folder: Path) -> Group:
     train, tests, origins = own, given, given
     if not given and len(own) > 1:
+        ordered = sorted(own, key=lambda file: -file[1].stored.size)
         count = max(1, len(own) // TEST_SHARE)
-        train, tests = own[:-count], own[-count:]
+        train, tests = ordered[:-count], ordered[-count:]
         origins = tests
     elif not given and max(own[0][1].size) >= SMALLEST_CUT_SIDE:
         (first, second), origins = _cut(*own[0], folder), own

@@ -38,7 +38,7 @@ from hyperfuse.benchmarking.tables import (
     printed_table,
     tables_csv,
     tables_latex,
-    tables_markdown,
+    tables_lines,
 )
 from hyperfuse.config import BenchmarkConfig, EfficiencyConfig, ReproduceConfig, takes_options
 from hyperfuse.errors import OptionError
@@ -227,15 +227,17 @@ def plan_unseen(setup: Reproduction) -> Plan:
     for sensor in setup.left_out:
         own = [group for group in setup.groups if group.sensor == sensor]
         scenes = [table for group in own for table in group.train]
+        tests = [test for group in own for test in group.tests]
         networks = {"SSA zero-shot": setup.network}
-        for each in (rate, rate / 10) if scenes else ():
+        for each in (rate, rate / 10) if scenes and tests else ():
             for label, start in (("fine-tuned", setup.network), ("from scratch", None)):
                 name = _slug(f"{sensor}_{label}_{each:g}")
                 trainings.append(Training(name, scenes, {}, 1.0, setup.config.iterations, each, start))
                 networks[f"{label} at {each:g}"] = name
-        scorings.append(Scoring(_slug(f"unseen_{sensor}"), [test for group in own for test in group.tests], networks))
+        if tests:
+            scorings.append(Scoring(_slug(f"unseen_{sensor}"), tests, networks))
     if not scorings:
-        got = f"no sensor to leave out of {', '.join(dict.fromkeys(group.sensor for group in setup.groups))}"
+        got = f"no sensor to leave out and to test among {', '.join({group.sensor: 0 for group in setup.groups})}"
         raise OptionError(got, "two sensors or more", "add --scenes, or name sensors with --left-out")
     return Plan(trainings, scorings, [each for each in printed_scores() if each.table == "unseen"])
 
@@ -316,10 +318,10 @@ def reproduce(
 
 
 def insert_page(document: Path, folder: Path, experiment: str) -> Path:
-    """Put the page between the document's marks for the experiment, one heading lower; its figure beside the others."""
+    """Put the page between the document's marks for the experiment, two headings lower, its figure into `images`."""
     before, after = around_the_place(document, folder / experiment)
     page = (folder / f"{experiment}.md").read_text(encoding="utf-8").splitlines()[1:]
-    text = "\n".join(f"#{line}" if line.startswith("#") else line for line in page)
+    text = "\n".join(f"##{line}" if line.startswith("#") else line for line in page)
     figure = folder / f"{experiment}.png"
     if figure.exists() and f"]({figure.name})" in text:
         images = document.parent / "images"
@@ -399,7 +401,11 @@ def _present(setup: Reproduction, plan: Plan, command: str) -> Page:
         return _efficiency_page(setup)
     results = [result for scoring in plan.scorings for result in setup.score(scoring, command)]
     tables = paper_tables(results, beside_paper=not plan.printed)
-    lines = ["## Mean over all scenes", "", *condition_table(results), "", "## By sensor", "", tables_markdown(tables)]
+    lines = []
+    for scale in sorted({result.case.scale for result in results}):
+        own = [result for result in results if result.case.scale == scale]
+        lines += [f"## Mean over all scenes, x{scale:g}", "", *condition_table(own), ""]
+    lines += ["## By sensor", "", *tables_lines(tables), ""]
     if plan.printed:
         lines += [f"## The paper's, {AS_PRINTED}", "", *printed_table(plan.printed), ""]
     lines += ["## Every scene, PSNR in dB / SAM in degrees", "", *case_table(results), ""]

@@ -113,7 +113,8 @@ def write_into(document: Path, folder: Path, beside_paper: bool = False) -> Path
     results = results_in(folder)
     lines = ["", *summary_lines(results, read_record(folder), level=3, brief=True)]
     if beside_paper:
-        lines += ["", *_tables_lines(paper_tables(results, beside_paper))]
+        tables = paper_tables(results, beside_paper)
+        lines += ["", *tables_lines(tables), *_ablation_lines(tables)]
     if chart_panels(results):
         images = document.parent / "images"
         images.mkdir(exist_ok=True)
@@ -407,10 +408,10 @@ def _printed_cell(printed: PrintedScores | None, metric: ScoreColumn) -> TableCe
 
 
 def tables_markdown(tables: Sequence[PaperTable]) -> str:
-    return "\n".join(_tables_lines(tables)) + "\n"
+    return "\n".join([*tables_lines(tables), *_ablation_lines(tables)]) + "\n"
 
 
-def _tables_lines(tables: Sequence[PaperTable]) -> Iterator[str]:
+def tables_lines(tables: Sequence[PaperTable]) -> Iterator[str]:
     yield "Mean ± standard deviation over scenes; best in bold, second best underlined."
     for table in tables:
         yield f"\n### {table.title}\n"
@@ -419,6 +420,10 @@ def _tables_lines(tables: Sequence[PaperTable]) -> Iterator[str]:
         if table.warnings:
             yield ""
             yield from (f"- {warning}" for warning in table.warnings)
+
+
+def _ablation_lines(tables: Sequence[PaperTable]) -> Iterator[str]:
+    """The paper's ablations on the data sets and scales of these tables."""
     scales = {(table.dataset.casefold(), row.scale) for table in tables if table.warnings for row in table.rows}
     ablations = [each for each in printed_ablations() if (each.dataset.casefold(), each.scale) in scales]
     if ablations:
