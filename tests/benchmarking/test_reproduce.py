@@ -192,7 +192,7 @@ def test_given_weights_are_not_trained(folder: Path, config: ReproduceConfig, sc
     shown = ReproduceConfig(test_scenes=str(scenes / "cave_0.npz"), weights=weights)
     assert "Trained on, by its record: cave_0" in reproduce("seen", tmp_path / "seen", config=shown)[0].read_text()
     with pytest.raises(OptionError, match="trained on every sensor"):
-        reproduce("unseen", tmp_path / "no", config=given.replace(scenes=str(scenes / "cave_[01].npz")))
+        reproduce("unseen", tmp_path / "no", config=given.replace(scenes=str(scenes / "[cr]*.npz")))
     with pytest.raises(OptionError, match="trains all of its networks"):
         reproduce("without-mk", tmp_path / "no", config=given)
 
@@ -212,11 +212,11 @@ def test_check_writes_nothing(config: ReproduceConfig, tmp_path: Path) -> None:
 
 
 def test_efficiency(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hyperfuse.benchmarking.reproduce.BASELINES", ("ssa-6-6",))
+    monkeypatch.setattr("hyperfuse.benchmarking.reproduce.BASELINES", ("mimo-sst",))
     monkeypatch.setattr("hyperfuse.benchmarking.reproduce.METHODS", ("bicubic",))
-    config = ReproduceConfig()
+    config = ReproduceConfig(left_out="samson", steps=1)  # without scenes and training
     page, table = reproduce("efficiency", tmp_path, config=config)
-    assert "206.848 G" in page.read_text() and "ssa-6-6" in table.read_text()
+    assert "6.164 G" in page.read_text() and "mimo-sst" in table.read_text()
     assert reproduce("efficiency", tmp_path, config=config) == [page, table]
 
 
@@ -228,5 +228,7 @@ def test_the_command(scenes: Path, config: ReproduceConfig, tmp_path: Path, caps
     assert "trained: joint" in capsys.readouterr().out
     assert run(["-q", "reproduce", "everything", *options]) == 2
     assert f"one of {', '.join(PLANS)}" in capsys.readouterr().err
+    assert run(["-q", "reproduce", "seen", *options, "--recipe", str(tmp_path)]) == 2
+    assert "fix --recipe" in capsys.readouterr().err
     assert run(["-q", "reproduce", "seen", *options, "--steps", "1", "--minutes", "2"]) == 2
     assert "leave out --minutes or --steps" in capsys.readouterr().err

@@ -50,6 +50,10 @@ class Group:
     pixels: int = 0
     has_wavelengths: bool = True
 
+    def files(self) -> list[Path]:
+        """All that is trained or tested on; of a scene in halves, itself and the first half."""
+        return [*self.test_files, *(Path(table["source"]) for table in self.train)]
+
 
 def divide(scenes: Sequence[str], test_scenes: Sequence[str], folder: Path) -> list[Group]:
     """Read and divide scenes; halves, and synthetic scenes where none are given, are written into `folder`."""
@@ -154,11 +158,7 @@ def trained_on(record: dict[str, Any], path: Path) -> bool:
         source = Path(table["source"])
         same_folder = path.parent.name in (source.parent.name, source.name)
         named = fnmatch(path.stem, source.stem) or path.parent.name == source.name
-        if (
-            table["use"] != "test"
-            and same_folder
-            and named
-            and not any(fnmatch(path.stem, e) for e in table["exclude"])
-        ):
+        excluded = any(fnmatch(path.stem, pattern) for pattern in table["exclude"])
+        if table["use"] != "test" and same_folder and named and not excluded:
             return True
     return False

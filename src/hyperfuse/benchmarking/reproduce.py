@@ -12,6 +12,7 @@ import io
 import re
 import shutil
 import tomllib
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
@@ -34,6 +35,7 @@ from hyperfuse.benchmarking.tables import (
     around_the_place,
     case_table,
     condition_table,
+    describe_failures,
     paper_tables,
     printed_table,
     tables_csv,
@@ -155,7 +157,7 @@ class Reproduction:
             **self.recipe,
             "name": training.name,
             "seed": self.config.seed,
-            "network": {**(base or self.recipe["network"]), **training.network},
+            "network": {**(base or self.recipe.get("network", {})), **training.network},
             "scenes": [dict(table) for table in training.scenes],
             "length": {"steps": steps},
         }
@@ -336,7 +338,7 @@ def insert_page(document: Path, folder: Path, experiment: str) -> Path:
 def check(experiment: str, folder: str | Path, config: ReproduceConfig) -> Iterator[str]:
     """Describe what `reproduce` would do, and about how long it would train."""
     with TemporaryDirectory() as scenes:
-        setup = prepare(experiment, Path(folder), config, Path(scenes))
+        setup = prepare(experiment, Path(folder), config, Path(scenes) / SCENES)
         plan = PLANS[experiment](setup)
         yield from (line.removeprefix("- ") for line in _scene_lines(setup) if line.startswith("-"))
         seconds: float | None = None
@@ -369,15 +371,10 @@ def prepare(experiment: str, folder: Path, config: ReproduceConfig, scenes: Path
     if weights is None and not trains and (local_folder(SHIPPED) / CONFIG_NAME).is_file():
         weights = SHIPPED
     groups = [] if experiment == "efficiency" else divide(config.scenes, config.test_scenes, scenes)
-    text = (
-        config.recipe.read_text(encoding="utf-8")
-        if config.recipe
-        else resources.files(__package__).joinpath("recipe.toml").read_text(encoding="utf-8")
-    )
     record = read_config(local_folder(weights)).get("provenance", {}) if weights else {}
     candidates = groups
     if weights and experiment == "unseen":
-        known = {group.sensor for group in groups if any(trained_on(record, path) for path in group.test_files)}
+        known = {group.sensor for group in groups if any(trained_on(record, path) for path in group.files())}
         candidates = [group for group in groups if group.sensor not in known]
         if not candidates:
             raise OptionError(
@@ -386,8 +383,16 @@ def prepare(experiment: str, folder: Path, config: ReproduceConfig, scenes: Path
                 "add --scenes, or leave out --weights to train without some",
             )
     default = () if weights and experiment != "unseen" else None
-    left_out = choose_left_out(candidates, config.left_out if config.left_out is not None else default)
-    return Reproduction(experiment, folder, config, groups, tomllib.loads(text), weights, left_out)
+    patterns = config.left_out if config.left_out is not None else default
+    left_out = choose_left_out(candidates, patterns) if candidates else []
+    return Reproduction(experiment, folder, config, groups, _read_recipe(config.recipe), weights, left_out)
+
+
+def _read_recipe(path: Path | None) -> dict[str, Any]:
+    try:
+        return tomllib.loads((path or resources.files(__package__) / "recipe.toml").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise OptionError(f"{path} cannot be read ({error})", "an experiment file (.toml)", "fix --recipe") from error
 
 
 Page = tuple[list[str], dict[str, str], list[Path]]
@@ -409,6 +414,9 @@ def _present(setup: Reproduction, plan: Plan, command: str) -> Page:
     if plan.printed:
         lines += [f"## The paper's, {AS_PRINTED}", "", *printed_table(plan.printed), ""]
     lines += ["## Every scene, PSNR in dB / SAM in degrees", "", *case_table(results), ""]
+    for failure in describe_failures(results):
+        warnings.warn(failure, stacklevel=2)
+        lines += [f"- {failure}", ""]
     chart = scale_chart(setup.folder / f"{setup.experiment}.png", results, beside_paper=not plan.printed)
     if chart is not None:
         lines += [f"![PSNR against scale]({chart.name})", ""]
