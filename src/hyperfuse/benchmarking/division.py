@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
@@ -152,7 +152,7 @@ def choose_left_out(groups: Sequence[Group], patterns: Sequence[str] | None) -> 
     return ranked[: min(MOST_LEFT_OUT, len(sensors) - 1)]
 
 
-def trained_on(record: dict[str, Any], path: Path) -> bool:
+def trained_on(record: Mapping[str, Any], path: Path) -> bool:
     """Whether the record of trained weights names this file among those trained on."""
     for table in record.get("experiment", {}).get("scenes", []):
         source = Path(table["source"])

@@ -56,7 +56,7 @@ from hyperfuse.models.analysis import (
     umap_is_installed,
 )
 from hyperfuse.models.ssa import SSA, SSAConfig
-from hyperfuse.models.weights import CONFIG_NAME, local_folder, read_config
+from hyperfuse.models.weights import CONFIG_NAME, local_folder
 from hyperfuse.reporting.figures import draw_kernel_maps
 from hyperfuse.reporting.tables import markdown_table
 from hyperfuse.training.experiment import Experiment, parse_experiment
@@ -371,7 +371,7 @@ def prepare(experiment: str, folder: Path, config: ReproduceConfig, scenes: Path
     if weights is None and not trains and (local_folder(SHIPPED) / CONFIG_NAME).is_file():
         weights = SHIPPED
     groups = [] if experiment == "efficiency" else divide(config.scenes, config.test_scenes, scenes)
-    record = read_config(local_folder(weights)).get("provenance", {}) if weights else {}
+    record = load_network(local_folder(weights)).provenance if weights else {}
     candidates = groups
     if weights and experiment == "unseen":
         known = {group.sensor for group in groups if any(trained_on(record, path) for path in group.files())}
@@ -424,14 +424,12 @@ def _present(setup: Reproduction, plan: Plan, command: str) -> Page:
 
 
 def _kernel_page(setup: Reproduction) -> Page:
-    source = setup.weights_of(setup.network)
-    network = load_network(source)
+    network = load_network(setup.weights_of(setup.network))
     if not isinstance(network, SSA):
         raise OptionError(f"weights of {type(network).__name__}", "those of SSA, which has Matryoshka kernels")
-    record = read_config(Path(source)).get("provenance", {})
-    channels = trained_channels(network, int(record.get("experiment", {}).get("seed", 0)))
+    channels = trained_channels(network)
     figure = setup.folder / "kernels.png"
-    draw_kernel_maps(map_kernels(network, channels), figure, "UMAP" if umap_is_installed() else "PCA")
+    draw_kernel_maps(map_kernels(network), figure, "UMAP" if umap_is_installed() else "PCA")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(setup.config.seed)
         # An output kernel of zeros, as He's initialisation leaves it, has no smoothness.
@@ -478,7 +476,7 @@ def _session_lines(command: str) -> Iterator[str]:
 def _training_lines(setup: Reproduction, plan: Plan) -> Iterator[str]:
     """Cost of every training: what a score was paid with."""
     if setup.weights:
-        record = read_config(local_folder(setup.weights)).get("provenance", {})
+        record = load_network(local_folder(setup.weights)).provenance
         seed = record.get("experiment", {}).get("seed", "unknown")
         yield f"SSA: weights {setup.weights}, {record.get('steps', 'unknown')} steps, seed {seed}.\n"
         tested = {path for group in setup.seen for path in group.test_files if trained_on(record, path)}

@@ -45,7 +45,7 @@ class KernelMap:
 def map_kernels(network: SSA, channels: int | None = None, *, umap: bool | None = None) -> list[KernelMap]:
     """Map the first `channels` of the two input kernels and of the output kernel to the plane.
 
-    By default those that were trained, as far as the weights record that; the others are as they were initialised.
+    By default those that were trained, see `trained_channels`; the others are as they were initialised.
 
     With `umap` by UMAP [1]_, else by principal components; None takes UMAP where it is installed.
 
@@ -56,7 +56,7 @@ def map_kernels(network: SSA, channels: int | None = None, *, umap: bool | None 
     """
     vectors = kernel_vectors(network)
     most = min(len(each) for each in vectors.values())
-    drawn = min(most, int(network.provenance.get("most_bands", most))) if channels is None else channels
+    drawn = trained_channels(network) if channels is None else channels
     if not _FEWEST_CHANNELS <= drawn <= most:
         expected = f"at least {_FEWEST_CHANNELS} and at most the {most} of the network"
         raise OptionError(f"{drawn} channels to draw", expected)
@@ -74,15 +74,18 @@ def kernel_vectors(network: SSA) -> dict[str, Tensor]:
         }
 
 
-def trained_channels(network: SSA, seed: int) -> int:
-    """Count the channels that training has reached, for weights that were initialised with this seed.
+def trained_channels(network: SSA) -> int:
+    """Count the channels that training has reached: as recorded with the weights, else as the weights tell.
 
-    A slot above the band count of every training scene has no gradient and keeps its initial weights. Where the initial
-    weights are not those of the seed (another version of torch, fine-tuned weights), an output kernel of zeros at the
-    start still tells.
+    A slot above the band count of every training scene has no gradient and keeps its initial weights. Where these are
+    not those of the recorded seed (another version of torch), an output kernel of zeros at the start still tells.
     """
+    most = min(len(each) for each in kernel_vectors(network).values())
+    record = network.provenance
+    if "most_bands" in record or "experiment" not in record:
+        return min(most, int(record.get("most_bands", most)))
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.manual_seed(int(record["experiment"].get("seed", 0)))
         initial = kernel_vectors(SSA(network.config))
     counts = []
     for title, now in kernel_vectors(network).items():
