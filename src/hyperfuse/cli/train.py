@@ -157,14 +157,22 @@ def export(
     output: Annotated[Path, typer.Argument(metavar="OUT.onnx", help="File to write.")],
     overwrite: Overwrite = False,
 ) -> None:
-    """Write a network as one ONNX file that takes any band count, any msi and any scale."""
+    """Write a trained network as one ONNX file for any image size and scale.
+
+    Files of SSA take any number of bands, those of baselines the bands that they were trained on. Networks whose
+    channels are components or wavelengths, or whose base is not bicubic, have further inputs, which are printed:
+    docs/networks.md. Not exported are DCINN, which solves linear equations, and the network of `universal`, which
+    guides a regression.
+
+    [dim]hyperfuse export runs/small_cpu/weights network.onnx[/dim]
+    """
     from hyperfuse.io.atomic import check_writable
+    from hyperfuse.models.catalogue import load_model
     from hyperfuse.models.export import export_onnx
-    from hyperfuse.models.ssa import SSA
 
     check_writable(output, overwrite=overwrite)
-    export_onnx(SSA.from_pretrained(weights), output)
-    typer.echo(f"{output}  {output.stat().st_size / 1e6:.1f} MB")
+    inputs = export_onnx(load_model(weights), output)
+    typer.echo(f"{output}  {output.stat().st_size / 1e6:.1f} MB  inputs {', '.join(inputs)}")
 
 
 def kernels(

@@ -1,7 +1,11 @@
-"""Export of SSA to ONNX: one file for every band count, every msi and every scale.
+"""Export of trained networks to ONNX: of SSA one file for every band count, every msi and every scale, of a baseline
+one for every size and scale of its pair of sensors.
 
 `torch.onnx.export` traces the network once with dynamic sizes; `forward` depends on a size only through slices,
-`arange` and products, so the file takes any pair that the network takes.
+`arange` and products, so the file takes any pair that the network takes. What is no function of the pair that ONNX can
+express is a further input, see `export_onnx`.
+
+Shapes: B batch, C hsi bands, M msi bands, D features, K components or knots, h w coarse, H W fine.
 """
 
 from __future__ import annotations
@@ -14,26 +18,67 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
+import numpy as np
 import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor, nn
 from torch.export import Dim
 
 from hyperfuse.errors import OptionError
 from hyperfuse.io.atomic import atomic_write
-from hyperfuse.models.matryoshka import FixedBands, MatryoshkaBands
+from hyperfuse.models.baselines.base import BaselineConfig, BaselineNetwork
+from hyperfuse.models.baselines.dcinn import DCINN
+from hyperfuse.models.catalogue import AnyNetwork
+from hyperfuse.models.matryoshka import (
+    Components,
+    FixedBands,
+    PairChannels,
+    Subspace,
+    WavelengthBands,
+    WavelengthInputKernel,
+    knot_weights,
+)
+from hyperfuse.models.prior import PriorNetwork
 from hyperfuse.models.ssa import SSA
 from hyperfuse.models.weights import BICUBIC
 
 # Sizes of the example pair. All differ and none is 0 or 1, so that no two dimensions are taken for the same one.
-_BATCH, _BANDS, _MSI_BANDS, _COARSE, _FINE = 2, 7, 3, (5, 6), (16, 31)
+_EXAMPLE = {
+    "batch": 2,
+    "bands": 7,
+    "msi_bands": 3,
+    "coarse_rows": 5,
+    "coarse_columns": 6,
+    "fine_rows": 16,
+    "fine_columns": 31,
+    "components": 4,
+    "msi_components": 2,
+}
 _NOISY_LOGGERS = ("torch.onnx", "onnxscript", "onnx_ir")
+# As in matryoshka.py; tests compare the results.
+_SMALLEST_DEVIATION, _WIDEST_SHARE = 1e-4, 3.0
 
 
-def export_onnx(network: SSA, path: str | Path) -> None:
-    """Write SSA, weights included, as one ONNX file for any batch, bands, size and scale.
+def export_onnx(network: AnyNetwork, path: str | Path) -> list[str]:
+    """Write a network, weights included, as one ONNX file; return the names of its inputs.
 
-    The file has inputs `hsi` (B, C, h, w) and `msi` (B, M, H, W), which cover the same ground, and the output `fused`
-    (B, C, H, W). An existing file is replaced when the new one is complete. The channels of the network must be bands,
-    and its base bicubic; the packages of the extra `onnx` must be installed.
+    Inputs are `hsi` (B, C, h, w) and `msi` (B, M, H, W), which cover the same ground, values in
+    `network.config.value_range`; the output is `fused` (B, C, H, W). Batch and sizes are free, and so are bands, unless
+    the network is made for one pair of sensors. Some networks have further inputs, all float32:
+
+    - channels that are principal components: `hsi_mean` (B, C), `hsi_basis` (B, C, K), `hsi_unit` (B, K), and the same
+      for the msi, from `component_inputs`. ONNX has no eigenvectors;
+    - channels that are wavelengths: `wavelength_nm` (C,) and `msi_wavelength_nm` (M,);
+    - another base than bicubic interpolation: `base` (B, C, H, W), the image of that method.
+
+    An existing file is replaced when the new one is complete. The packages of the extra `onnx` must be installed.
+
+    Raises
+    ------
+    OptionError
+        For the network of the method `universal`, which does not fuse by itself, and for DCINN, which solves linear
+        equations.
 
     Examples
     --------
@@ -46,39 +91,172 @@ def export_onnx(network: SSA, path: str | Path) -> None:
     if missing:
         remedy = "install it with: pip install 'hyperfuse[onnx]'"
         raise OptionError(f"writing ONNX needs {' and '.join(missing)}", remedy=remedy)
-    channels, base = network.config.channels, network.config.base
-    # Components and other bases are computed outside of the network, from a whole scene.
-    if not isinstance(channels, MatryoshkaBands | FixedBands) or base != BICUBIC:
-        raise OptionError(
-            f'channels of kind "{channels.kind}" on the base {base}',
-            "channels that are bands, and a bicubic base",
-            "run this network with `hyperfuse fuse --weights`",
+    if isinstance(network, PriorNetwork | DCINN):
+        got = (
+            "DCINN, which solves linear equations: ONNX cannot"
+            if isinstance(network, DCINN)
+            else "the network of `universal`, which only guides a regression over the whole scene"
         )
-    batch = Dim("batch")
-    hsi_sizes = {0: batch, 2: Dim("coarse_rows"), 3: Dim("coarse_columns")}
-    msi_sizes = {0: batch, 2: Dim("fine_rows"), 3: Dim("fine_columns")}
-    if isinstance(channels, FixedBands):
-        bands, msi_bands = channels.bands, channels.msi_bands
-    else:
-        bands, msi_bands = _BANDS, _MSI_BANDS
-        hsi_sizes[1], msi_sizes[1] = Dim("bands"), Dim("msi_bands")
-    example = (torch.zeros(_BATCH, bands, *_COARSE), torch.zeros(_BATCH, msi_bands, *_FINE))
-    exported = copy.deepcopy(network).cpu().float().eval()
-    # A number of chunks would tie the file to the size of the example.
-    exported.implicit_decoder.queries_per_chunk = None
-    with _quiet():
+        remedy = "run this network with `hyperfuse fuse --weights`"
+        raise OptionError(got, "SSA or one of the baselines DSPNet, MIMO-SST and PSTUN", remedy)
+    inputs = _inputs_of(network)
+    sizes = _EXAMPLE | _fixed_sizes(network)
+    dimensions = {name: Dim(name) for name in _EXAMPLE.keys() - _fixed_sizes(network).keys()}
+    example = tuple(torch.ones([sizes[name] for name in shape]) for shape in inputs.values())
+    shapes = [
+        {axis: dimensions[name] for axis, name in enumerate(shape) if name in dimensions} for shape in inputs.values()
+    ]
+    with _quiet(), torch.no_grad():
         program = torch.onnx.export(
-            exported,
+            _Exported(network, list(inputs)).eval(),
             example,
             dynamo=True,
-            dynamic_shapes={"hsi": hsi_sizes, "msi": msi_sizes},
-            input_names=["hsi", "msi"],
+            dynamic_shapes=(tuple(shapes),),
+            input_names=list(inputs),
             output_names=["fused"],
             verbose=False,
         )
     assert program is not None
     with atomic_write(Path(path)) as temporary:
         program.save(temporary, external_data=False)
+    return list(inputs)
+
+
+def component_inputs(
+    hsi: NDArray[np.float32], msi: NDArray[np.float32], count: int, msi_count: int = 16
+) -> dict[str, NDArray[np.float32]]:
+    """Find the principal components of a pair, for the file of a network whose channels they are.
+
+    Parameters
+    ----------
+    hsi, msi
+        (B, C, h, w) and (B, M, H, W): the pair, or the whole scene that it is a tile of.
+    count, msi_count
+        `channels.count` and `max_msi_bands` of the network's configuration.
+
+    Returns
+    -------
+    dict
+        Further inputs of the file: mean, basis and unit of both images. It needs NumPy alone, so it may be copied to
+        where hyperfuse is not installed.
+
+    Examples
+    --------
+    >>> pair = np.random.rand(1, 31, 8, 8).astype(np.float32), np.random.rand(1, 3, 32, 32).astype(np.float32)
+    >>> {name: value.shape for name, value in component_inputs(*pair, count=12).items() if name.startswith("hsi")}
+    {'hsi_mean': (1, 31), 'hsi_basis': (1, 31, 12), 'hsi_unit': (1, 12)}
+    """
+    inputs: dict[str, NDArray[np.float64]] = {}
+    for name, image, most in (("hsi", hsi, count), ("msi", msi, msi_count)):
+        values = image.astype(np.float64).reshape(*image.shape[:2], -1)
+        mean = values.mean(axis=2)
+        centred = values - mean[:, :, None]
+        variances, vectors = np.linalg.eigh(centred @ centred.transpose(0, 2, 1) / values.shape[2])
+        basis = vectors[:, :, ::-1][:, :, :most]
+        deviation = np.sqrt(variances[:, ::-1][:, :most].clip(min=0))
+        # The sign of an eigenvector is arbitrary; brighter is positive.
+        basis = basis * np.where(basis.sum(axis=1, keepdims=True) < 0, -1.0, 1.0)
+        brightness = np.sqrt(np.square(values).mean(axis=(1, 2)))[:, None]
+        first = np.maximum(deviation[:, :1], _SMALLEST_DEVIATION * brightness).clip(min=1e-12)
+        unit = np.sqrt(first * np.maximum(deviation, _SMALLEST_DEVIATION * first))
+        inputs |= {f"{name}_mean": mean, f"{name}_basis": basis, f"{name}_unit": unit}
+    return {name: value.astype(np.float32) for name, value in inputs.items()}
+
+
+def _inputs_of(network: SSA | BaselineNetwork) -> dict[str, tuple[str, ...]]:
+    """Names of the inputs and of their dimensions."""
+    fine = ("fine_rows", "fine_columns")
+    inputs: dict[str, tuple[str, ...]] = {
+        "hsi": ("batch", "bands", "coarse_rows", "coarse_columns"),
+        "msi": ("batch", "msi_bands", *fine),
+    }
+    if isinstance(network, BaselineNetwork):
+        return inputs
+    if isinstance(network.config.channels, Components):
+        for name, bands, components in (("hsi", "bands", "components"), ("msi", "msi_bands", "msi_components")):
+            inputs[f"{name}_mean"] = ("batch", bands)
+            inputs[f"{name}_basis"] = ("batch", bands, components)
+            inputs[f"{name}_unit"] = ("batch", components)
+    if isinstance(network.config.channels, WavelengthBands):
+        inputs |= {"wavelength_nm": ("bands",), "msi_wavelength_nm": ("msi_bands",)}
+    if network.config.base != BICUBIC:
+        inputs["base"] = ("batch", "bands", *fine)
+    return inputs
+
+
+def _fixed_sizes(network: SSA | BaselineNetwork) -> dict[str, int]:
+    """Dimensions that are not free."""
+    sensors = network.config if isinstance(network, BaselineNetwork) else network.config.channels
+    if isinstance(sensors, BaselineConfig | FixedBands):
+        return {"bands": sensors.bands, "msi_bands": sensors.msi_bands}
+    return {}
+
+
+class _Exported(nn.Module):
+    """A network as a function of named inputs."""
+
+    def __init__(self, network: SSA | BaselineNetwork, names: list[str]) -> None:
+        super().__init__()
+        self.names = names
+        self.network = network = copy.deepcopy(network).cpu().float().eval()
+        if isinstance(network, SSA):
+            # A number of chunks would tie the file to the size of the example.
+            network.implicit_decoder.queries_per_chunk = None
+            for name in ("hsi_kernel", "pair_kernel", "msi_kernel"):
+                kernel = getattr(network, name)
+                if kernel is not None:
+                    setattr(network, name, _InputKernel(kernel, equalise=network.config.equalise_inputs))
+            network.config = network.config.model_copy(update={"equalise_inputs": False})
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        given = dict(zip(self.names, inputs, strict=True))
+        hsi, msi = given["hsi"], given["msi"]
+        if isinstance(self.network, BaselineNetwork):
+            return self.network.fuse(hsi, msi, self.network.checked_placement(hsi, msi, None))
+        kind = self.network.config.channels
+        if isinstance(kind, Components):
+            codings = (
+                Subspace(*(given[f"{image}_{part}"] for part in ("mean", "basis", "unit"))) for image in ("hsi", "msi")
+            )
+            channels = PairChannels(None, None, *codings)
+        else:
+            channels = self.network.find_channels(hsi, msi, given.get("wavelength_nm"), given.get("msi_wavelength_nm"))
+        return self.network.forward(hsi, msi, None, given.get("base"), channels)
+
+
+class _InputKernel(nn.Module):
+    """An input kernel of SSA whose factor and spectral shares are tensors: a file must not know the number of bands."""
+
+    def __init__(self, kernel: nn.Conv2d, *, equalise: bool) -> None:
+        super().__init__()
+        self.kernel, self.equalise = kernel, equalise
+
+    def forward(self, image: Tensor, wavelength_nm: Tensor | None = None) -> Tensor:
+        """(B, C, H, W) -> (B, D, H, W)."""
+        kernel = self.kernel
+        if self.equalise:
+            image = image * (kernel.in_channels / torch.ones(image.shape[1]).sum()).sqrt()
+        if wavelength_nm is None:
+            features: Tensor = kernel(image)
+            return features
+        assert isinstance(kernel, WavelengthInputKernel)
+        at_knots = knot_weights(wavelength_nm, kernel.axis) * traced_shares(wavelength_nm, kernel.axis)[:, None]
+        weight = torch.einsum("ck,dkij->dcij", at_knots.to(kernel.weight), kernel.weight)
+        return F.conv2d(image, weight, kernel.bias, padding=1)
+
+
+def traced_shares(wavelength_nm: Tensor, axis: WavelengthBands) -> Tensor:
+    """`spectral_shares` of (C,) wavelengths without a branch on C and without a median, which ONNX lacks."""
+    ordered, order = wavelength_nm.double().sort()
+    before = ordered - torch.cat([ordered[:1], ordered[:-1]])
+    after = torch.cat([ordered[1:], ordered[-1:]]) - ordered
+    number = torch.ones_like(order).cumsum(0)  # 1, 2, ..., C
+    outer = (number == 1) | (number == number[-1:])
+    widths = (before + after) * torch.where(outer, 1.0, 0.5)
+    middle = torch.index_select(widths.sort().values, 0, (number[-1:] - 1) // 2)
+    widths = widths.minimum(_WIDEST_SHARE * middle)
+    shares = torch.where(number[-1:] == 1, 1.0, widths * (axis.knots - 1) / (axis.longest_nm - axis.shortest_nm))
+    return torch.zeros_like(shares).scatter(0, order, shares)
 
 
 @contextmanager

@@ -129,8 +129,10 @@ def _by_head(features: Tensor, heads: int) -> Tensor:
 def pad_to_multiple(image: Tensor, multiple: int) -> Tensor:
     """Repeat the last row and column until both sizes are multiples."""
     rows, columns = image.shape[-2:]
-    below, right = -rows % multiple, -columns % multiple
-    return F.pad(image, (0, right, 0, below), mode="replicate") if below or right else image
+    below, right = (multiple - rows % multiple) % multiple, (multiple - columns % multiple) % multiple
+    if torch.compiler.is_compiling() or below or right:  # an exported file must not depend on the size of its example
+        return F.pad(image, (0, right, 0, below), mode="replicate")
+    return image
 
 
 def crop_to(image: Tensor, size: tuple[int, int]) -> Tensor:
