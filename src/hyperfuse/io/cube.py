@@ -133,7 +133,10 @@ def make_cube(
     shape = values.shape if isinstance(values, xr.Variable) else np.shape(values)
     if len(shape) != 3 or min(shape) < 1 or max(shape) > LARGEST_SIDE:
         raise CubeFileError(f"array of shape {shape}", f"three dimensions (band, y, x) of 1 to {LARGEST_SIDE} each")
-    variable = values if isinstance(values, xr.Variable) else xr.Variable(DIMS, values)
+    if isinstance(values, xr.Variable):
+        variable = values
+    else:
+        variable = plain_variable(DIMS, values) if type(values) is np.ndarray else xr.Variable(DIMS, values)
     if variable.dtype.kind not in "iufb":
         got = f"an array of {variable.dtype} values"
         raise CubeFileError(got, "integers or floating-point numbers", "convert it, for example with .astype(float)")

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,7 +97,7 @@ def placed_coordinates(transform: Affine, height: int, width: int) -> dict[str, 
 
 
 def plain_variable(
-    dims: str | tuple[()], values: NDArray[Any] | np.generic, attributes: Mapping[str, Any] | None = None
+    dims: str | tuple[Hashable, ...], values: NDArray[Any] | np.generic, attributes: Mapping[str, Any] | None = None
 ) -> xr.Variable:
     """Return a variable of a numpy array; xarray's own check of the type imports dask where it is installed."""
     return xr.Variable(dims, np.asarray(values), attributes, fastpath=True)

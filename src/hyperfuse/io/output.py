@@ -42,6 +42,7 @@ from hyperfuse.io.cube import (
     sample_of,
     usual_nodata,
 )
+from hyperfuse.io.grid import plain_variable
 
 # Integers must keep a difference between values, and most values must fit: anything else is a slip of the scale factor.
 FEWEST_STEPS = 2
@@ -154,7 +155,7 @@ def output_template(source: xr.DataArray, output: OutputConfig) -> xr.DataArray:
     dtype = np.dtype(output.dtype or source.dtype)
     values = np.broadcast_to(np.zeros((), dtype), part.shape)
     attributes = {key: value for key, value in part.attrs.items() if key != "_FillValue"}
-    template = xr.DataArray(values, dims=part.dims, coords=part.coords, attrs=attributes)
+    template = xr.DataArray(plain_variable(part.dims, values), coords=part.coords, attrs=attributes)
     if output.scale_factor is not None:
         bands = part.sizes["band"]
         scaling = {"scale": ("band", np.full(bands, output.scale_factor)), "offset": ("band", np.zeros(bands))}
