@@ -135,7 +135,7 @@ def test_srf_files_are_looked_up_like_scenes(path: Path, tmp_path: Path) -> None
     assert [each.name for each in found.simulation.srfs] == ["rgb", str(tmp_path / "camera.csv"), "random"]
     assert found.validation.srf == str(tmp_path / "camera.csv")
     assert found.with_srf_files(tmp_path) == found
-    with pytest.raises(CubeFileError, match=r"no file camera\.csv; expected one here or in scenes"):
+    with pytest.raises(CubeFileError, match=r"no SRF file camera\.csv; expected one here or in scenes; .*srfs=rgb"):
         experiment.with_srf_files()
 
 

@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 from hyperfuse.data.datasets import find_file
 from hyperfuse.data.settings import SimulationSettings, Table
 from hyperfuse.data.synthetic import SYNTHETIC, USUAL_BANDS
-from hyperfuse.errors import OptionError
+from hyperfuse.errors import CubeFileError, OptionError
 from hyperfuse.methods.catalogue import METHODS
 from hyperfuse.models.catalogue import SSA_KIND, AnyNetworkConfig, any_preset
 from hyperfuse.models.prior import PriorConfig
@@ -219,7 +219,13 @@ class Experiment(Table):
 
 
 def _found_srf(name: str, folder: Path | None) -> str:
-    return str(find_file(name, folder)) if is_srf_file(Path(name)) else name
+    if not is_srf_file(Path(name)):
+        return name
+    try:
+        return str(find_file(name, folder))
+    except CubeFileError as error:
+        others = "or take another SRF (--set simulation.srfs=rgb --set validation.srf=rgb)"
+        raise CubeFileError(f"no SRF file {name}", error.expected, f"{error.remedy}, {others}") from error
 
 
 def read_experiment(path: str | Path, changes: Sequence[str] = (), scenes: Sequence[str] = ()) -> Experiment:
