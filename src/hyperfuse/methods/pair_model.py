@@ -417,3 +417,21 @@ def solve_lower(lower: list[list[Tensor]], right: Tensor) -> Tensor:
         for i in range(j + 1, size):
             solution[j] = solution[j] - columns[j][i - j - 1] * solution[i]
     return torch.stack(solution, dim=-1)
+
+
+def make_consistent(fused: Tensor, window: Window) -> SceneComputation[Tensor]:
+    """Condition a fused image (C, H, W) on both images; its error is estimated from what it leaves of the hsi.
+
+    Without noise the result reproduces the hsi exactly; with the noise of the observation only what exceeds it moves.
+    """
+    model = yield from model_pair(window)
+    before = model.components_of(fused)
+    prior = yield from prior_from_error(before, model)
+    mean, posterior = condition_on_msi(before, prior, model)
+    after = condition_on_hsi(mean, diagonally_loaded(posterior, 1e-6), model)
+    moved = fused + mix_bands(model.basis, after - before)
+    left = window.hsi - model.operator.apply(moved)
+    level = yield from scene_level(window.coarse(window.hsi))
+    variance = window.observation.hsi_noise**2 + (NOISE_FLOOR * level) ** 2
+    signal = yield from without_noise(left, variance, window)
+    return window.fine(moved + model.operator.pseudo_inverse(signal))

@@ -1,0 +1,85 @@
+"""SSA with the weights that ship: one network with sliced Matryoshka kernels for every sensor (docs/networks.md).
+
+Shapes: C bands, M msi bands, h w coarse, H W fine.
+
+The network sees standardised bands, so units do not matter, and needs mean and covariance of the bands of both images
+over the scene. The correlation of an HSI band with the brightness of the MSI follows from them and the SRF. What the
+network returns need not reproduce the two images when it is degraded; conditioning it on both adds several decibels,
+most of all on sensors that it was not trained on (docs/model_card_ssa.md). `--weights ssa` is the network alone.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from hyperfuse.methods.pair_model import fuse_halo, make_consistent
+from hyperfuse.methods.window import EVERYWHERE, SceneComputation, Window, in_one_pass, scene_moments
+from hyperfuse.models.matryoshka import BandUnits, MatryoshkaBands, PairChannels, band_units, correlated_units
+from hyperfuse.models.ssa import SSA
+from hyperfuse.physics.observation import Observation
+
+INTERPOLATION_HALO = 2  # coarse pixels on each side that bicubic interpolation reads
+SMALLEST_SPREAD = 1e-30
+
+
+@functools.cache
+def shipped_ssa() -> SSA:
+    """The network whose weights are part of the package."""
+    return SSA.from_pretrained("ssa")
+
+
+def ssa_halo(observation: Observation) -> int:
+    """Coarse pixels of the receptive field, and those that conditioning reads around the network's result."""
+    return _network_halo(observation) + fuse_halo(observation)
+
+
+def _network_halo(observation: Observation) -> int:
+    field = shipped_ssa().receptive_field
+    return max(field.coarse, math.ceil(field.fine / min(observation.scale))) + INTERPOLATION_HALO
+
+
+def ssa(window: Window) -> SceneComputation[Tensor]:
+    """Fuse the core of a window by the shipped network (Liang et al. 2026), conditioned on both images: (C, H, W)."""
+    fused = yield from network_alone(replace(window, fine_core=EVERYWHERE))
+    return (yield from make_consistent(fused, window))
+
+
+def network_alone(window: Window) -> SceneComputation[Tensor]:
+    """Fuse the core of a window by the shipped network: (C, H, W).
+
+    Of more MSI bands than the network has slots it sees as many, evenly spaced; more HSI bands than slots are fused in
+    turns, every second or third band at a time.
+    """
+    network = shipped_ssa()
+    assert isinstance(network.config.channels, MatryoshkaBands)
+    slots, msi_slots = network.config.channels.max_channels, network.config.max_msi_bands
+    msi_bands = torch.linspace(0, len(window.msi) - 1, min(len(window.msi), msi_slots)).round().long()
+    window = replace(
+        window,
+        msi=window.msi[msi_bands],
+        observation=replace(window.observation, srf=window.observation.srf[msi_bands]),
+    )
+    (mean, covariance), (msi_mean, msi_covariance) = yield from in_one_pass(
+        scene_moments(window.coarse(window.hsi)), scene_moments(window.fine(window.msi))
+    )
+    units = band_units(mean[None], covariance.diagonal()[None])
+    msi_units = band_units(msi_mean[None], msi_covariance.diagonal()[None])
+    # Brightness, the mean of the standardised msi bands, is a weighted sum of hsi bands.
+    weights = (window.observation.srf / msi_units.unit.T).mean(0)
+    spread = (weights @ covariance @ weights).clamp_min(SMALLEST_SPREAD).sqrt()
+    units = correlated_units(units, (covariance @ weights)[None] / (units.unit * spread))
+    inner = window.near_core(_network_halo(window.observation)).window(window)
+    turns = math.ceil(len(window.hsi) / slots)
+    fused = torch.empty(len(window.hsi), *inner.fine_size)
+    for turn in range(turns):
+        own = BandUnits(*(column[:, turn::turns] for column in (units.mean, units.unit, units.gain)))
+        pair = inner.hsi[None, turn::turns], inner.msi[None]
+        with torch.inference_mode():
+            channels = PairChannels(None, None, own, msi_units)
+            fused[turn::turns] = network(*pair, inner.observation.placement, None, channels)[0]
+    return inner.fine(fused)

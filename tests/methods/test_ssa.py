@@ -1,0 +1,44 @@
+"""The shipped SSA network as a method: what it gains, and pairs with more bands than it has slots."""
+
+from __future__ import annotations
+
+import torch
+from tests.methods.tiny_pairs import psnr_db, tiny_pair
+
+from hyperfuse.fusion.fusers import fuse_with_network
+from hyperfuse.methods.catalogue import fuse_arrays
+from hyperfuse.methods.ssa import network_alone, shipped_ssa
+from hyperfuse.methods.window import Window, run_on_scene
+from hyperfuse.models.catalogue import load_model
+from hyperfuse.models.matryoshka import MatryoshkaBands
+
+
+def test_the_network_has_slots_for_every_sensor_of_the_day() -> None:
+    channels = load_model("ssa").config.channels
+    assert isinstance(channels, MatryoshkaBands)
+    assert channels.max_channels >= 400
+
+
+def test_conditioning_on_both_images_gains_over_the_network_alone() -> None:
+    pair = tiny_pair(31, 3, (16, 16), 4)
+    images = pair.hsi, pair.msi, pair.observation
+    alone = run_on_scene(network_alone(Window(*images)))
+    bicubic, conditioned = (fuse_arrays(*images, method) for method in ("bicubic", "ssa"))
+    scores = [psnr_db(image, pair.reference) for image in (bicubic, alone, conditioned)]
+    assert scores[0] < scores[1] < scores[2]
+
+
+def test_weights_by_their_name_are_the_network_alone() -> None:
+    pair = tiny_pair(31, 3, (16, 16), 4)
+    images = pair.hsi, pair.msi, pair.observation
+    by_name = fuse_with_network(load_model("ssa"), *images)
+    torch.testing.assert_close(by_name, run_on_scene(network_alone(Window(*images))), atol=1e-4, rtol=1e-4)
+
+
+def test_more_bands_than_slots() -> None:
+    slots = shipped_ssa().config.channels.max_channels
+    pair = tiny_pair(slots + 7, 18, (8, 8), 2)
+    images = pair.hsi, pair.msi, pair.observation
+    fused = run_on_scene(network_alone(Window(*images)))
+    assert fused.shape == pair.reference.shape
+    assert psnr_db(fused, pair.reference) > psnr_db(fuse_arrays(*images, "bicubic"), pair.reference)
