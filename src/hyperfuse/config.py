@@ -50,10 +50,16 @@ RECORDED_OPTION = re.compile(r"(\w+)=(.*?)(?= \w+=|$)")
 NUMBER_ERRORS = ("greater_than", "greater_than_equal", "less_than", "finite_number")
 
 SRF_HELP = (
-    "The MSI's spectral response. A sensor: Sentinel-2A, Sentinel-2B, Landsat-4/5/7/8/9, SPOT-1/2/3 (HRV1, HRV2), "
+    "The MSI's spectral response. A sensor: Sentinel-2A/2B/2C, Landsat-4/5/7/8/9, SPOT-1/2/3 (HRV1, HRV2), "
     "SPOT-4 (HRVIR1, HRVIR2), SPOT-5 (HRG1, HRG2), RapidEye, MODIS-Terra, MODIS-Aqua, ASTER, optionally with bands "
     "(Sentinel-2A:B2,B3,B4,B8). Gaussian bands: rgb, rgb+nir, rgb+nir+swir. A CSV file of curves (header "
     "wavelength_nm,name,...). A matrix (MSI bands, HSI bands): CSV without header, .npy, .npz, .mat."
+)
+
+WAVELENGTHS_HELP = (
+    "Band centres for a cube without: a file with one number per band (a table, an ENVI header, another cube), "
+    "FIRST:LAST in nm for even spacing, or a sensor (Sentinel-2A/2B/2C, Landsat-8/9, Hyperion), optionally with bands "
+    "(Sentinel-2A:B2,B3,B4,B8)."
 )
 
 
@@ -199,7 +205,19 @@ class OutputConfig(Request):
     """Replace OUT if it exists."""
 
 
-class PairConfig(Request):
+class InputConfig(Request):
+    """What is to be known about an image that its file does not say."""
+
+    wavelengths: Annotated[Any, Option("FILE|FIRST:LAST|SENSOR", INPUTS, help=WAVELENGTHS_HELP)] = None
+    nodata_in: Annotated[float | None, Option("VALUE", INPUTS)] = None
+    """Stored value of pixels without data, in files that declare none."""
+
+
+class ConvertConfig(InputConfig, OutputConfig):
+    """Options of `hyperfuse convert`."""
+
+
+class PairConfig(InputConfig):
     """How to read a pair: what every command that opens an HSI and an MSI takes."""
 
     mask: Annotated[Any, Option("FILE", INPUTS, is_path=True)] = None
@@ -214,6 +232,8 @@ class PairConfig(Request):
     """Which axis of an unlabelled HSI array holds the bands."""
     msi_band_axis: Annotated[BandAxis | None, Option("0|1|2", INPUTS)] = None
     """Which axis of an unlabelled MSI array holds the bands."""
+    msi_wavelengths: Annotated[Any, Option("FILE|FIRST:LAST|SENSOR", INPUTS)] = None
+    """The same as --wavelengths, which are the HSI's, for the MSI."""
     extent: Annotated[Literal["intersection", "msi", "hsi"], Option("intersection|msi|hsi", INPUTS)] = "intersection"
     """What is fused: what both images show, or all of one of them."""
     bounds: Annotated[Bounds | None, Option("XMIN YMIN XMAX YMAX", INPUTS)] = None
@@ -311,7 +331,7 @@ class FuseConfig(ObservationConfig, OutputConfig):
         return self.shift if self.trust == "msi" else None
 
 
-class SimulateConfig(Request):
+class SimulateConfig(InputConfig):
     """Options of `hyperfuse simulate` and `hyperfuse.simulate` beside scale and SRF."""
 
     psf_fwhm: Annotated[float | None, Option("FWHM", default_text="the scale")] = None
@@ -328,7 +348,7 @@ class SimulateConfig(Request):
     """Drop SRF bands outside the reference's spectral range."""
 
 
-class EvaluateConfig(Request):
+class EvaluateConfig(InputConfig):
     """Options of `hyperfuse evaluate` and `hyperfuse.evaluate`."""
 
     scale: Annotated[float | None, Option("S", default_text="what FUSED has recorded")] = None
@@ -339,7 +359,7 @@ class EvaluateConfig(Request):
     """Also compute Q2n, the hypercomplex quality index."""
 
 
-class ReportConfig(Request):
+class ReportConfig(InputConfig):
     """Options of `hyperfuse report` and `hyperfuse.report`."""
 
     method: Annotated[str | None, Option("NAME", default_text="the one that FUSED was made by")] = None
@@ -351,6 +371,8 @@ class ReportConfig(Request):
     """Clouds in the MSI: not used where this raster, on any grid, is not 0."""
     hsi_mask: Annotated[Any, Option("FILE", INPUTS)] = None
     """The same for the HSI."""
+    msi_wavelengths: Annotated[Any, Option("FILE|FIRST:LAST|SENSOR", INPUTS)] = None
+    """The same as --wavelengths, which are those of the other images, for the MSI."""
     overwrite: bool = False
     """Replace the page if it exists."""
 
@@ -653,5 +675,5 @@ def _expectation(model: type[Request], name: str, kind: str, context: Mapping[st
 
 def all_requests() -> Iterable[type[Request]]:
     """The requests that users see, for the documentation."""
-    first = (FuseConfig, OutputConfig, ObservationConfig, SimulateConfig, EvaluateConfig)
+    first = (FuseConfig, OutputConfig, InputConfig, ObservationConfig, SimulateConfig, EvaluateConfig)
     return (*first, ReportConfig, BenchmarkConfig, EfficiencyConfig, FinetuneConfig, ReproduceConfig)

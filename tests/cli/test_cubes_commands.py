@@ -256,7 +256,7 @@ class TestBadInput:
 
     def test_a_header_without_data(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (tmp_path / "s.hdr").write_text(HEADER)
-        assert "has no data file beside it; expected one of s, s.BIL" in complaint(capsys, "info", tmp_path / "s.hdr")
+        assert "has no data file beside it; expected s.img, s, s.dat" in complaint(capsys, "info", tmp_path / "s.hdr")
 
     def test_complex_data(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         values = np.zeros((3, 4, 5), np.complex64)

@@ -145,6 +145,7 @@ def test_uncertainty_of_what_was_fused(client: httpx.Client) -> None:
 def test_options_of_the_form_are_those_of_the_configuration(client: httpx.Client, folder: Path) -> None:
     fields = {field["name"]: field for field in client.get("api/methods").json()["fields"]}
     hidden = {"method", "weights", "resume", "uncertainty", "change_mask", "cluster", "srf", "creation_options"}
+    hidden |= {"wavelengths", "msi_wavelengths"}
     assert set(fields) == set(FuseConfig.model_fields) - hidden
     assert fields["estimate"] | {"help": ""} == {
         "name": "estimate",

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hyperfuse.cli.options import SUFFIXES, command, print_json
+from hyperfuse.cli.options import SUFFIXES, command, note_missing_crs, print_json, printable
 from hyperfuse.cli.train import describe_network, print_network
-from hyperfuse.config import OutputConfig
+from hyperfuse.config import ConvertConfig, InputConfig
 from hyperfuse.errors import OptionError
 
 if TYPE_CHECKING:
@@ -25,7 +25,9 @@ Variable = Annotated[
 BandAxis = Annotated[int | None, typer.Option(help="Which axis of an unlabelled array holds the bands: 0, 1 or 2.")]
 
 
+@command(InputConfig)
 def info(
+    config: InputConfig,
     file: Annotated[
         Path | None,
         typer.Argument(
@@ -54,6 +56,7 @@ def info(
     """
     from hyperfuse.io.files import open_explained
     from hyperfuse.io.summary import summarise
+    from hyperfuse.io.wavelengths import supplied
 
     if (file is None) == (network is None):
         raise OptionError(
@@ -68,18 +71,18 @@ def info(
         return
     assert file is not None
     cube, notes = open_explained(file, variable, band_axis)
-    summary = summarise(cube)
+    summary = summarise(supplied(cube, config.wavelengths, config.nodata_in))
     if as_json:
         print_json({"file": printable(file)} | summary.as_dict() | ({"notes": dict(notes)} if notes else {}))
     else:
         _print_summary(file, summary, notes)
 
 
-@command(OutputConfig)
+@command(ConvertConfig)
 def convert(
     source: Annotated[Path, typer.Argument(metavar="IN", help="The cube to read.")],
     target: Annotated[Path, typer.Argument(metavar="OUT", help=f"The file to write: {SUFFIXES}.")],
-    config: OutputConfig,
+    config: ConvertConfig,
     variable: Variable = None,
     band_axis: BandAxis = None,
 ) -> None:
@@ -89,14 +92,12 @@ def convert(
     [dim]hyperfuse convert enmap.zip out.tif --bands 0.4-1.0um,good --dtype int16 --scale-factor 1e-4 --cog --stac[/dim]
     """
     from hyperfuse.io.files import open_cube, write_cube
+    from hyperfuse.io.wavelengths import supplied
 
-    written = write_cube(open_cube(source, variable, band_axis), target, config=config, inputs=[source])
+    cube = supplied(open_cube(source, variable, band_axis), config.wavelengths, config.nodata_in)
+    written = write_cube(cube, target, config=config, inputs=[source])
     typer.echo(printable(written))
-
-
-def printable(path: Path) -> str:
-    """A file's name may hold bytes that are no text."""
-    return str(path).encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    note_missing_crs(written)
 
 
 def _print_summary(file: Path, summary: CubeSummary, notes: Mapping[str, str]) -> None:

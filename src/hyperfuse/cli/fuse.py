@@ -73,6 +73,9 @@ def _report(hsi: Path, msi: Path, output: Path, config: FuseConfig, page: Path) 
         hsi_mask=config.hsi_mask,
         weights=config.weights,
         srf=config.srf,
+        wavelengths=config.wavelengths,
+        msi_wavelengths=config.msi_wavelengths,
+        nodata_in=config.nodata_in,
         overwrite=config.overwrite,
     )
     typer.echo(str(page))

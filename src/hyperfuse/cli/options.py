@@ -37,6 +37,21 @@ def print_json(record: Any) -> None:
     typer.echo(json.dumps(strict_json(record), indent=2, allow_nan=False))
 
 
+def printable(path: Path) -> str:
+    """A file's name may hold bytes that are no text."""
+    return str(path).encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+def note_missing_crs(path: Path) -> None:
+    """Say once that a new file has no place on the Earth, because what it was made from has none."""
+    from hyperfuse.io.files import open_cube
+    from hyperfuse.io.grid import grid_of
+    from hyperfuse.progress import progress_is_shown
+
+    if progress_is_shown() and grid_of(open_cube(path)).crs is None:
+        typer.echo(f"hyperfuse: {printable(path)} has no CRS, like what it was made from", err=True)
+
+
 def command(model: type[Request]) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command one option per field of a model; its parameter `config` receives the model."""
 

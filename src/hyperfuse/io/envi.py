@@ -5,6 +5,7 @@ GDAL believes a header: it would allocate memory for whatever it promises.
 
 from __future__ import annotations
 
+import glob
 import math
 import re
 from collections.abc import Mapping
@@ -19,7 +20,7 @@ from hyperfuse.errors import CubeFileError
 from hyperfuse.io.atomic import WriteWindow
 from hyperfuse.io.cube import Lengths, numbers
 
-DATA_SUFFIXES = (".img", "", ".dat", ".bsq", ".bil", ".bip", ".raw", ".bin", ".sli")
+DATA_SUFFIXES = (".img", "", ".dat", ".bsq", ".bil", ".bip", ".raw", ".bin", ".fla")
 BYTES_OF_DATA_TYPE = {1: 1, 2: 2, 3: 4, 4: 4, 5: 8, 6: 8, 9: 16, 12: 2, 13: 4, 14: 8, 15: 8}
 # Axes of a (band, y, x) block in the order of the file.
 FILE_AXES = {"bsq": (0, 1, 2), "bil": (1, 0, 2), "bip": (1, 2, 0)}
@@ -28,29 +29,39 @@ HEADER_LINE = re.compile(
     r"^[ \t]*(samples|lines|bands|data[ _]type|header[ _]offset|interleave|file compression)[ \t]*=([^\r\n]*)",
     re.IGNORECASE | re.MULTILINE,
 )
+SPECTRAL_LIBRARY = re.compile(r"^[ \t]*file[ _]type[ \t]*=[ \t]*ENVI Spectral Library", re.IGNORECASE | re.MULTILINE)
 LONGEST_LINE = 2000
 
 
 def find_header(data: Path) -> Path | None:
-    """Find the ENVI header beside a data file: `scene.hdr` or `scene.img.hdr`."""
-    for header in (data.with_name(data.name + ".hdr"), data.with_suffix(".hdr")):
-        if header.is_file() and header != data and _is_envi_header(header):
-            return header
+    """Find the ENVI header beside a data file: `scene.hdr` or `scene.img.hdr`, in small or capital letters."""
+    for name in (data.name, data.stem):
+        for header in (data.with_name(name + suffix) for suffix in (".hdr", ".HDR")):
+            if header.is_file() and header != data and _is_envi_header(header):
+                return header
     return None
 
 
 def find_data(header: Path) -> Path:
-    """Find the data file beside an ENVI header; among several, the one of the size that the header promises."""
+    """Find the data file beside an ENVI header; among several, the one of the size that the header promises.
+
+    A file with another suffix than the usual ones (.fla, .hyspex, ...) has exactly that size.
+    """
     stem = header.with_suffix("")
     names = [stem.name + suffix for suffix in dict.fromkeys((*DATA_SUFFIXES, *map(str.upper, DATA_SUFFIXES)))]
-    candidates = [path for path in map(stem.with_name, names) if path.is_file()]
-    if not candidates:
-        tried = ", ".join(sorted(names))
-        raise CubeFileError(f"{header} has no data file beside it", f"one of {tried}", "put both files into one folder")
-    if len(candidates) == 1:
-        return candidates[0]
+    usual = [path for path in map(stem.with_name, names) if path.is_file()]
+    if len(usual) == 1:
+        return usual[0]
     promised = _promised_bytes(header)
-    return next((path for path in candidates if path.stat().st_size == promised), candidates[0])
+    unusual = [
+        path for path in sorted(header.parent.glob(glob.escape(stem.name) + ".*")) if path not in (*usual, header)
+    ]
+    fitting = [path for path in (*usual, *unusual) if path.is_file() and path.stat().st_size == promised]
+    if not usual and not fitting:
+        shown = ", ".join(f"{stem.name}{suffix}" for suffix in DATA_SUFFIXES)
+        expected = f"{shown} or another {stem.name}.* of {promised} bytes"
+        raise CubeFileError(f"{header} has no data file beside it", expected, "put both files into one folder")
+    return (fitting or usual)[0]
 
 
 def check_header(header: Path, data: Path) -> None:
@@ -66,8 +77,10 @@ def _promised_bytes(header: Path) -> int:
     """Size that the data file of this header must have; 0 where it is compressed, so that nothing is known."""
     if header.stat().st_size > LARGEST_HEADER or not _is_envi_header(header):
         got = f"{header} is not an ENVI header"
-        raise CubeFileError(got, "a text file that begins with ENVI", "name the header of an ENVI file")
+        raise CubeFileError(got, "a text file that begins with ENVI", "of a header of ESRI, name the data file instead")
     text = header.read_text(encoding="utf-8", errors="replace")
+    if SPECTRAL_LIBRARY.search(text):
+        raise CubeFileError(f"{header} describes a spectral library", "an image", "spectra without pixels are not read")
     if text.rfind("{") > text.rfind("}"):
         # GDAL leaves out a list without an end.
         raise CubeFileError(f"{header} ends in the middle of a {{list}}", "a whole header", "fetch it again")

@@ -33,6 +33,18 @@ COMPRESSIONS = ("gzip", "lzf", "none")
 # What h5py raises over damaged parts.
 HDF5_ERRORS = (OSError, TypeError, KeyError, ValueError, RuntimeError, IndexError, AttributeError)
 
+# What the NetCDF library fills variables with that declare no value, except bytes.
+NETCDF_FILL: dict[str, float] = {
+    "f4": float(np.float32(9.969209968386869e36)),
+    "f8": 9.969209968386869e36,
+    "i2": -32767,
+    "u2": 65535,
+    "i4": -2147483647,
+    "u4": 4294967295,
+    "i8": -9223372036854775806,
+    "u8": 18446744073709551614,
+}
+
 BAND_COLUMNS: dict[str, dict[str, str]] = {
     "wavelength": {"units": "nm", "standard_name": "radiation_wavelength"},
     "fwhm": {"units": "nm", "long_name": "full width at half maximum"},
@@ -67,7 +79,10 @@ def arrays_in_hdf5(path: Path, *, reverse_axes: bool = False) -> list[FoundArray
         _check_storage(item, name, dtype, path)
         shape = item.shape[::-1] if reverse_axes else item.shape
         load = partial(_load_from_hdf5, path, name, reverse_axes)
-        found.append(FoundArray(name, shape, dtype, load, _dims(item), dict(_attributes(item))))
+        attributes = dict(_attributes(item))
+        if NETCDF_FILL.get(dtype.str[1:]) == item.fillvalue:
+            attributes = _with_default_fill(dtype, attributes)
+        found.append(FoundArray(name, shape, dtype, load, _dims(item), attributes))
 
     with opened_hdf5(path) as file:
         file.visititems(visit)
@@ -144,10 +159,16 @@ def arrays_in_netcdf(path: Path) -> list[FoundArray]:
                 np.dtype(variable.data.dtype),
                 partial(_load_from_netcdf3, path, name),
                 tuple(variable.dimensions),
-                dict(vars(variable)["_attributes"]),
+                _with_default_fill(variable.data.dtype, vars(variable)["_attributes"]),
             )
             for name, variable in source.variables.items()
         ]
+
+
+def _with_default_fill(dtype: np.dtype[Any], attributes: Mapping[str, Any]) -> dict[str, Any]:
+    default = NETCDF_FILL.get(dtype.str[1:])
+    is_declared = default is None or "_FillValue" in attributes or "missing_value" in attributes
+    return dict(attributes) | ({} if is_declared else {"_FillValue": default})
 
 
 class _BoundedFile(io.BufferedReader):

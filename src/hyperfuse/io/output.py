@@ -49,6 +49,9 @@ FEWEST_STEPS = 2
 LARGEST_CLIPPED_SHARE = 0.5
 LARGEST_ROUNDING = 1e-3
 UNCHANGED = OutputConfig()
+RED_GREEN_BLUE_NM = (650.0, 550.0, 470.0)
+# A band further than this from a colour does not show it.
+FAR_NM = 100.0
 PREFIX = "hyperfuse_"
 OWN_NAME = re.compile(r"hyperfuse_[a-z_]+")
 SCALING = ("scale", "offset")
@@ -147,6 +150,17 @@ def _lengths_nm(entry: str, selection: str) -> tuple[float, float | None]:
     if high is not None and high < low:
         raise OptionError(f"bands {entry}: from {low:g} to {high:g} nm", "the smaller wavelength first")
     return low, high
+
+
+def colour_bands(cube: xr.DataArray) -> tuple[int, int, int] | None:
+    """Return the good bands nearest to 650, 550 and 470 nm, counted from 0; None where no three show these colours."""
+    bands = np.flatnonzero(cube["good"].values & np.isfinite(cube["wavelength"].values))
+    bands = bands if bands.size else np.flatnonzero(np.isfinite(cube["wavelength"].values))
+    distance = np.abs(cube["wavelength"].values[bands, None] - np.array(RED_GREEN_BLUE_NM))
+    if not bands.size or (distance.min(axis=0) > FAR_NM).any():
+        return None
+    red, green, blue = (int(band) for band in bands[distance.argmin(axis=0)])
+    return (red, green, blue) if len({red, green, blue}) == 3 else None
 
 
 def output_template(source: xr.DataArray, output: OutputConfig) -> xr.DataArray:

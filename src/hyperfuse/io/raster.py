@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 from rasterio._err import CPLE_BaseError
 from rasterio.crs import CRS
-from rasterio.enums import Resampling
+from rasterio.enums import ColorInterp, Resampling
 from rasterio.errors import CRSError, NotGeoreferencedWarning, RasterioError
 from rasterio.io import MemoryFile
 from rasterio.windows import Window
@@ -63,10 +63,28 @@ from hyperfuse.io.envi import (
     raw_writer,
 )
 from hyperfuse.io.grid import grid_of
-from hyperfuse.io.output import OWN_NAME
+from hyperfuse.io.output import OWN_NAME, colour_bands
 from hyperfuse.io.stac import stac_bands
 
 GDAL_ERRORS = (RasterioError, CPLE_BaseError)
+# GDAL's words for a file of no format that it knows, and what can be done about it.
+UNRECOGNISED = "not recognized as being in a supported file format"
+UNDERSTOOD = "ENVI, GeoTIFF, NetCDF, HDF5, Zarr, MATLAB, NumPy, another raster of GDAL or an agency's product"
+CONVERT = "if it is whole, convert it to one of these, such as with gdal_translate"
+HINTS = {
+    (".txt", ".csv", ".tab", ".xml", ".json"): "name the image; a table of wavelengths is given by --wavelengths FILE",
+    (
+        ".raw",
+        ".bin",
+        ".dat",
+        ".img",
+        ".bsq",
+        ".bil",
+        ".bip",
+        ".fla",
+    ): "plain numbers need an ENVI header, NAME.hdr, beside them",
+    (".hdf", ".l1r"): "HDF4 is not supported: convert it with gdal_translate",
+}
 MOST_BLOCKS_CHECKED = 20_000
 RECORD_TAG = "HYPERFUSE_EXACT"
 ENVI_RECORD_KEY = "hyperfuse"
@@ -112,7 +130,9 @@ def open_raster(path: Path) -> xr.DataArray:
         return read_raster(path, driver="GTiff")
     header = find_header(path)
     if header is None:
-        return read_raster(path)
+        # Images of planetary missions are described by a label beside them (PDS3).
+        labels = (path.with_suffix(suffix) for suffix in (".lbl", ".LBL") if suffix != path.suffix)
+        return read_raster(path, next((label for label in labels if label.is_file()), path))
     check_header(header, path)
     return read_raster(path, driver="ENVI")
 
@@ -171,6 +191,9 @@ def raster_dataset(path: Path, driver: str | None = None) -> Iterator[Any]:
             with rasterio.open(path, driver=driver) as source:
                 yield source
     except (*GDAL_ERRORS, ValueError, OverflowError, MemoryError) as error:
+        if driver is None and UNRECOGNISED in str(error):
+            remedy = next((hint for suffixes, hint in HINTS.items() if path.suffix.lower() in suffixes), CONVERT)
+            raise CubeFileError(f"{path} is not understood", UNDERSTOOD, remedy) from error
         got = f"{path} cannot be read: {gdal_message(error, path)}"
         raise CubeFileError(got, "a whole raster file", "fetch it again") from error
 
@@ -342,7 +365,7 @@ def _names(source: Any, envi: Mapping[str, str], wavelength_nm: Lengths | None) 
     listed = parse_braced_list(envi.get("band_names", ""))
     if source.driver == "ENVI" or len(listed) == len(names):
         names = listed if len(listed) == len(names) else [""] * len(names)
-        return ["" if GDAL_ENVI_NAME.fullmatch(name) else name for name in names]
+        names = ["" if GDAL_ENVI_NAME.fullmatch(name) else name for name in names]
     centres = np.full(len(names), np.nan) if wavelength_nm is None else wavelength_nm
     generated = [automatic_description(index, centre) for index, centre in enumerate(centres, start=1)]
     return ["" if name == automatic else name for name, automatic in zip(names, generated, strict=True)]
@@ -357,7 +380,7 @@ def _scale_and_offset(source: Any, envi: Mapping[str, str]) -> tuple[Lengths, Le
 
 
 def _nodata(source: Any, envi: Mapping[str, str], dtype: np.dtype[Any]) -> float | None:
-    text = envi.get("data_ignore_value", "")
+    text = _first(("data_ignore_value", "no_data_value"), envi) or ""
     if re.fullmatch(r"\s*[-+]?\d{1,20}\s*", text):
         return fitting_nodata(int(text), dtype)
     listed = numbers([text]) if text else None
@@ -625,6 +648,11 @@ def _tag_tiff(target: Any, template: xr.DataArray, record: str | None) -> None:
     # GDAL keeps tags as NAME=VALUE lines: a name that would break them goes into the record alone.
     named = {key: text for key, text in text_attributes(template).items() if re.fullmatch(r"[A-Za-z_][\w .-]*", key)}
     target.update_tags(**named | ({} if record is None else {RECORD_TAG: record}))
+    coloured = colour_bands(template)
+    if coloured is not None:
+        # Viewers show these bands at once.
+        marks = dict(zip(coloured, (ColorInterp.red, ColorInterp.green, ColorInterp.blue), strict=True))
+        target.colorinterp = [marks.get(band, ColorInterp.undefined) for band in range(target.count)]
     columns = (template[name].values for name in ("wavelength", "fwhm", "good", "band_name"))
     for index, (wavelength, fwhm, good, name) in enumerate(zip(*columns, strict=True), start=1):
         tags, imagery = {} if good else {"bbl": "0"}, {}
@@ -657,8 +685,13 @@ def _tag_envi(target: Any, template: xr.DataArray) -> None:
         keys["bbl"] = "{" + ", ".join("1" if flag else "0" for flag in good) + "}"
     if scale[0] > 0 and scale[0] != 1 and (scale == scale[0]).all() and (template["offset"].values == 0).all():
         keys["reflectance_scale_factor"] = f"{1 / scale[0]:.12g}"
-    for index, name in enumerate(template["band_name"].values, start=1):
-        target.set_band_description(index, " ".join(re.sub(r"[,{}=]", ";", str(name)).split()) or f"Band {index}")
+    coloured = colour_bands(template)
+    if coloured is not None:
+        keys["default_bands"] = "{" + ", ".join(str(band + 1) for band in coloured) + "}"
+    names = zip(template["band_name"].values, template["wavelength"].values, strict=True)
+    for index, (name, wavelength) in enumerate(names, start=1):
+        described = " ".join(re.sub(r"[,{}=]", ";", str(name)).split()) or automatic_description(index, wavelength)
+        target.set_band_description(index, described or f"Band {index}")
     target.update_tags(ns="ENVI", **keys)
 
 

@@ -9,9 +9,13 @@ from typing import Any
 
 import numpy as np
 import xarray as xr
+from numpy.typing import NDArray
 
 from hyperfuse.io.cube import as_cube, nodata_of, physical_values, sample_of, text_attributes
 from hyperfuse.io.grid import Grid, grid_of
+
+# Where missing pixels are counted: windows of this side, so many along each axis.
+WINDOW, WINDOWS = 16, 5
 
 
 def html_table(title: str, rows: Mapping[str, str]) -> str:
@@ -103,8 +107,25 @@ def summarise(cube: xr.DataArray) -> CubeSummary:
         attributes=text_attributes(cube),
         sampled_minimum=None if missing.all() else float(np.nanmin(values)),
         sampled_maximum=None if missing.all() else float(np.nanmax(values)),
-        sampled_missing_share=float(missing.mean()),
+        sampled_missing_share=_missing_share(cube, missing),
     )
+
+
+def _missing_share(cube: xr.DataArray, missing_in_sample: NDArray[np.bool_]) -> float:
+    """The share of missing pixels: scenes of satellites are tilted, so that the middle alone has no fill values."""
+    if missing_in_sample.shape == cube.shape:
+        return float(missing_in_sample.mean())
+    band = cube.isel(band=[cube.sizes["band"] // 2])
+    rows, columns = (_spread(size) for size in band.shape[1:])
+    windows = (physical_values(band, y, x) for y in rows for x in columns)
+    return float(np.isnan(np.concatenate([window.ravel() for window in windows])).mean())
+
+
+def _spread(size: int) -> list[slice]:
+    """Short ranges spread over an axis, its ends included."""
+    length = min(size, WINDOW)
+    starts = np.unique(np.linspace(0, size - length, WINDOWS).round().astype(int))
+    return [slice(int(start), int(start) + length) for start in starts]
 
 
 def _bounds(grid: Grid) -> list[float] | None:

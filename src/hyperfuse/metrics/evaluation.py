@@ -14,8 +14,9 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from hyperfuse.config import EvaluateConfig, takes_options
-from hyperfuse.io.cube import iterate_windows
+from hyperfuse.io.cube import as_cube, iterate_windows
 from hyperfuse.io.summary import html_table, strict_json
+from hyperfuse.io.wavelengths import supplied
 from hyperfuse.metrics.pairing import (
     WAVELENGTH_TOLERANCE_NM,
     Comparison,
@@ -150,6 +151,7 @@ def evaluate(
     Evaluation(PSNR 40 dB, ...; 3 of 3 bands, 100 % of their values)
     """
     config = config or EvaluateConfig()
+    fused, reference = (supplied(as_cube(cube), config.wavelengths, config.nodata_in) for cube in (fused, reference))
     comparison = plan_comparison(fused, reference, config.scale, config.peak, max_bytes)
     windows = _windows("Evaluating", comparison, max_bytes)
     sums = reduce(operator.add, (WindowSums.of(comparison, *window) for window in windows))

@@ -24,12 +24,13 @@ from numpy.typing import NDArray
 from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from scipy import sparse
 
-from hyperfuse.config import SimulateConfig, takes_options
+from hyperfuse.config import InputConfig, SimulateConfig, takes_options
 from hyperfuse.errors import CubeFileError, CubeWriteError, OptionError, ValueRangeError
 from hyperfuse.io.atomic import published
 from hyperfuse.io.cube import as_cube, iterate_windows, make_cube, physical_values, window_of
 from hyperfuse.io.files import open_cube, write_cube
 from hyperfuse.io.grid import grid_of
+from hyperfuse.io.wavelengths import supplied
 from hyperfuse.physics.observation import psf_taps, sigma_from_fwhm
 from hyperfuse.physics.resample import Crop, exact_scale, largest_crop
 from hyperfuse.physics.srf import SRF, SRFSpec, srf_for
@@ -198,7 +199,7 @@ def simulate(
     ((31, 6, 8), (4, 24, 32))
     """
     config = config or SimulateConfig()
-    cube = as_cube(reference)
+    cube = supplied(as_cube(reference), config.wavelengths, config.nodata_in)
     if cube.dtype.kind not in "iufb":
         raise ValueRangeError(f"reference of data type {cube.dtype}", "integers or real numbers")
     exact = exact_scale(scale)
@@ -240,7 +241,7 @@ def simulate(
         reference_size=size,
         fine_size=crop.fine_size,
         coarse_size=crop.coarse_size,
-        **config.model_copy(update={"psf_fwhm": fwhm}).model_dump(),
+        **config.model_copy(update={"psf_fwhm": fwhm}).model_dump(exclude=set(InputConfig.model_fields)),
     )
     grid = grid_of(used)
     on_grid = partial(make_cube, nodata=np.nan, crs=grid.crs)

@@ -43,6 +43,21 @@ THERMAL_NM = 3000.0
 SHORT_NAMES = {"Sentinel-": "s", "Landsat-": "l"}
 # The Sentinel-2 satellites differ by a nanometre or two; without a letter or satellite, the older sensor is meant.
 DEFAULT_SENSORS = {"sentinel2": "sentinel2a", "s2": "sentinel2a", "sentinel2msi": "sentinel2a", "modis": "modisterra"}
+# pyrsr has no Sentinel-2C: the curves of its twin 2A are moved to the band centres of 2C (nm, ESA).
+SENTINEL_2C = {
+    "B1": 444.2,
+    "B2": 489.0,
+    "B3": 560.6,
+    "B4": 666.5,
+    "B5": 707.1,
+    "B6": 741.1,
+    "B7": 784.7,
+    "B8": 834.6,
+    "B8A": 865.6,
+    "B11": 1612.0,
+    "B12": 2191.3,
+}
+MOVED_SENSORS = {"Sentinel-2C": ("Sentinel-2A", SENTINEL_2C)}
 IDENTICAL_SENSORS = {f"rapideye{number}": "rapideye" for number in range(1, 6)}
 
 TEXT_SUFFIXES = (".csv", ".txt", ".tsv", ".dat")
@@ -71,7 +86,7 @@ class SRFCurve:
 
 def known_srfs() -> list[str]:
     """List every name that `named_curves` takes."""
-    return [*GAUSSIAN_SETS, *sorted(_sensors())]
+    return [*GAUSSIAN_SETS, *sorted({*_sensors(), *MOVED_SENSORS})]
 
 
 def named_curves(name: str, chosen: Sequence[str] | None = None) -> list[SRFCurve]:
@@ -92,7 +107,8 @@ def named_curves(name: str, chosen: Sequence[str] | None = None) -> list[SRFCurv
         return choose_curves(curves, chosen, name)
     sensor = _aliases().get(_simplified(name))
     if sensor is None:
-        raise OptionError(f"unknown SRF {name!r}", f"{_suggestions(name)}, or a CSV file or a matrix")
+        remedy = "pyrsr has no other sensors: give the curves of yours as a CSV file (wavelength_nm,name,...)"
+        raise OptionError(f"unknown SRF {name!r}", f"{_suggestions(name)}, or a CSV file or a matrix", remedy)
     curves = choose_curves(_sensor_curves(sensor), chosen, sensor)
     return curves if chosen else [curve for curve in curves if curve.centre_nm <= THERMAL_NM]
 
@@ -139,6 +155,10 @@ def _aliases() -> dict[str, str]:
         names = (names - {satellite}) | {instrument if instrument in ("MODIS", "ASTER") else satellite}
         for name in names:
             aliases.setdefault(_simplified(name), sensor)
+    for sensor, (origin, _) in MOVED_SENSORS.items():
+        # Spelled in all ways in which its twin is.
+        for name in [name for name, known in aliases.items() if known == origin]:
+            aliases.setdefault(name.replace(_simplified(origin)[-2:], _simplified(sensor)[-2:]), sensor)
     known = (DEFAULT_SENSORS | IDENTICAL_SENSORS).items()
     return aliases | {short: aliases[full] for short, full in known if full in aliases}
 
@@ -147,6 +167,10 @@ def _aliases() -> dict[str, str]:
 def _sensor_curves(sensor: str) -> tuple[SRFCurve, ...]:
     from pyrsr.rsr import RSR_reader
 
+    if sensor in MOVED_SENSORS and sensor not in _sensors():
+        origin, centres = MOVED_SENSORS[sensor]
+        twins = [(curve, centres.get(curve.name, curve.centre_nm)) for curve in _sensor_curves(origin)]
+        return tuple(SRFCurve(c.name, c.wavelength_nm + centre - c.centre_nm, c.values) for c, centre in twins)
     folder = _sensors()[sensor]
     names = (path.name.removeprefix("band_") for path in folder.glob("band_*"))
     bands = sorted(names, key=lambda band: (int("0" + re.match(r"\d*", band)[0]), band))  # type: ignore[index]

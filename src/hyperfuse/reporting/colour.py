@@ -16,12 +16,10 @@ from scipy.spatial.distance import cdist
 
 from hyperfuse.errors import ValueRangeError
 from hyperfuse.io.cube import as_cube, iterate_windows, physical_values
+from hyperfuse.io.output import colour_bands
 from hyperfuse.metrics.evaluation import WINDOW_BYTES
 from hyperfuse.metrics.pairing import Floats, per_band_mean, plan_comparison
 
-RED_GREEN_BLUE_NM = (650.0, 550.0, 470.0)
-# A band further than this from a colour does not show it; then bands are chosen by position.
-FAR_NM = 100.0
 PERCENTILES = (2.0, 98.0)
 NO_DATA = 255
 
@@ -34,14 +32,9 @@ def composite_bands(cube: xr.DataArray) -> tuple[int, int, int]:
     cube = as_cube(cube)
     good = np.flatnonzero(cube["good"].values)
     good = good if good.size else np.arange(cube.sizes["band"])
-    centres_nm = cube["wavelength"].values[good]
-    known = np.isfinite(centres_nm)
-    if known.any():
-        distance = np.abs(centres_nm[known, None] - np.array(RED_GREEN_BLUE_NM))
-        if (distance.min(axis=0) <= FAR_NM).all():
-            red, green, blue = (int(band) for band in good[known][distance.argmin(axis=0)])
-            if len({red, green, blue}) == 3 or good.size < 3:
-                return red, green, blue
+    coloured = colour_bands(cube)
+    if coloured is not None:
+        return coloured
     red, green, blue = (int(good[min(good.size * quarter // 4, good.size - 1)]) for quarter in (3, 2, 1))
     return red, green, blue
 

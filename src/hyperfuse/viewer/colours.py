@@ -16,7 +16,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from scipy.linalg import eigh
 
 from hyperfuse.errors import BandError, OptionError, ValueRangeError
-from hyperfuse.reporting.colour import FAR_NM, composite_bands
+from hyperfuse.io.output import FAR_NM
+from hyperfuse.reporting.colour import composite_bands
 
 Planes = NDArray[np.float32]
 Style = Literal["true", "infrared", "bands", "band", "pca", "index"]

@@ -36,6 +36,7 @@ from pathlib import Path
 from hyperfuse.errors import CubeFileError
 from hyperfuse.io.arrays import cube_from_arrays
 from hyperfuse.io.products import aviris, dlr, emit, hyperion, landsat, prisma, sentinel2
+from hyperfuse.io.products.band_files import open_band_files
 from hyperfuse.io.products.product import (
     ARCHIVE_SUFFIXES,
     DEEPEST,
@@ -68,6 +69,8 @@ class Mission:
     """Names of images that can be opened by name."""
     open_image: Opener | None = None
     """Opens a product by one of its images; None for an image without its metadata."""
+    signature: bytes | None = None
+    """How the key begins, for copies under other names."""
     depth: int = 1
     """How many levels of folders a product has from its key downwards."""
 
@@ -82,7 +85,7 @@ MISSIONS = (
         "Hyperion", hyperion.KEY, hyperion.open_hyperion, hyperion.choose_keys, hyperion.IMAGE, hyperion.open_image
     ),
     Mission("Sentinel-2", sentinel2.KEY, sentinel2.open_sentinel2, depth=DEEPEST),
-    Mission("Landsat 8/9", landsat.KEY, landsat.open_landsat, landsat.choose_keys),
+    Mission("Landsat 8/9", landsat.KEY, landsat.open_landsat, landsat.choose_keys, signature=landsat.SIGNATURE),
 )
 
 
@@ -95,7 +98,8 @@ def open_product(path: Path, variable: str | None = None) -> Product | None:
         path = path.parent
     if path.is_dir() or path.name.lower().endswith(ARCHIVE_SUFFIXES):
         files = list_files(path)
-        return _open(*_require_one(files), files, variable)
+        stacked = None if find_products(files) else open_band_files(files, variable)
+        return stacked or _open(*_require_one(files), files, variable)
     if path.suffix.lower() in HDF5_SUFFIXES:
         import h5py
 
@@ -106,13 +110,20 @@ def open_product(path: Path, variable: str | None = None) -> Product | None:
         return next((product for opener in openers if (product := opener(files, key, variable))), None)
     for mission in MISSIONS:
         # A band that is named itself is an image.
-        if mission.key.fullmatch(path.name) and path.suffix.lower() != ".tif":
+        if (mission.key.fullmatch(path.name) and path.suffix.lower() != ".tif") or _begins_like(path, mission):
             files = list_files(path.parent, mission.depth)
             return _open(mission, files.files[path.name], files, variable)
         if mission.image and mission.open_image and mission.image.fullmatch(path.name):
             files = list_files(path.parent, depth=1)
             return mission.open_image(files, files.files[path.name], variable)
     return None
+
+
+def _begins_like(path: Path, mission: Mission) -> bool:
+    if mission.signature is None or path.suffix.lower() != ".txt":
+        return False
+    with path.open("rb") as stream:
+        return stream.read(len(mission.signature)) == mission.signature
 
 
 def find_products(files: ProductFiles) -> list[tuple[Mission, ProductFile]]:
@@ -140,4 +151,5 @@ def _require_one(files: ProductFiles) -> tuple[Mission, ProductFile]:
     inner = next((file.name for file in files if file.name.lower().endswith(ARCHIVE_SUFFIXES)), None)
     got = f"no product was recognised in {files.path}"
     remedy = f"unpack it: {inner} in it is an archive itself" if inner else "name the file in it"
-    raise CubeFileError(got, f"a file, a .zarr folder, or a product of {known}", remedy)
+    expected = f"a file, a .zarr folder, a product of {known}, or files of single bands called after them (B02.tif)"
+    raise CubeFileError(got, expected, remedy)

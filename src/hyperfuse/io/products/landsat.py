@@ -1,4 +1,7 @@
-"""Landsat 8 and 9, Collection 2, Level 1 and 2: a GeoTIFF for each band and an MTL file (.txt, .json or .xml)."""
+"""Landsat 8 and 9, Level 1 and 2: a GeoTIFF for each band and an MTL file (.txt, .json or .xml).
+
+Collection 2 is read as it is; the metadata of Collection 1 and of scenes before the collections are renamed to it.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,9 @@ from hyperfuse.io.products.product import (
 )
 from hyperfuse.io.products.rasters import layer_names, open_layer, read_info, select_bands, stack
 
-KEY = re.compile(r"L[CO]0[89]_L[12]\w\w_\w+_MTL\.(txt|json|xml)", re.IGNORECASE)
+KEY = re.compile(r"(?!EO1)[\w.-]*MTL\.(txt|json|xml)", re.IGNORECASE)
+# How the text form begins, whatever its name: GROUP = LANDSAT_METADATA_FILE, GROUP = L1_METADATA_FILE.
+SIGNATURE = b"GROUP = L"
 # Centre and FWHM in nm: OLI after Barsi et al. 2014, the others from the SRFs published by USGS.
 BANDS = ("B1", "B2", "B3", "B4", "B5", "B6", "B7", "B8", "B9", "B10", "B11")
 OLI_NM = (442.96, 482.04, 561.41, 654.59, 864.67, 1608.86, 2200.73, 589.5, 1373.43, 10889.7, 12005.2)
@@ -32,7 +37,7 @@ SETS = {"reflective": ("B1", "B2", "B3", "B4", "B5", "B6", "B7"), "pan": ("B8",)
 CIRRUS = "B9"
 LIST = "a list such as B2,B3,B4"
 FILL = 0.0
-ROOT_OF_COLLECTION_1 = "PRODUCT_METADATA"
+COLLECTION_1 = "PRODUCT_METADATA"
 LEVEL_1 = "LEVEL1_RADIOMETRIC_RESCALING"
 # By level and whether the band is thermal: the quantity, and the group and name of its scaling.
 QUANTITIES = {
@@ -52,8 +57,8 @@ def choose_keys(keys: Iterable[ProductFile]) -> list[ProductFile]:
 
 def open_landsat(files: ProductFiles, key: ProductFile, variable: str | None) -> Product:
     mtl = MtlMetadata(key)
-    if ROOT_OF_COLLECTION_1 in mtl.groups:
-        raise CubeFileError(f"{key} is of Landsat Collection 1", "Collection 2", "download the scene from Collection 2")
+    if COLLECTION_1 in mtl.groups:
+        _rename_to_collection_2(mtl.groups)
     level = mtl.text("PRODUCT_CONTENTS", "PROCESSING_LEVEL")
     spacecraft = mtl.text("IMAGE_ATTRIBUTES", "SPACECRAFT_ID")
     if spacecraft not in SENSORS:
@@ -91,6 +96,14 @@ def open_landsat(files: ProductFiles, key: ProductFile, variable: str | None) ->
         others=[*sets, LIST, *(name for name in layer_names(files) if "QA" in name)],
         notes=notes,
     )
+
+
+def _rename_to_collection_2(groups: dict[str, dict[str, str]]) -> None:
+    product = groups[COLLECTION_1]
+    level = product.get("DATA_TYPE", "")
+    groups["PRODUCT_CONTENTS"] = {"PROCESSING_LEVEL": level} | groups.get("METADATA_FILE_INFO", {}) | product
+    groups["IMAGE_ATTRIBUTES"] = product | groups.get("IMAGE_ATTRIBUTES", {})
+    groups[LEVEL_1] = groups.get("RADIOMETRIC_RESCALING", {})
 
 
 def _band_images(mtl: MtlMetadata) -> dict[str, str]:

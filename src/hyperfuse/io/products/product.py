@@ -330,7 +330,6 @@ class MtlMetadata:
     def _parse_text(self, text: str) -> dict[str, dict[str, str]]:
         groups: dict[str, dict[str, str]] = {}
         opened: list[str] = []
-        ended = False
         for line in text.splitlines():
             name, _, value = (part.strip().strip('"') for part in line.partition("="))
             if name == "GROUP":
@@ -338,12 +337,11 @@ class MtlMetadata:
                 groups[value] = {}
             elif name == "END_GROUP":
                 del opened[-1:]
-            elif name == "END":
-                ended = True
-            elif opened:
+            elif opened and name != "END":
                 groups[opened[-1]][name] = value
-        if not groups or opened or not ended:
-            raise self.file.damaged(" is not a complete list of GROUP = ... END")
+        # Some copies lack the last line, END; the outermost group ends just before it.
+        if not groups or opened:
+            raise self.file.damaged(" is not a complete list of GROUP = ... END_GROUP")
         return groups
 
     def _parse_json(self, text: str) -> dict[str, dict[str, str]]:

@@ -22,9 +22,11 @@ DEFAULT = "10m"
 LIST = "a list such as B2,B8A,B11"
 LAYER = re.compile(r"(SCL|MSK_CLDPRB|MSK_SNWPRB|AOT|WVP)_\d\dm$")
 FILL = 0.0
-# Centre and width in nm from ESA's tables, for products without them (the oldest L2A); 2C's are closest to 2A's.
+# Centre and width in nm from ESA's tables, for products without them (the oldest L2A). Those of 2C's
+# B9 and B10 are 2A's.
 WAVELENGTHS = {
     "Sentinel-2A": (442.7, 492.7, 559.8, 664.6, 704.1, 740.5, 782.8, 832.8, 864.7, 945.1, 1373.5, 1613.7, 2202.4),
+    "Sentinel-2C": (444.2, 489.0, 560.6, 666.5, 707.1, 741.1, 784.7, 834.6, 865.6, 945.1, 1373.5, 1612.0, 2191.3),
     "Sentinel-2B": (442.3, 492.3, 558.9, 664.9, 703.8, 739.1, 779.7, 832.9, 864.0, 943.2, 1376.9, 1610.4, 2185.7),
 }
 WIDTHS = (20.0, 65.0, 35.0, 30.0, 14.0, 14.0, 19.0, 105.0, 21.0, 19.0, 29.0, 90.0, 174.0)
@@ -80,7 +82,7 @@ def _band_images(xml: XmlMetadata) -> dict[str, str]:
 
 def _band(band: str, xml: XmlMetadata, spacecraft: str) -> Band:
     number = BANDS.index(band)
-    quantification = xml.number(".//BOA_QUANTIFICATION_VALUE", ".//QUANTIFICATION_VALUE")
+    quantification = xml.number(*(f".//{prefix}QUANTIFICATION_VALUE" for prefix in ("BOA_", "L2A_BOA_", "")))
     if quantification <= 0:
         raise xml.file.damaged(f": QUANTIFICATION_VALUE is {quantification:g}", "a positive number")
     offset = xml.text(f".//BOA_ADD_OFFSET[@band_id='{number}']", f".//RADIO_ADD_OFFSET[@band_id='{number}']")
