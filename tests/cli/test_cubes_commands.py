@@ -386,7 +386,7 @@ def test_ended_in_the_middle(suffix: str, number: signal.Signals, tmp_path: Path
         time.sleep(0.02)
     time.sleep(0.3)
     process.send_signal(number)
-    _, complaints = process.communicate()
+    _, complaints = process.communicate(timeout=30)
     assert process.returncode == 128 + number
     assert "Traceback" not in complaints
     assert names_in(out) == set()

@@ -49,7 +49,7 @@ def test_workers_outlive_an_interrupt_and_end_with_a_killed_training() -> None:
     assert process.returncode == -signal.SIGKILL, err
     interrupts, *workers = map(int, out.split())
     assert interrupts == 1 and len(workers) == 1
-    assert all_end(workers)
+    assert all_end(workers, seconds=20)
 
 
 def test_a_resumed_run_goes_on_where_it_was() -> None:

@@ -146,7 +146,7 @@ def test_ctrl_c_saves_and_resume_continues(path: Path, tmp_path: Path) -> None:
     running = Program("from hyperfuse.cli.app import main; main()", "train", path, "-o", tmp_path / "run", *options)
     _wait_for(tmp_path / "run" / CHECKPOINT)
     running.send_signal(signal.SIGINT)
-    _, said = running.communicate()
+    _, said = running.communicate(timeout=60)
     assert running.returncode == 130
     assert "--resume" in said
     assert "Traceback" not in said
@@ -186,7 +186,7 @@ def test_two_processes_reach_the_loss_of_one(path: Path, one_process: Path, tmp_
     else:
         processes = [Program(MAIN, *command, env=QUIET)]
     for process in processes:
-        _, said = process.communicate()
+        _, said = process.communicate(timeout=180)
         assert process.returncode == 0, said
     one, two = (
         [line["loss"] for line in read_log(folder) if line["event"] == "train"]

@@ -76,7 +76,7 @@ def test_a_packed_cube_travels_and_its_temporary_files_go(writer: str, packer: s
         "assert list(pathlib.Path(tempfile.gettempdir()).glob('hyperfuse-*'))\n"
     )
     process = Program(script, tmp_path / "cube.pickle", tmp_path / "values.npy", env={"TMPDIR": str(scratch)})
-    _, said = process.communicate()
+    _, said = process.communicate(timeout=120)
     assert process.returncode == 0, said
     np.testing.assert_array_equal(np.load(tmp_path / "values.npy"), open_cube(archive).values[:3])
     assert not list(scratch.iterdir())
