@@ -229,7 +229,7 @@ def test_the_command(scenes: Path, config: ReproduceConfig, tmp_path: Path, caps
     assert run(["-q", "reproduce", "seen", *options, "--steps", "1", "--left-out", "samson,rosis"]) == 0
     assert "seen.md" in capsys.readouterr().out
     assert run(["-q", "reproduce", "seen", *options, "--check"]) == 0
-    assert "trained: joint" in capsys.readouterr().out
+    assert "to score: bicubic, gsa, glp, local_fuse, SSA on 3 scenes at x4" in capsys.readouterr().out
     assert run(["-q", "reproduce", "everything", *options]) == 2
     assert f"one of {', '.join(PLANS)}" in capsys.readouterr().err
     assert run(["-q", "reproduce", "seen", *options, "--recipe", str(tmp_path)]) == 2

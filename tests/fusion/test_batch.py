@@ -18,7 +18,7 @@ from hyperfuse.fusion.batch import BatchPair, read_batch
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    written_pair(tmp_path, (12, 12), bands=3)
+    written_pair(tmp_path, (12, 12), bands=5)
     return tmp_path
 
 

@@ -68,7 +68,7 @@ def test_any_scale_offset_and_orientation(
     height, width = int(size[0] * scale_y) + 40, int(size[1] * scale_x) + 40
     fine = Affine.translation(-20, 20) @ fine
     hsi, msi = plane_cube(coarse, *size), make_cube(texture(2, height, width), crs=32633, transform=fine)
-    fused = fuse(hsi, msi, method="bicubic", estimate=False, non_negative="off")
+    fused = fuse(hsi, msi, method="bicubic", estimate=False, non_negative="off", allow_scale_1=True)
     offset = ~fine @ grid_of(fused).transform
     assert offset.almost_equals(Affine.translation(round(offset.c), round(offset.f)))
     assert interior_error(fused, hsi, msi) < 1e-4
@@ -126,8 +126,10 @@ def test_refusals() -> None:
     fine, coarse = Affine(1, 0, 0, 0, -1, 0), Affine(4, 0, 0, 0, -4, 0)
     msi = make_cube(np.ones((1, 40, 40), np.float32), crs=32633, transform=fine)
     hsi = plane_cube(coarse, 10, 10)
-    with pytest.raises(GridError, match="finer than the MSI"):
+    with pytest.raises(BandError, match="swap the two images"):
         fuse(msi, hsi, method="bicubic", estimate=False)
+    with pytest.raises(GridError, match="finer than the MSI"):
+        fuse(msi, hsi[:1], method="bicubic", estimate=False)
     with pytest.raises(GridError, match="do not overlap"):
         fuse(plane_cube(Affine(4, 0, 1e6, 0, -4, 0), 10, 10), msi, method="bicubic", estimate=False)
     with pytest.raises(GridError, match="1x1 pixels"):

@@ -19,6 +19,7 @@ from tests.methods.tiny_pairs import TinyPair, tiny_pair
 
 from hyperfuse import fuse, make_cube, open_cube, write_cube
 from hyperfuse.cli.app import run
+from hyperfuse.config import FuseConfig
 from hyperfuse.fusion.engine import covered_part, place_for, read_window
 from hyperfuse.fusion.pair import AlignedPair, align_pair
 from hyperfuse.fusion.plan import plan_tiles
@@ -76,7 +77,8 @@ def test_windows_hold_what_tiles_need(scale: float, shift: float, coarse: int, t
     """
     fine = max(2, round(coarse * scale))
     hsi = make_cube(np.zeros((1, coarse, coarse), np.float32), transform=Affine.scale(fine / coarse))
-    pair = align_pair(hsi, make_cube(np.zeros((1, fine, fine), np.float32), transform=Affine.identity()))
+    msi = make_cube(np.zeros((1, fine, fine), np.float32), transform=Affine.identity())
+    pair = align_pair(hsi, msi, FuseConfig(allow_scale_1=True))
     observation = known_observation(torch.ones(1, 1), (fine / coarse, fine / coarse), shift=shift)
     covered = np.zeros(pair.fine_shape[1:], int)
     for each in plan_tiles((fine, fine), (tile, tile)):
@@ -184,7 +186,7 @@ def test_every_streaming_format_holds_the_same(tmp_path: Path, monkeypatch: pyte
 
 
 def test_a_format_that_needs_everything_at_once_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    hsi, msi = written_pair(tmp_path, (20, 20), bands=3)
+    hsi, msi = written_pair(tmp_path, (20, 20), bands=5)
     small_tiles(monkeypatch)
     with pytest.raises(Exception, match=r"\.npz for a scene larger than the memory"):
         fuse(hsi, msi, tmp_path / "fused.npz", method="bicubic", **KNOWN)

@@ -7,8 +7,7 @@ import pytest
 import torch
 from tests.models.network_fixtures import TINY, random_pair, tiny_network
 
-from hyperfuse.errors import BandError, GridError, OptionError
-from hyperfuse.models.export import export_onnx
+from hyperfuse.errors import BandError, GridError
 from hyperfuse.models.matryoshka import (
     Components,
     PairChannels,
@@ -218,13 +217,6 @@ def test_channels_that_do_not_line_up_are_not_joined():
             SSAConfig(width=8, spectral_blocks=1, spatial_blocks=1, channels=channels)
     with pytest.raises(ValueError, match="short to long"):
         WavelengthBands(shortest_nm=900, longest_nm=400)
-
-
-def test_only_plain_channels_become_onnx(tmp_path):
-    for config in (WAVELENGTH, COMPONENTS, TINY.model_copy(update={"base": "gsa"})):
-        with pytest.raises(OptionError, match="expected channels that are bands, and a bicubic base"):
-            export_onnx(tiny_network(config=config), tmp_path / "network.onnx")
-    assert not list(tmp_path.iterdir())
 
 
 def test_plain_bands_need_no_description():

@@ -103,7 +103,7 @@ def test_error_messages(page: Any) -> None:
     choose(page, hsi="msi.tif", msi="hsi.tif")
     page.wait_for_selector("text=The MSI has more bands than the HSI")
     page.locator("#fuse-start").click()
-    page.wait_for_selector("#panel-fuse .error:has-text('finer')")
+    page.wait_for_selector("#panel-fuse .error:has-text('swap the two images')")
     page.locator("text=Exchange them").click()
     page.wait_for_selector("#card-hsi:has-text('33 bands')")
     page.fill("#fuse-output", "../outside.tif")

@@ -195,8 +195,8 @@ def test_fusing_that_fails_says_why(client: httpx.Client) -> None:
     wrong_way = {"hsi": "msi.tif", "msi": "hsi.tif", "output": "never.tif", "options": {"method": "gsa"}}
     failed = finished(client, client.post("api/fuse", json=wrong_way).json())
     assert failed["state"] == "failed"
-    assert "finer" in failed["error"]["got"]
-    assert failed["error"]["remedy"]
+    assert failed["error"]["got"] == "an HSI of 4 bands and an MSI of 33"
+    assert "swap" in failed["error"]["remedy"]
 
 
 def test_upload(client: httpx.Client, folder: Path) -> None:
