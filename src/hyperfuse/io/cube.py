@@ -31,6 +31,7 @@ from xarray.core import indexing
 
 from hyperfuse.errors import BandError, CubeFileError, HyperfuseError, OptionError
 from hyperfuse.io.grid import current_transform, grid_mapping_name, is_usable, placed_coordinates, plain_variable
+from hyperfuse.io.spool import CopyNeeded
 
 DIMS = ("band", "y", "x")
 BAND_TABLE: dict[str, tuple[type, Any]] = {
@@ -589,7 +590,7 @@ def reading(path: Path, expected: str, remedy: str = "fetch or export it again")
     """Turn whatever scipy, zarr, h5py or numpy raise over a damaged file into one `CubeFileError`."""
     try:
         yield
-    except HyperfuseError:
+    except (HyperfuseError, CopyNeeded):
         raise
     except Exception as error:
         text = " ".join(str(error).split())[:200] or type(error).__name__
