@@ -55,7 +55,7 @@ def test_the_arguments_of_the_browser_hold_no_token(tmp_path: Path, monkeypatch:
     opened: queue.Queue[str] = queue.Queue()
     monkeypatch.setattr(webbrowser, "open", opened.put)
     ended = threading.Event()
-    monkeypatch.setattr(server.PageServer, "run", lambda page: ended.wait(PATIENCE_SECONDS))
+    monkeypatch.setattr(server.PageServer, "run", lambda page: ended.wait(PATIENCE_SECONDS) and page._listener.close())
     announced: list[str] = []
     thread = threading.Thread(target=server.serve, args=({}, tmp_path), kwargs={"announce": announced.append})
     thread.start()

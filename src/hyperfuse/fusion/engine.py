@@ -352,6 +352,8 @@ def _client(workers: int | None, address: str | None) -> Iterator[Any]:
     except ImportError as error:
         remedy = 'pip install "hyperfuse[cluster]"'
         raise OptionError("a run on several processes without Dask", "the extra `cluster`", remedy) from error
+    # That a connection is lost is said once, by the error.
+    logging.getLogger("distributed.client").setLevel(logging.CRITICAL)
     with ExitStack() as opened, warnings.catch_warnings():
         # Slightly different versions, ports in use, tasks of some megabytes: nothing that a user can fix.
         for module in ("distributed", "dask", "tornado"):

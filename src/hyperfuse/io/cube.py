@@ -423,6 +423,8 @@ def physical_values(
     with np.errstate(over="ignore", invalid="ignore"):
         unscaled = (scale == 1).all() and (offset == 0).all()
         values = stored.astype(dtype) if unscaled else (stored * scale + offset).astype(dtype)
+    if stored.dtype == np.float64 and not values.any() and stored.any():
+        warnings.warn(f"values are too small for {values.dtype} and become 0: rescale the data", stacklevel=2)
     values[missing | ~np.isfinite(values)] = np.nan
     return values
 
