@@ -53,7 +53,7 @@ CLASS, IS_LOGICAL, IS_COMPLEX = 0xFF, 0x0200, 0x0800
 HEADER_BYTES, TAG_BYTES = 128, 8
 # Enough for the flags, the dimensions, a name and the tag of the values.
 BEGINNING_BYTES = 4096
-CHUNK_BYTES = 2**20
+CHUNK_BYTES = 2**18
 
 
 @dataclass(frozen=True)

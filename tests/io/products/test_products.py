@@ -129,8 +129,8 @@ def open_ali(files: ProductFiles, key: ProductFile, variable: str | None) -> Pro
 def test_a_mission_is_added_by_one_function_and_one_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mission = catalogue.Mission("ALI", re.compile(r"EO1A\w+_MTL_L1\w+\.TXT"), open_ali)
     monkeypatch.setattr(catalogue, "MISSIONS", (*catalogue.MISSIONS, mission))
-    # A process that knows the mission.
-    monkeypatch.setattr(isolation, "_server", None)
+    # In this process, which knows the mission.
+    monkeypatch.setattr(isolation, "_is_child", True)
     stored = counts(1, (3, 4, 5), 1, 100, np.int16)
     for band, values in enumerate(stored, start=1):
         write_tif(tmp_path / f"EO1A_B{band}.TIF", values[None])
