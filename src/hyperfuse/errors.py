@@ -7,6 +7,11 @@ bug.
 from __future__ import annotations
 
 
+def without_controls(text: str) -> str:
+    """Return a text from elsewhere without control characters, which could rewrite a terminal."""
+    return "".join(character if character.isprintable() else " " for character in text)
+
+
 class HyperfuseError(Exception):
     """Bad input or an impossible request, which the caller can fix."""
 
@@ -15,7 +20,7 @@ class HyperfuseError(Exception):
         parts = [got.rstrip("."), f"expected {expected}".rstrip(".") if expected else "", remedy.rstrip(".")]
         message = "; ".join(part for part in parts if part)
         # One line, whatever was in the file's name or header.
-        super().__init__("".join(character if character.isprintable() else " " for character in message))
+        super().__init__(without_controls(message))
 
 
 class CubeFileError(HyperfuseError):

@@ -266,7 +266,7 @@ class TestBadInput:
         np.save(tmp_path / "s.npy", values)
         assert "no 3-D array of numbers" in complaint(capsys, "info", tmp_path / "s.npy")
         scipy.io.savemat(tmp_path / "s.mat", {"cube": values})
-        assert "holds complex values" in complaint(capsys, "info", tmp_path / "s.mat")
+        assert "it holds cube (3x4x5 complex64)" in complaint(capsys, "info", tmp_path / "s.mat")
         with h5py.File(tmp_path / "s.h5", "w") as file:
             file["cube"] = values
         assert "no 3-D array of numbers" in complaint(capsys, "info", tmp_path / "s.h5")

@@ -43,7 +43,7 @@ def slow_keeping(seconds: float) -> None:
 if __name__ == "__main__":
     plan.TILE_SIZES = ((64, 64),)
     plan.LARGEST_WHOLE_SIDE = 0
-    (slow_keeping if "--workers" in sys.argv else slow_down)(float(sys.argv[1]))
+    (slow_keeping if {"--workers", "--cluster"} & set(sys.argv) else slow_down)(float(sys.argv[1]))
     limit = int(sys.argv[2])
     if limit:
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))

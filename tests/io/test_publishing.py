@@ -108,10 +108,10 @@ def test_old_files_come_back_when_the_last_step_fails(tmp_path: Path, monkeypatc
     path = write_cube(sample_cube(), tmp_path / "a.zarr")
     before = listing(tmp_path)
 
-    def refuse(self: Path, target: Path) -> Path:
+    def refuse(folder: Path) -> None:
         raise OSError(errno.EIO, "Input/output error")
 
-    monkeypatch.setattr(publishing.Path, "replace", refuse)
+    monkeypatch.setattr(publishing, "_flush_folder", refuse)
     with pytest.raises(CubeWriteError, match=r"cannot write .*Input/output error; nothing was left behind"):
         write_cube(sample_cube(seed=1), path, overwrite=True)
     assert listing(tmp_path) == before

@@ -10,7 +10,7 @@ import typer
 from hyperfuse.cli.options import SUFFIXES, command, note_missing_crs, print_json, printable
 from hyperfuse.cli.train import describe_network, print_network
 from hyperfuse.config import ConvertConfig, InputConfig
-from hyperfuse.errors import OptionError
+from hyperfuse.errors import OptionError, without_controls
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -111,7 +111,7 @@ def _print_summary(file: Path, summary: CubeSummary, notes: Mapping[str, str]) -
     # An attribute that a note has said already is not said again.
     for label, text in [*notes.items(), *(row for row in _summary_rows(summary) if row[0] not in notes)]:
         # As Text, because square brackets in a file's own words are no markup.
-        table.add_row(Text(label), Text(text))
+        table.add_row(Text(without_controls(label)), Text(without_controls(text)))
     console = Console(highlight=False)
     console.print(printable(file), style="bold underline", markup=False)
     console.print(table)

@@ -18,6 +18,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 import typer
 
 from hyperfuse.config import FORMER_NAMES, Request, default_of, flag_of, option_of, plain_type, with_current_names
+from hyperfuse.errors import without_controls
 
 Model = TypeVar("Model", bound=Request)
 
@@ -38,8 +39,8 @@ def print_json(record: Any) -> None:
 
 
 def printable(path: Path) -> str:
-    """A file's name may hold bytes that are no text."""
-    return str(path).encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    """A file's name may hold bytes that are no text, and characters that rewrite the terminal."""
+    return without_controls(str(path).encode("utf-8", "surrogateescape").decode("utf-8", "replace"))
 
 
 def note_missing_crs(path: Path) -> None:

@@ -18,7 +18,7 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from copy import copy
 from dataclasses import dataclass, replace
@@ -32,7 +32,7 @@ import xarray as xr
 from numpy.typing import NDArray
 from scipy.ndimage import shift as spline_shift
 
-from hyperfuse.errors import OptionError
+from hyperfuse.errors import HyperfuseError, OptionError
 from hyperfuse.fusion.fusers import Fuser
 from hyperfuse.fusion.pair import AlignedPair
 from hyperfuse.io.output import Clipping, to_stored
@@ -284,8 +284,14 @@ def _in_processes(job: TileJob, tiles: Sequence[Tile], workers: int | None, addr
             for tile, fused in _in_order(tiles, submit, limit):
                 futures.pop(0)
                 yield tile, fused
+        except (CancelledError, OSError) as error:
+            if client.status == "running":
+                raise
+            got = f"the Dask scheduler at {address or client.scheduler.address} stopped answering"
+            raise HyperfuseError(got, remedy="restart it") from error
         finally:
-            client.cancel(futures)
+            if client.status == "running":
+                client.cancel(futures)
 
 
 def _in_order(tiles: Sequence[Tile], submit: Callable[[Tile], Any], limit: Callable[[], int]) -> FusedTiles:
@@ -346,6 +352,8 @@ def _client(workers: int | None, address: str | None) -> Iterator[Any]:
     except ImportError as error:
         remedy = 'pip install "hyperfuse[cluster]"'
         raise OptionError("a run on several processes without Dask", "the extra `cluster`", remedy) from error
+    # That a connection is lost is said once, by the error.
+    logging.getLogger("distributed.client").setLevel(logging.CRITICAL)
     with ExitStack() as opened, warnings.catch_warnings():
         # Slightly different versions, ports in use, tasks of some megabytes: nothing that a user can fix.
         for module in ("distributed", "dask", "tornado"):

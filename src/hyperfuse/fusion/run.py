@@ -13,7 +13,7 @@ them:
 
 from __future__ import annotations
 
-import glob
+import hashlib
 import json
 import os
 import shutil
@@ -24,6 +24,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
+from itertools import islice
 from pathlib import Path
 from typing import Any, cast
 
@@ -34,14 +35,14 @@ from numcodecs import Blosc
 from numpy.typing import NDArray
 
 from hyperfuse.config import FuseConfig, ObservationConfig, OutputConfig, takes_options
-from hyperfuse.errors import Cancelled, CubeWriteError, OptionError
+from hyperfuse.errors import Cancelled, CubeWriteError, HyperfuseError, OptionError
 from hyperfuse.fusion.engine import FusedTile, Tile, TileJob, bounded_pools, fuse_tiles
 from hyperfuse.fusion.fusers import Fuser, NetworkFuser
 from hyperfuse.fusion.observe import observe
 from hyperfuse.fusion.pair import align_pair
 from hyperfuse.fusion.plan import Image, PathLike, Plan, input_paths, make_plan, open_pair, summarise_plan
 from hyperfuse.io.atomic import DISK_FULL, CubeWriter, atomic_write, target_lock
-from hyperfuse.io.files import check_target, created_cube, write_cube
+from hyperfuse.io.files import check_target, created_cube, parts_of, write_cube
 from hyperfuse.io.output import Clipping, provenance_of, to_stored
 from hyperfuse.methods.catalogue import AUTO, MethodFuser, find_method
 from hyperfuse.models.catalogue import AnyNetwork
@@ -60,8 +61,9 @@ JOURNAL, SCENE, TARGET = "journal.json", "scene.pt", "target"
 STORED_TYPES: list[Any] = [Observation, MethodFuser, NetworkFuser, PairChannels, Subspace, BandUnits]
 CODEC = Blosc(cname="lz4", clevel=1, shuffle=Blosc.SHUFFLE)
 CHECKSUM_BYTES = 4
-# A product is a folder of files; of larger ones only so many are compared.
+# A product is a folder of files; of larger ones only so many are compared, and of each so many bytes in pieces.
 MOST_FILES = 10_000
+SAMPLED_BYTES, SMALLEST_SAMPLE, PIECES = 64 * 2**20, 2**14, 16
 # How uncertainties are stored, whatever the fused image is.
 STORED_ERRORS: dict[str, Any] = {"dtype": "float32", "scale_factor": 1.0, "nodata": None, "uncertainty": None}
 # Options that name files, which are compared as inputs.
@@ -369,11 +371,11 @@ def _keeping_tiles(folder: WorkFolder | None, total: int) -> Iterator[None]:
         yield
     except (KeyboardInterrupt, Cancelled) as end:
         raise type(end)(f"stopped; {_remains(folder, total)}") from end
-    except CubeWriteError as error:
+    except HyperfuseError as error:
         if folder is None:
             raise
         message = str(error).replace("nothing was left behind; ", "")
-        raise CubeWriteError(message, remedy=_remains(folder, total)) from error
+        raise type(error)(message, remedy=_remains(folder, total)) from error
     except BaseException:
         _remains(folder, total)
         raise
@@ -423,7 +425,7 @@ class Journal:
 
     version: str
     inputs: dict[str, list[list[Any]]]
-    """By role: name, size and modification time of every file."""
+    """By role: name, size, modification time and fingerprint of every file."""
     options: dict[str, str]
     tile_size: list[int]
     record: dict[str, str]
@@ -528,8 +530,19 @@ class WorkFolder:
 
 
 def _files_of(path: Path) -> list[list[Any]]:
-    """Name, size and modification time of a file and its companions (a header's data), or of all files in a folder."""
-    path = path.absolute()
-    found = path.rglob("*") if path.is_dir() else path.parent.glob(f"{glob.escape(path.stem)}.*")
-    files = sorted(each for _, each in zip(range(MOST_FILES), found, strict=False) if each.is_file())
-    return [[str(each), each.stat().st_size, each.stat().st_mtime_ns] for each in files]
+    """Name, size, modification time and fingerprint of the files of an input."""
+    files = sorted(islice(parts_of(path.absolute()), MOST_FILES))
+    sampled = max(SMALLEST_SAMPLE, SAMPLED_BYTES // max(1, len(files)))
+    return [[str(each), each.stat().st_size, each.stat().st_mtime_ns, _fingerprint(each, sampled)] for each in files]
+
+
+def _fingerprint(path: Path, sampled: int) -> str:
+    """A hash of a file, or of evenly spaced pieces of a large one: its size and time may survive a change."""
+    size, piece = path.stat().st_size, sampled // PIECES
+    starts = range(0, size, piece) if size <= sampled else [(size - piece) * i // (PIECES - 1) for i in range(PIECES)]
+    digest = hashlib.blake2b(digest_size=16)
+    with path.open("rb") as file:
+        for start in starts:
+            file.seek(start)
+            digest.update(file.read(piece))
+    return digest.hexdigest()

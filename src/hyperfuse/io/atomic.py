@@ -1,7 +1,9 @@
 """Write files whole or not at all, one run per target.
 
 `atomic_write` replaces one file: write beside it, then rename. `published` does the same for a target with companions
-(or a folder, such as a Zarr store), under the lock of `target_lock`, and turns errors into `CubeWriteError`.
+(or a folder, such as a Zarr store), under the lock of `target_lock`, and turns errors into `CubeWriteError`. Several
+files cannot be replaced in one step: the old target leaves first and the new one comes last, so that there is no moment
+at which a target lies beside companions of another; whoever takes the lock next finishes what a killed run began.
 
 Two kinds of library code need protection while they write. A signal handler that raises inside a callback of GDAL or a
 thread of Zarr gets lost, so signals wait (`deferred_signals`). On a full disk HDF5 ends the process and libtiff prints
@@ -11,7 +13,9 @@ to stderr, so they write into a `GuardedFile`, which accepts every byte and repo
 from __future__ import annotations
 
 import errno
+import glob
 import io
+import json
 import os
 import re
 import shutil
@@ -22,20 +26,22 @@ import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from filelock import SoftFileLock, Timeout
+from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
 from hyperfuse.errors import CubeWriteError
 
 # Hidden names stay below what any file system allows.
 LONGEST_NAME = 80
-# Where a work folder keeps the files that it replaces until the new ones are in place.
-ASIDE = "aside"
+# In a work folder: the new files, the old ones until the new are in place, and what says that the new are complete.
+MADE, ASIDE, COMPLETE = "made", "aside", "complete.json"
+# Writing everything to the disk is faster than so many files one by one.
+MOST_FLUSHED = 100
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 REMOVAL_ATTEMPTS, SECONDS_BETWEEN = 40, 0.05
 SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
@@ -66,29 +72,37 @@ def atomic_write(path: Path, *, sync: bool = True) -> Iterator[Path]:
 def target_lock(target: Path) -> Iterator[None]:
     """Hold `.NAME.lock` beside the target; the same run may hold it again, any other one is refused.
 
-    The file names the process and the machine: the lock of a process of this machine that has ended is taken over.
+    The system frees the lock of a process that ends, however it ends.
     """
-    path = lock_file(target.absolute())
+    target = target.absolute()
+    path = lock_file(target)
     if path in _held.get():
         yield
         return
-    lock = SoftFileLock(path, timeout=0)
+    lock = FileLock(path, timeout=0, is_singleton=False)
     try:
         lock.acquire()
     except Timeout as error:
-        owner = [*(path.read_text(errors="replace").split() if path.is_file() else ()), "?", "?"]
-        got = f"{target} is being written by process {owner[0]} on {owner[1]}"
-        remedy = f"wait for it, choose another name, or delete {path} if that run is over"
-        raise CubeWriteError(got, remedy=remedy) from error
+        got = f"{target} is being written by another run"
+        raise CubeWriteError(got, remedy="wait for it or choose another name") from error
     except OSError as error:
         got = f"cannot write beside {target}: {error.strerror}"
         raise CubeWriteError(got, remedy="choose another folder") from error
     before = _held.set(_held.get() | {path})
     try:
+        _finish_publishing(target)
         yield
     finally:
         _held.reset(before)
+        path.unlink(missing_ok=True)
         lock.release()
+
+
+def recover(target: Path) -> None:
+    """Publish a target that a killed run had completed, if there is such a run."""
+    if not target.exists() and _unpublished(target.absolute()):
+        with suppress(CubeWriteError), target_lock(target):
+            pass
 
 
 def lock_file(target: Path) -> Path:
@@ -99,13 +113,9 @@ def lock_file(target: Path) -> Path:
 def make_work_folder(target: Path) -> Path:
     """Create a hidden folder beside the target to write into, and remove those of earlier runs that were killed."""
     with target_lock(target):
-        name = _shortened(target.name)
-        for folder in target.absolute().parent.glob(".*.partial"):
-            own = re.fullmatch(rf"\.{re.escape(name)}\.[a-z0-9_]{{8}}\.partial", folder.name)
-            # A run killed while it replaced old files has their only copies.
-            if own and not (folder / ASIDE).exists():
-                shutil.rmtree(folder, ignore_errors=True)
-        return Path(tempfile.mkdtemp(prefix=f".{name}.", suffix=".partial", dir=target.parent))
+        for folder in _work_folders(target.absolute()):
+            shutil.rmtree(folder, ignore_errors=True)
+        return Path(tempfile.mkdtemp(prefix=f".{_shortened(target.name)}.", suffix=".partial", dir=target.parent))
 
 
 def _shortened(name: str) -> str:
@@ -132,15 +142,17 @@ def published(
     for path in (*beside, target):
         check_writable(path, overwrite=overwrite)
     with target_lock(target), _write_errors(target):
+        check_writable(target, overwrite=overwrite)
         if work_folder is None:
             work_folder = make_work_folder(target)
         else:
             work_folder.mkdir()
         try:
-            made = work_folder / "made"
+            made = work_folder / MADE
             made.mkdir()
             yield made / target.name
-            _move_all(made, work_folder / ASIDE, target, stale)
+            _flush(made)
+            _publish(work_folder, target, stale)
         finally:
             # Threads of Zarr may still write into it for a moment after an error.
             for _ in range(REMOVAL_ATTEMPTS):
@@ -168,29 +180,83 @@ def check_writable(target: Path, *, overwrite: bool) -> None:
         raise CubeWriteError(f"no permission to write into {target.parent}", remedy="choose another folder")
 
 
-def _move_all(made: Path, aside: Path, target: Path, stale: Sequence[Path]) -> None:
-    """Move the new files in, the target last; stale files and folders step aside, and a failure undoes everything."""
-    sources = sorted(made.iterdir(), key=lambda path: path.name == target.name)
-    destinations = {source: target.parent / source.name for source in sources}
-    folders = [place for source, place in destinations.items() if source.is_dir() or place.is_dir()]
-    created = {place for place in destinations.values() if not place.exists()}
-    replaced: dict[Path, Path] = {}
-    moved: list[Path] = []
+def _publish(work_folder: Path, target: Path, stale: Sequence[Path]) -> None:
+    """Replace the target and its companions; a failure undoes everything."""
+    made, aside = work_folder / MADE, work_folder / ASIDE
+    names = [path.name for path in made.iterdir()]
+    in_one_step = not target.exists() or (target.is_file() and (made / target.name).is_file())
+    if names == [target.name] and in_one_step and not any(path.exists() for path in stale):
+        (made / target.name).replace(target)
+        _flush_folder(target.parent)
+        return
+    aside.mkdir()
+    (aside / COMPLETE).write_text(json.dumps([path.name for path in stale]), encoding="utf-8")
+    _flush(aside)
+    complete = (aside / COMPLETE).rename(work_folder / COMPLETE)
     try:
-        for old in (*stale, *folders):
-            if old.exists():
-                aside.mkdir(exist_ok=True)
-                replaced[old] = old.rename(aside / old.name)
-        for source, place in destinations.items():
-            source.replace(place)
-            moved.append(place)
+        _move_in(work_folder, target, stale)
     except BaseException:
-        for place in moved:
-            if place in created or place in replaced:
-                shutil.rmtree(place) if place.is_dir() else place.unlink()
-        for old, kept in reversed(replaced.items()):
-            kept.rename(old)
+        for name in names:
+            if not (made / name).exists():
+                (target.parent / name).rename(made / name)
+        for kept in sorted(aside.iterdir(), key=lambda path: path.name == target.name):
+            kept.rename(target.parent / kept.name)
+        complete.unlink()
         raise
+
+
+def _move_in(work_folder: Path, target: Path, stale: Sequence[Path]) -> None:
+    """Move old files away, the target first, and the new ones in, the target last; repeating it is harmless."""
+    made, aside = work_folder / MADE, work_folder / ASIDE
+    new = sorted((path.name for path in made.iterdir()), key=lambda name: (name == target.name, name))
+    for name in (*reversed(new), *(path.name for path in stale)):
+        if (target.parent / name).exists():
+            (target.parent / name).rename(aside / name)
+    for name in new:
+        (made / name).rename(target.parent / name)
+    _flush_folder(target.parent)
+
+
+def _work_folders(target: Path) -> Iterator[Path]:
+    """The hidden folders of this target beside it, which belong to killed runs while nobody holds its lock."""
+    own = re.compile(rf"\.{re.escape(_shortened(target.name))}\.[a-z0-9_]{{8}}\.partial")
+    return (folder for folder in target.parent.glob(".*.partial") if own.fullmatch(folder.name))
+
+
+def _unpublished(target: Path) -> list[Path]:
+    """Work folders of runs that were killed while they published this target; also those of `fusion.run`."""
+    folders = [*_work_folders(target), *target.parent.glob(f".{glob.escape(target.name)}.tiles/*")]
+    return [folder for folder in folders if (folder / COMPLETE).is_file() and (folder / MADE).is_dir()]
+
+
+def _finish_publishing(target: Path) -> None:
+    for work_folder in _unpublished(target):
+        stale = json.loads((work_folder / COMPLETE).read_text(encoding="utf-8"))
+        with _write_errors(target):
+            _move_in(work_folder, target, [target.with_name(name) for name in stale])
+        shutil.rmtree(work_folder, ignore_errors=True)
+
+
+def _flush(folder: Path) -> None:
+    """Wait until the disk has everything in a folder: no rename may survive a power failure that its file does not."""
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    if len(files) > MOST_FLUSHED:
+        os.sync()
+        return
+    for path in files:
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+    _flush_folder(folder)
+
+
+def _flush_folder(folder: Path) -> None:
+    # Some file systems do not allow it, and need not.
+    with suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 @contextmanager

@@ -31,6 +31,7 @@ from xarray.core import indexing
 
 from hyperfuse.errors import BandError, CubeFileError, HyperfuseError, OptionError
 from hyperfuse.io.grid import current_transform, grid_mapping_name, is_usable, placed_coordinates, plain_variable
+from hyperfuse.io.spool import CopyNeeded
 
 DIMS = ("band", "y", "x")
 BAND_TABLE: dict[str, tuple[type, Any]] = {
@@ -422,6 +423,8 @@ def physical_values(
     with np.errstate(over="ignore", invalid="ignore"):
         unscaled = (scale == 1).all() and (offset == 0).all()
         values = stored.astype(dtype) if unscaled else (stored * scale + offset).astype(dtype)
+    if stored.dtype == np.float64 and not values.any() and stored.any():
+        warnings.warn(f"values are too small for {values.dtype} and become 0: rescale the data", stacklevel=2)
     values[missing | ~np.isfinite(values)] = np.nan
     return values
 
@@ -589,7 +592,7 @@ def reading(path: Path, expected: str, remedy: str = "fetch or export it again")
     """Turn whatever scipy, zarr, h5py or numpy raise over a damaged file into one `CubeFileError`."""
     try:
         yield
-    except HyperfuseError:
+    except (HyperfuseError, CopyNeeded):
         raise
     except Exception as error:
         text = " ".join(str(error).split())[:200] or type(error).__name__

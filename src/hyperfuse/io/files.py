@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,16 +27,18 @@ from numpy.typing import NDArray
 from hyperfuse.config import COMPRESSIONS, OutputConfig, takes_options
 from hyperfuse.errors import CubeFileError, CubeWriteError, GridError, OptionError
 from hyperfuse.io.arrays import FoundArray, cube_from_arrays, same_proportions, unlabelled_band_axis
-from hyperfuse.io.atomic import CubeWriter, WriteWindow, check_writable, published, signal_safe
-from hyperfuse.io.cube import as_cube, iterate_windows
-from hyperfuse.io.envi import find_data
+from hyperfuse.io.atomic import CubeWriter, WriteWindow, check_writable, published, recover, signal_safe
+from hyperfuse.io.cube import as_cube, iterate_windows, reading
+from hyperfuse.io.envi import find_data, find_header
 from hyperfuse.io.grid import grid_of
 from hyperfuse.io.hdf5 import arrays_in_hdf5, arrays_in_netcdf, created_netcdf
+from hyperfuse.io.isolation import isolated, start_server
 from hyperfuse.io.matlab import arrays_in_mat, created_mat
 from hyperfuse.io.numpy_files import arrays_in_npy, arrays_in_npz, created_npy, created_npz
 from hyperfuse.io.output import UNCHANGED, check_selection, converted
-from hyperfuse.io.products.catalogue import open_product
+from hyperfuse.io.products.catalogue import MISSIONS, open_product
 from hyperfuse.io.raster import ENVI_TYPES, created_envi, created_geotiff, open_raster, require_type
+from hyperfuse.io.spool import CopyNeeded
 from hyperfuse.io.stac import item_file, stac_item, write_item
 from hyperfuse.io.zarr import arrays_in_zarr, created_zarr
 from hyperfuse.progress import progress
@@ -61,6 +63,8 @@ class Format:
     """Suffixes of further files, which replace the suffix of the first (".img") or are appended ("+.json")."""
     stale: tuple[str, ...] = ()
     """Suffixes of files that would describe a new cube wrongly."""
+    libraries: tuple[str, ...] = ()
+    """What reading it imports, if not always imported."""
 
 
 _TIFF = Format(
@@ -70,8 +74,10 @@ _TIFF = Format(
     options=None,
     stale=("+.aux.xml", "+.ovr", "+.msk"),
 )
-_NETCDF = Format(arrays_in_netcdf, created_netcdf, {"deflate": "gzip", "none": "none"}, ("COMPRESS",))
-_HDF5 = Format(arrays_in_hdf5, created_netcdf, _NETCDF.compressions, ("COMPRESS",))
+_NETCDF = Format(
+    arrays_in_netcdf, created_netcdf, {"deflate": "gzip", "none": "none"}, ("COMPRESS",), libraries=("h5py",)
+)
+_HDF5 = replace(_NETCDF, arrays=arrays_in_hdf5)
 FORMATS: dict[str, Format] = {
     ".tif": _TIFF,
     ".tiff": _TIFF,
@@ -80,11 +86,15 @@ FORMATS: dict[str, Format] = {
     ".nc4": _NETCDF,
     ".h5": _HDF5,
     ".hdf5": _HDF5,
-    ".he5": Format(arrays_in_hdf5),
+    ".he5": Format(arrays_in_hdf5, libraries=("h5py",)),
     ".zarr": Format(
-        arrays_in_zarr, created_zarr, {"zstd": "zstd", "deflate": "gzip", "none": "none"}, options=("COMPRESS",)
+        arrays_in_zarr,
+        created_zarr,
+        {"zstd": "zstd", "deflate": "gzip", "none": "none"},
+        options=("COMPRESS",),
+        libraries=("zarr",),
     ),
-    ".mat": Format(arrays_in_mat, created_mat, {"deflate": None}, options=("VERSION",)),
+    ".mat": Format(arrays_in_mat, created_mat, {"deflate": None}, options=("VERSION",), libraries=("h5py", "scipy.io")),
     ".npz": Format(arrays_in_npz, created_npz, {"deflate": None}),
     ".npy": Format(arrays_in_npy, created_npy, {"none": None}, companions=("+.json",)),
 }
@@ -144,18 +154,36 @@ def open_explained(
     fitting: tuple[int, int] | None = None,
 ) -> tuple[xr.DataArray, Mapping[str, str]]:
     """Open a cube; also return what was found in an agency's product: label -> sentence."""
+    recover(Path(path))
     _check_readable(Path(path))
     # A lazy cube reads later, when the working directory may be another one.
     path = Path(path).absolute()
-    suffix = path.suffix.lower()
+    known = FORMATS.get(path.suffix.lower())
+    start_server(known.libraries if known else ())
+    return isolated(path, _first_look, path, known, variable, band_axis, fitting)
+
+
+def _first_look(
+    path: Path, known: Format | None, variable: str | None, band_axis: int | None, fitting: tuple[int, int] | None
+) -> tuple[xr.DataArray, Mapping[str, str]]:
+    """Open a cube and read a pixel of it, which shows whether the library can allocate and decode a block."""
+    with reading(path, "a whole file"):
+        cube, notes = _opened(path, known, variable, band_axis, fitting)
+        with suppress(CopyNeeded):
+            _ = cube[-1, -1, -1].values
+        return cube, notes
+
+
+def _opened(
+    path: Path, known: Format | None, variable: str | None, band_axis: int | None, fitting: tuple[int, int] | None
+) -> tuple[xr.DataArray, Mapping[str, str]]:
     # A folder is a product, unless its suffix is one of ours (.zarr).
-    product = None if path.is_dir() and suffix in FORMATS else open_product(path, variable)
+    product = None if path.is_dir() and known is not None else open_product(path, variable)
     if product is not None:
         if band_axis is not None:
             raise OptionError(f"a band axis for {path.name}", "none: a product knows its axes", "leave it out")
         return product.cube, product.notes
-    known = FORMATS.get(suffix, _TIFF)
-    if known.arrays is not None:
+    if known is not None and known.arrays is not None:
         return cube_from_arrays(path, known.arrays(path), variable, band_axis, fitting), {}
     if variable is not None or band_axis is not None:
         containers = ", ".join(suffix for suffix, each in FORMATS.items() if each.arrays)
@@ -332,6 +360,20 @@ def _format_options(path: Path, config: OutputConfig) -> dict[str, str]:
 
 def _written_beside(path: Path, config: OutputConfig) -> list[Path]:
     return [*_companions(path), *([item_file(path)] if config.stac else [])]
+
+
+def parts_of(path: Path) -> Iterator[Path]:
+    """Return the files that are read for a cube: a file and its companions, or everything in a folder."""
+    if not path.is_dir() and any(mission.key.fullmatch(path.name) for mission in MISSIONS):
+        path = path.parent
+    if path.is_dir():
+        yield from (each for each in path.rglob("*") if each.is_file())
+        return
+    known = FORMATS.get(path.suffix.lower(), _TIFF)
+    beside = {path, *(_named_beside(path, suffix) for suffix in (*known.companions, *known.stale))}
+    with suppress(CubeFileError):
+        beside.add(find_data(path) if path.suffix.lower() == ".hdr" else find_header(path) or path)
+    yield from (each for each in beside if each.is_file())
 
 
 def _companions(path: Path) -> list[Path]:

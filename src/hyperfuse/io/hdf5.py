@@ -6,10 +6,8 @@ Cubes are written after the CF conventions, the same for .nc and .h5; Zarr store
 from __future__ import annotations
 
 import errno
-import io
 import json
 import math
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -23,7 +21,7 @@ from numpy.typing import NDArray
 from hyperfuse.errors import CubeFileError, OptionError
 from hyperfuse.io.arrays import OTHER_ATTRIBUTES, STORAGE_ATTRIBUTES, FoundArray, text
 from hyperfuse.io.atomic import GuardedFile, WriteWindow
-from hyperfuse.io.cube import nodata_of, promises_too_much, reading, text_attributes
+from hyperfuse.io.cube import nodata_of, reading, text_attributes
 from hyperfuse.io.grid import grid_of
 from hyperfuse.io.output import OWN_NAME
 
@@ -76,7 +74,7 @@ def arrays_in_hdf5(path: Path, *, reverse_axes: bool = False) -> list[FoundArray
         dtype = _dtype(item)
         if dtype is None or name.startswith("#refs#") or item.shape is None:
             return
-        _check_storage(item, name, dtype, path)
+        _check_storage(item, name, path)
         shape = item.shape[::-1] if reverse_axes else item.shape
         load = partial(_load_from_hdf5, path, name, reverse_axes)
         attributes = dict(_attributes(item))
@@ -131,13 +129,11 @@ def _attributes(item: Any) -> Iterator[tuple[str, Any]]:
             yield key, value.item() if isinstance(value, np.generic) else value
 
 
-def _check_storage(item: Any, name: str, dtype: np.dtype[Any], path: Path) -> None:
-    """Refuse contiguous data behind the end of the file, which would read as zeros, and impossible chunks."""
-    offset, size = item.id.get_offset(), path.stat().st_size
-    if offset is not None and offset + item.id.get_storage_size() > size:
+def _check_storage(item: Any, name: str, path: Path) -> None:
+    """Refuse contiguous data behind the end of the file, which would read as zeros."""
+    offset = item.id.get_offset()
+    if offset is not None and offset + item.id.get_storage_size() > path.stat().st_size:
         raise CubeFileError(f"{path} is truncated: {name} lies behind its end", "a whole file", "fetch it again")
-    if item.chunks and promises_too_much(math.prod(item.chunks) * dtype.itemsize, size):
-        raise CubeFileError(f"{path}: {name} promises chunks of {item.chunks} values", "a whole file", "fetch it again")
 
 
 def _load_from_netcdf3(path: Path, name: str, key: tuple[Any, ...]) -> NDArray[Any]:
@@ -171,20 +167,12 @@ def _with_default_fill(dtype: np.dtype[Any], attributes: Mapping[str, Any]) -> d
     return dict(attributes) | ({} if is_declared else {"_FillValue": default})
 
 
-class _BoundedFile(io.BufferedReader):
-    """A file that never reads past its end: scipy allocates as many bytes as a damaged header says."""
-
-    def read(self, size: int | None = -1) -> bytes:
-        left = os.fstat(self.fileno()).st_size - self.tell()
-        return super().read(max(0, min(left, left if size is None or size < 0 else size)))
-
-
 @contextmanager
 def _opened_netcdf3(path: Path) -> Iterator[Any]:
     import scipy.io
 
     with reading(path, "a whole NetCDF file"):
-        source = scipy.io.netcdf_file(_BoundedFile(path.open("rb", buffering=0)), "r", mmap=True)
+        source = scipy.io.netcdf_file(path, "r", mmap=True)
         try:
             yield source
         finally:

@@ -1,9 +1,9 @@
 """MATLAB files: version 5 through scipy, version 7.3 as the HDF5 that it is. Cubes are (rows, columns, bands) there.
 
-scipy trusts a file of version 5: a wrong type ends the whole process, a wrong length fills the memory. So its elements
-are checked first. Every element is a tag (type, length) and that many bytes, padded to eight. A matrix is an element
-that holds elements: its flags, dimensions and name, then by its class values, cells or fields; a compressed element
-holds a deflated matrix. See "MAT-File Format", chapter 1, The MathWorks.
+scipy would read an array of version 5 whole, so large ones are mapped where they lie, or in an unpacked copy. Every
+element of a file is a tag (type, length) and that many bytes, padded to eight. A matrix is an element that holds
+elements: its flags, dimensions and name, then its values; a compressed element holds a deflated matrix. See "MAT-File
+Format", chapter 1, The MathWorks.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
-from hyperfuse.errors import CubeFileError, CubeWriteError, OptionError
-from hyperfuse.io.arrays import LARGEST_SIDE_BYTES, FoundArray
+from hyperfuse.errors import CubeWriteError, OptionError
+from hyperfuse.io.arrays import LARGEST_SIDE_BYTES, FoundArray, text
 from hyperfuse.io.atomic import WriteWindow
 from hyperfuse.io.cube import reading
 from hyperfuse.io.hdf5 import arrays_in_hdf5, guarded_for_hdf5
-from hyperfuse.io.numpy_files import ArrayWriter, KeptArray, flat_columns
+from hyperfuse.io.numpy_files import ArrayWriter, flat_columns
+from hyperfuse.io.spool import copied
 
 WHOLE = "a whole .mat file"
 REMEDY = "save it again in MATLAB (-v7 or -v7.3)"
@@ -44,38 +45,50 @@ MATLAB_CLASS = {"f4": "single", "f8": "double"} | {
 OTHER_CLASSES = ("logical", "char", "cell", "struct")
 DTYPE_OF_CLASS = {name: np.dtype(code) for code, name in MATLAB_CLASS.items()}
 
-# Types of elements in version 5. Other writers than MATLAB use either of INTEGERS and either of NAMES.
-INT8, UINT32, MATRIX, COMPRESSED = 1, 6, 14, 15
-INTEGERS, NAMES = {5, 6}, {1, 16}
-NUMBERS, TEXTS = {1, 2, 3, 4, 5, 6, 7, 9, 12, 13}, {16, 17, 18}
-TYPES = NUMBERS | TEXTS | {MATRIX, COMPRESSED}
-# Classes of matrices.
-CELL, STRUCT, OBJECT, CHAR, SPARSE, NUMERIC = 1, 2, 3, 4, 5, range(6, 16)
-# Functions and objects of classes are never read.
-ONLY_FOR_MATLAB = {16, 17}
-IS_COMPLEX = 0x0800
-HEADER_BYTES = 128
-DEEPEST = 64
-# What is deflated is protected by its own checksum: looking at the beginning finds a wrong writer.
-INFLATED_AT_MOST = 2**20
-CONTENT_AT_MOST = 256
+# Types of elements in version 5, and classes of matrices of numbers.
+MATRIX, COMPRESSED = 14, 15
+TYPES = {1: "i1", 2: "u1", 3: "i2", 4: "u2", 5: "i4", 6: "u4", 7: "f4", 9: "f8", 12: "i8", 13: "u8"}
+CLASSES = {6: "f8", 7: "f4", 8: "i1", 9: "u1", 10: "i2", 11: "u2", 12: "i4", 13: "u4", 14: "i8", 15: "u8"}
+CLASS, IS_LOGICAL, IS_COMPLEX = 0xFF, 0x0200, 0x0800
+HEADER_BYTES, TAG_BYTES = 128, 8
+# Enough for the flags, the dimensions, a name and the tag of the values.
+BEGINNING_BYTES = 4096
+CHUNK_BYTES = 2**18
 
 
-class _LoadFromMat(KeptArray):
-    def __init__(self, path: str, name: str, dtype: np.dtype[Any]) -> None:
-        super().__init__(path, name)
-        self.dtype = dtype
+@dataclass(frozen=True)
+class _Matrix:
+    """A real array of numbers in a file of version 5. It holds no open file, so it can be sent to another process."""
 
-    def load(self) -> NDArray[Any]:
-        import scipy.io
+    path: Path
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    stored: np.dtype[Any]
+    """The type in the file: MATLAB packs doubles that are whole numbers into bytes."""
+    start: int
+    """Where it begins in the file."""
+    offset: int
+    """Where its values begin in it, after inflating."""
+    inflated_bytes: int | None
+    """Its size where it is deflated."""
 
-        with reading(Path(self.path), WHOLE, REMEDY):
-            values = np.asarray(scipy.io.loadmat(self.path, variable_names=[self.name])[self.name])
-        if values.dtype.kind == "c":
-            got = f"{self.name} in {self.path} holds complex values"
-            raise CubeFileError(got, "real numbers", "export its magnitude")
-        # MATLAB packs a double array of whole numbers into bytes, but it is one of doubles.
-        return values.astype(self.dtype, copy=False)
+    def __call__(self, key: tuple[Any, ...]) -> NDArray[Any]:
+        with reading(self.path, WHOLE, REMEDY):
+            path, offset = self.path, self.start + self.offset
+            if self.inflated_bytes is not None:
+                copy = (self.path.stat().st_mtime_ns, self.path, self.start)
+                path, offset = copied(copy, self.inflated_bytes, self._inflate) / self.path.name, self.offset
+            return np.array(np.memmap(path, self.stored, "r", offset, self.shape, "F")[key], self.dtype)
+
+    def _inflate(self, folder: Path) -> None:
+        inflate = zlib.decompressobj()
+        with self.path.open("rb") as source, (folder / self.path.name).open("xb") as target:
+            source.seek(self.start)
+            while not inflate.eof and (chunk := inflate.unconsumed_tail or source.read(CHUNK_BYTES)):
+                target.write(inflate.decompress(chunk, CHUNK_BYTES))
+            if not inflate.eof or target.tell() != self.inflated_bytes:
+                raise ValueError(f"{self.name} is damaged")
 
 
 def arrays_in_mat(path: Path) -> list[FoundArray]:
@@ -88,31 +101,82 @@ def arrays_in_mat(path: Path) -> list[FoundArray]:
     with reading(path, WHOLE, REMEDY):
         if scipy.io.matlab.matfile_version(str(path))[0] == OLD_VERSION:
             raise ValueError("no MATLAB file of version 5 or later, and older ones hold no 3-D arrays")
-        _check_elements(path)
-        listed = [each for each in scipy.io.whosmat(str(path)) if each[2] in (*DTYPE_OF_CLASS, *OTHER_CLASSES)]
         large = [
-            FoundArray(name, tuple(shape), dtype, _LoadFromMat(str(path), name, dtype))
-            for name, shape, kind in listed
-            if (dtype := DTYPE_OF_CLASS.get(kind))
-            and (len(shape) == 3 or math.prod(shape) * dtype.itemsize > LARGEST_SIDE_BYTES)
+            FoundArray(each.name, each.shape, each.dtype, each)
+            for each in _matrices(path)
+            if len(each.shape) == 3 or math.prod(each.shape) * each.dtype.itemsize > LARGEST_SIDE_BYTES
         ]
-        small = list({name for name, _, _ in listed} - {array.name for array in large})
+        listed = {name for name, _, kind in scipy.io.whosmat(str(path)) if kind in (*DTYPE_OF_CLASS, *OTHER_CLASSES)}
+        small = list(listed - {array.name for array in large})
         contents = scipy.io.loadmat(str(path), variable_names=small) if small else {}
     return large + [
         FoundArray(name, values.shape, values.dtype, values.__getitem__)
         for name, values in _flattened("", contents)
-        if values.dtype.kind in "iufbSUO"
+        if values.dtype.kind in "iufcbSUO"
     ]
+
+
+def _matrices(path: Path) -> Iterator[_Matrix]:
+    size = path.stat().st_size
+    with path.open("rb") as stream:
+        order = ">" if stream.read(HEADER_BYTES)[126:128] == b"MI" else "<"
+        while (start := stream.tell()) + TAG_BYTES <= size:
+            kind, length = struct.unpack(f"{order}II", stream.read(TAG_BYTES))
+            if kind not in (MATRIX, COMPRESSED) or length > size - start - TAG_BYTES:
+                raise ValueError(f"an element of type {kind} and {length} bytes cannot be")
+            if kind == COMPRESSED:
+                start += TAG_BYTES
+            stream.seek(start)
+            beginning = stream.read(min(BEGINNING_BYTES, TAG_BYTES + length))
+            if kind == COMPRESSED:
+                beginning = zlib.decompressobj().decompress(beginning, BEGINNING_BYTES)
+            matrix = _matrix_of(path, beginning, order, start, is_deflated=kind == COMPRESSED)
+            if matrix is not None:
+                yield matrix
+            stream.seek(start + length + (TAG_BYTES if kind == MATRIX else 0))
+
+
+def _matrix_of(path: Path, beginning: bytes, order: str, start: int, *, is_deflated: bool) -> _Matrix | None:
+    """The matrix that begins with these bytes; None where it is something else than real numbers."""
+    stream = io.BytesIO(beginning)
+    matrix_bytes = struct.unpack(f"{order}II", stream.read(TAG_BYTES))[1]
+    flags, dimensions, name = (_content(stream, order) for _ in range(3))
+    (flag,) = struct.unpack(f"{order}I", flags[:4])
+    if flag & CLASS not in CLASSES or flag & (IS_LOGICAL | IS_COMPLEX):
+        return None
+    shape = struct.unpack(f"{order}{len(dimensions) // 4}i", dimensions)
+    kind, length, offset = _tag(stream, order)
+    stored = np.dtype(TYPES.get(kind, "V1")).newbyteorder(order)  # type: ignore[arg-type]
+    if min(shape) < 0 or kind not in TYPES or math.prod(shape) * stored.itemsize != length:
+        raise ValueError(f"an array of {' x '.join(map(str, shape))} with {length} bytes of type {kind} cannot be")
+    inflated_bytes = TAG_BYTES + matrix_bytes if is_deflated else None
+    return _Matrix(
+        path, name.decode("latin-1"), shape, np.dtype(CLASSES[flag & CLASS]), stored, start, offset, inflated_bytes
+    )
+
+
+def _tag(stream: IO[bytes], order: str) -> tuple[int, int, int]:
+    """Type and length of the next element and where its bytes begin; up to four bytes lie within the tag."""
+    kind, length = struct.unpack(f"{order}II", stream.read(TAG_BYTES))
+    return (kind & 0xFFFF, kind >> 16, stream.tell() - 4) if kind >> 16 else (kind, length, stream.tell())
+
+
+def _content(stream: IO[bytes], order: str) -> bytes:
+    _, length, start = _tag(stream, order)
+    stream.seek(start)
+    content = stream.read(length)
+    stream.seek(start + length + -(start + length) % 8)
+    return content
 
 
 def _with_text(array: FoundArray) -> FoundArray:
     """Decode a char array of MATLAB 7.3, stored as UTF-16 codes."""
-    if array.attributes.get("MATLAB_class") not in ("char", b"char") or array.nbytes > LARGEST_SIDE_BYTES:
+    if text(array.attributes.get("MATLAB_class")) != "char" or array.nbytes > LARGEST_SIDE_BYTES:
         return array
     empty = bool(array.attributes.get("MATLAB_empty", 0)) or array.dtype.kind not in "iu"
     codes = np.empty(0, np.uint16) if empty else array.values().ravel(order="F").astype(np.uint16)
-    text = np.array([codes.tobytes().decode("utf-16-le", errors="replace")])
-    return FoundArray(array.name, (1,), text.dtype, text.__getitem__)
+    decoded = np.array([codes.tobytes().decode("utf-16-le", errors="replace")])
+    return FoundArray(array.name, (1,), decoded.dtype, decoded.__getitem__)
 
 
 def _flattened(prefix: str, contents: Mapping[str, Any], depth: int = 0) -> Iterator[tuple[str, NDArray[Any]]]:
@@ -186,116 +250,3 @@ def _write_column(file: Any, key: str, array: NDArray[Any]) -> None:
         is_logical = array.dtype.kind == "b"
         item = file.create_dataset(key, data=array.T.astype(np.uint8) if is_logical else array.T)
         item.attrs["MATLAB_class"] = np.bytes_("logical" if is_logical else MATLAB_CLASS[array.dtype.str[1:]])
-
-
-@dataclass(frozen=True)
-class _Element:
-    kind: int
-    size: int
-    content: bytes
-
-    def integers(self, order: str) -> tuple[int, ...]:
-        count = len(self.content) // 4
-        return struct.unpack(f"{order}{count}I", self.content[: 4 * count])
-
-
-def _check_elements(path: Path) -> None:
-    """Raise ValueError where a file of version 5 is damaged."""
-    with path.open("rb") as stream:
-        header = stream.read(HEADER_BYTES)
-        if len(header) < HEADER_BYTES:
-            raise ValueError("it ends within its header")
-        order = ">" if header[126:128] == b"MI" else "<"
-        elements = _elements(stream, path.stat().st_size - HEADER_BYTES, order, 0)
-    strange = [element.kind for element in elements if element.kind not in (MATRIX, COMPRESSED)]
-    if strange:
-        raise ValueError(f"an element of type {strange[0]} where a variable should be")
-
-
-def _elements(stream: IO[bytes], length: int, order: str, depth: int) -> list[_Element]:
-    """Read the elements that fill the next `length` bytes, and check each of them."""
-    if depth > DEEPEST:
-        raise ValueError("its structs are nested too deeply")
-    elements = []
-    end = stream.tell() + length
-    while stream.tell() < end:
-        element, start = _next_element(stream, end, order)
-        if element.kind == MATRIX and element.size:
-            stream.seek(start)
-            _check_matrix(_elements(stream, element.size, order, depth + 1), order)
-        elif element.kind == COMPRESSED:
-            stream.seek(start)
-            # Deflating never doubles a size: this many bytes hold all that is looked at.
-            beginning = stream.read(min(element.size, 2 * INFLATED_AT_MOST))
-            _check_inflated(zlib.decompressobj().decompress(beginning, INFLATED_AT_MOST), order)
-            stream.seek(start + element.size)
-        elements.append(element)
-    return elements
-
-
-def _next_element(stream: IO[bytes], end: int, order: str) -> tuple[_Element, int]:
-    """Read an element; also return where its bytes begin. The stream is left behind it."""
-    tag = stream.read(8)
-    if len(tag) < 8:
-        raise ValueError("it is truncated")
-    first, size = struct.unpack(f"{order}II", tag)
-    start = stream.tell()
-    if first >> 16:
-        # A small element, whose bytes are inside its tag.
-        element = _Element(first & 0xFFFF, first >> 16, tag[4 : 4 + (first >> 16)])
-        is_possible = element.size <= 4 and element.kind not in (MATRIX, COMPRESSED)
-    else:
-        element = _Element(first, size, stream.read(min(size, CONTENT_AT_MOST, end - start)))
-        is_possible = size <= end - start
-        padding = 0 if element.kind == COMPRESSED else -size % 8
-        stream.seek(min(start + size + padding, end))
-    if element.kind not in TYPES or not is_possible:
-        raise ValueError(f"an element of type {element.kind} and {element.size} bytes cannot be")
-    return element, start
-
-
-def _check_matrix(elements: list[_Element], order: str) -> None:
-    kinds = [element.kind for element in elements]
-    if kinds[:1] != [UINT32] or elements[0].size != 8:
-        raise ValueError("a matrix without flags")
-    flags = elements[0].integers(order)[0]
-    if flags & 0xFF in ONLY_FOR_MATLAB:
-        return
-    if len(kinds) < 3 or kinds[1] not in INTEGERS or kinds[2] not in NAMES:
-        raise ValueError("a matrix without dimensions and name")
-    entries = math.prod(elements[1].integers(order))
-    if not _fits_class(flags, entries, elements[3:], order):
-        got = f"a matrix of class {flags & 0xFF} with {entries} entries and elements of types {kinds[3:9]} cannot be"
-        raise ValueError(got)
-
-
-def _fits_class(flags: int, entries: int, rest: list[_Element], order: str) -> bool:
-    kinds, matrix_class = [element.kind for element in rest], flags & 0xFF
-    if matrix_class in (STRUCT, OBJECT):
-        if matrix_class == OBJECT:
-            rest = rest[1:] if kinds[:1] == [INT8] else []
-        # The length of a field's name, all names, and one matrix for each field of each entry.
-        if len(rest) < 2 or rest[0].kind not in INTEGERS or rest[1].kind not in NAMES:
-            return False
-        (length,) = rest[0].integers(order) or (0,)
-        fields = [element.kind for element in rest[2:]]
-        count, remainder = divmod(rest[1].size, length) if length > 0 else (0, 1)
-        return not remainder and len(fields) == entries * count and set(fields) <= {MATRIX}
-    parts = 2 if flags & IS_COMPLEX else 1
-    counts = dict.fromkeys(NUMERIC, parts) | {CHAR: 1, SPARSE: 2 + parts, CELL: entries}
-    allowed = {CHAR: NUMBERS | TEXTS, CELL: {MATRIX}}.get(matrix_class, NUMBERS)
-    return len(kinds) == counts.get(matrix_class, -1) and set(kinds) <= allowed
-
-
-def _check_inflated(inflated: bytes, order: str) -> None:
-    stream = io.BytesIO(inflated)
-    if len(inflated) < INFLATED_AT_MOST:
-        if [element.kind for element in _elements(stream, len(inflated), order, 1)] != [MATRIX]:
-            raise ValueError("a compressed element that holds no matrix")
-        return
-    # Too large to look through: its flags, dimensions, name and the type of its values.
-    stream.seek(8)
-    elements = [_next_element(stream, 2**33, order)[0] for _ in range(4)]
-    flags = struct.unpack(f"{order}I", elements[0].content[:4].ljust(4, b"\0"))[0]
-    if flags & 0xFF in NUMERIC:
-        _check_matrix([*elements, *[elements[3]] * bool(flags & IS_COMPLEX)], order)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import json
 import math
-import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, Literal
 
 import numpy as np
 import xarray as xr
@@ -19,38 +17,22 @@ from numpy.typing import NDArray
 
 from hyperfuse.io.arrays import FoundArray
 from hyperfuse.io.atomic import WriteWindow
-from hyperfuse.io.cube import LARGEST_COMPRESSION, nodata_of, reading, text_attributes
+from hyperfuse.io.cube import nodata_of, reading, text_attributes
 from hyperfuse.io.envi import raw_writer
 from hyperfuse.io.grid import grid_of
+from hyperfuse.io.products.product import ProductFile, zip_members
 
 WHOLE = "a whole numpy file"
-LARGEST_HEADER = 2**16
 
 
-class KeptArray:
-    """An array that its format stores in one piece: read on first use and kept, but not carried to other processes."""
-
-    def __init__(self, path: str, name: str) -> None:
-        self.path = path
-        self.name = name
-        self._kept: NDArray[Any] | None = None
-
-    def __call__(self, key: tuple[Any, ...]) -> NDArray[Any]:
-        if self._kept is None:
-            self._kept = self.load()
-        return np.asarray(self._kept[key])
-
-    def __getstate__(self) -> dict[str, Any]:
-        return vars(self) | {"_kept": None}
-
-    def load(self) -> NDArray[Any]:
-        with reading(Path(self.path), WHOLE), np.load(self.path, allow_pickle=False) as archive:
-            return np.asarray(archive[self.name])
-
-
-def _load_mapped(path: Path, key: tuple[Any, ...]) -> NDArray[Any]:
-    with reading(path, WHOLE):
-        return np.array(np.load(path, mmap_mode="r", allow_pickle=False)[key])
+def _load_from_npy(file: ProductFile, key: tuple[Any, ...]) -> NDArray[Any]:
+    """Read part of an array through a mapping; a compressed member of an .npz archive is unpacked first."""
+    path, offset = file.location()
+    with reading(Path(file.container), WHOLE), path.open("rb") as stream:
+        stream.seek(offset)
+        shape, fortran_order, dtype = _read_header(stream)
+        order: Literal["F", "C"] = "F" if fortran_order else "C"
+        return np.array(np.memmap(path, dtype, "r", stream.tell(), shape, order)[key])
 
 
 class ArrayWriter:
@@ -65,25 +47,15 @@ class ArrayWriter:
 
 def arrays_in_npz(path: Path) -> list[FoundArray]:
     """List the arrays of an .npz archive."""
-    found = []
-    with reading(path, WHOLE, "save it again with numpy.savez"), zipfile.ZipFile(path) as archive:
-        for member in archive.infolist():
-            if not member.filename.endswith(".npy"):
-                continue
-            with archive.open(member) as stream:
-                held = min(member.file_size, member.compress_size * LARGEST_COMPRESSION)
-                shape, dtype = _read_header(stream, held, member.filename)
-            name = member.filename.removesuffix(".npy")
-            if dtype.kind in "iufbSU":
-                found.append(FoundArray(name, shape, dtype, KeptArray(str(path), name)))
-    return found
+    with reading(path, WHOLE, "save it again with numpy.savez"):
+        members = [each for each in zip_members(path) if each.name.endswith(".npy")]
+    found = [_found(member, member.name.removesuffix(".npy")) for member in members]
+    return [array for array in found if array.dtype.kind in "iufbSU"]
 
 
 def arrays_in_npy(path: Path) -> list[FoundArray]:
     """Return the array of an .npy file and the columns of the table beside it."""
-    with reading(path, WHOLE, "save it again with numpy.save"), path.open("rb") as stream:
-        shape, dtype = _read_header(stream, path.stat().st_size, path.name)
-    found = [FoundArray(path.stem, shape, dtype, partial(_load_mapped, path))]
+    found = [_found(ProductFile(path.name, str(path), path.stat().st_size), path.stem)]
     table_file = _table_file(path)
     if table_file.is_file():
         with reading(table_file, "the JSON table of a cube", "fix it, or remove it to read the values alone"):
@@ -91,6 +63,14 @@ def arrays_in_npy(path: Path) -> list[FoundArray]:
             columns = {str(key): _from_json(key, value) for key, value in table.items()}
         found += [FoundArray(key, values.shape, values.dtype, values.__getitem__) for key, values in columns.items()]
     return found
+
+
+def _found(file: ProductFile, name: str) -> FoundArray:
+    with reading(Path(file.container), WHOLE, "save it again with numpy.save"), file.open() as stream:
+        shape, _, dtype = _read_header(stream)
+        if min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize > file.size - stream.tell():
+            raise ValueError(f"{name} promises {' x '.join(map(str, shape))} values of {dtype}, more than it holds")
+    return FoundArray(name, shape, dtype, partial(_load_from_npy, file))
 
 
 @contextmanager
@@ -150,12 +130,7 @@ def _from_json(key: str, value: Any) -> NDArray[Any]:
     return np.asarray(float(value) if key == "nodata" and isinstance(value, str) else value)
 
 
-def _read_header(stream: Any, held: int, name: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """Read shape and data type; numpy would trust any length of the header and any size of the array."""
-    beginning = io.BytesIO(stream.read(LARGEST_HEADER))
-    version = npy_format.read_magic(beginning)
+def _read_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    version = npy_format.read_magic(stream)
     read = npy_format.read_array_header_1_0 if version == (1, 0) else npy_format.read_array_header_2_0
-    shape, _, dtype = read(beginning)
-    if min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize > held - beginning.tell():
-        raise ValueError(f"{name} promises {' x '.join(map(str, shape))} values of {dtype}, more than it holds")
-    return shape, dtype
+    return read(stream)

@@ -48,7 +48,6 @@ from hyperfuse.io.cube import (
     make_cube,
     nodata_of,
     numbers,
-    promises_too_much,
     text_attributes,
 )
 from hyperfuse.io.envi import (
@@ -142,7 +141,6 @@ def read_raster(path: Path, data_path: Path | None = None, driver: str | None = 
     data_path = data_path or path
     with raster_dataset(data_path, driver) as source:
         dtype = _common_dtype(source, path)
-        _check_blocks(source, data_path)
         check_truncated(source, data_path)
         tags = [_normalised(*(source.tags(band, ns=domain) for domain in DOMAINS)) for band in source.indexes]
         beside = stac_bands(path, source.count)
@@ -404,15 +402,6 @@ def _common_dtype(source: Any, path: Path) -> np.dtype[Any]:
     if dtype.kind not in "iuf":
         raise CubeFileError(f"{path} holds values of type {dtype}", "integers or real numbers", "convert it first")
     return dtype
-
-
-def _check_blocks(source: Any, path: Path) -> None:
-    """Refuse blocks that the file cannot hold: GDAL allocates a whole one, of all bands if they are interleaved."""
-    height, width = source.block_shapes[0]
-    together = source.count if str(source.profile.get("interleave")) == "pixel" else 1
-    if promises_too_much(height * width * together * np.dtype(source.dtypes[0]).itemsize, _held_bytes(path)):
-        got = f"{path} promises blocks of {height} x {width} pixels, {together} bands together"
-        raise CubeFileError(got, "a whole file", "fetch it again")
 
 
 def check_truncated(source: Any, path: Path) -> None:

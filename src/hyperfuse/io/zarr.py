@@ -31,8 +31,8 @@ WHOLE = "a whole Zarr store"
 # Our own attributes of the cube: the fill value is nodata (also where it is 0), and every chunk was written.
 OWN_NODATA = "hyperfuse_fill_value_is_nodata"
 OWN_WHOLE = "hyperfuse_every_chunk_is_written"
-# No compression of ours or others allows more for one chunk.
-LARGEST_CHUNK_BYTES = 2**31
+# A chunk takes a third of a millisecond to read, however small it is.
+SMALLEST_CHUNK_BYTES, MANY_CHUNKS = 4096, 50_000
 # Not Blosc, Zarr's own choice: it does not survive a damaged chunk.
 COMPRESSORS: Mapping[str, Mapping[str, Any] | None] = {
     "zstd": {"id": "zstd", "level": 3},
@@ -69,9 +69,10 @@ def arrays_in_zarr(path: Path) -> list[FoundArray]:
 
 def _found(path: Path, name: str, item: Any) -> FoundArray:
     attributes, dtype = dict(item.attrs), np.dtype(item.dtype)
-    if dtype.itemsize * math.prod(item.chunks) > LARGEST_CHUNK_BYTES:
-        got = f"{path}: {name} has chunks of {item.chunks}"
-        raise CubeFileError(got, f"at most {LARGEST_CHUNK_BYTES >> 20} MB each")
+    chunk_bytes = dtype.itemsize * math.prod(item.chunks)
+    if chunk_bytes < SMALLEST_CHUNK_BYTES and item.nchunks > MANY_CHUNKS:
+        got = f"{path}: {name or 'its array'} has {item.nchunks} chunks of {chunk_bytes} bytes, hours to read"
+        raise CubeFileError(got, "chunks of about a megabyte", "rechunk it, for example with xarray")
     if attributes.pop(OWN_WHOLE, False) and item.nchunks_initialized < item.nchunks:
         missing = f"{item.nchunks - item.nchunks_initialized} of {item.nchunks}"
         got = f"{path} is incomplete: {missing} chunks of {name} are missing"

@@ -274,8 +274,9 @@ def _read_tensors(folder: Path, config: Mapping[str, Any]) -> tuple[dict[str, Te
     path = folder / Path(str(listed["file"])).name
     try:
         contents = path.read_bytes()
-    except OSError as error:
-        raise WeightsError(f"{path} cannot be read ({error.strerror})", "", "fetch the weights again") from error
+    except (OSError, ValueError) as error:  # a name that no file can have is a ValueError
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise WeightsError(f"{path} cannot be read ({reason})", "", "fetch the weights again") from error
     digest = hashlib.sha256(contents).hexdigest()
     if digest != listed["sha256"]:
         raise WeightsError(

@@ -12,6 +12,7 @@ from hyperfuse.errors import CubeFileError, CubeWriteError, HyperfuseError, Opti
 from hyperfuse.io.atomic import check_writable
 from hyperfuse.io.envi import DATA_SUFFIXES, find_data
 from hyperfuse.io.files import FORMATS, WRITABLE
+from hyperfuse.io.isolation import isolated
 from hyperfuse.io.products.catalogue import find_products
 from hyperfuse.io.products.product import ProductFile, ProductFiles, is_zip, list_files
 
@@ -81,7 +82,7 @@ class Folder:
             raise CubeFileError(f"{path.name}", f"a file of {', '.join(CUBE_SUFFIXES)}", "for ENVI name the .hdr")
         if path.suffix.lower() == ".hdr":
             self._require_inside(find_data(path))
-        refuse_foreign_storage(path)
+        isolated(path, refuse_foreign_storage, path)
         return path
 
     def network(self, name: str) -> Path:

@@ -6,6 +6,8 @@ import asyncio
 import os
 import secrets
 import socket
+import sys
+import tempfile
 import threading
 import time
 import webbrowser
@@ -22,6 +24,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from hyperfuse.errors import OptionError
+from hyperfuse.io.files import FORMATS
+from hyperfuse.io.isolation import start_server
 from hyperfuse.viewer.app import create_app
 from hyperfuse.viewer.jobs import error_message
 
@@ -38,6 +42,13 @@ SMALL_BODY = 2**20
 UPLOAD_LIMIT = 4 * 2**30
 UPLOADS = "/api/uploads/"
 READING, WRITING = ("GET", "HEAD"), ("POST", "PUT")
+REDIRECTION = """<!doctype html>
+<meta charset="utf-8">
+<meta name="referrer" content="no-referrer">
+<meta http-equiv="refresh" content="0; url={url}">
+<title>hyperfuse</title>
+<a href="{url}">hyperfuse</a>
+"""
 HEADERS = {
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; connect-src 'self'; "
@@ -60,17 +71,24 @@ def serve(
     open_browser: bool = True,
     announce: Callable[[str], None] = lambda url: None,
 ) -> None:
-    """Serve the page until Control-C; `announce` receives its URL, token included, and port 0 takes any free one.
+    """Serve the page until Control-C; `announce` receives its URL, and port 0 takes any free one.
 
     `images`, by role, are opened at once and may lie anywhere; files below `folder` can be opened, fused and written.
+
+    The URL holds the token. Other users of the machine can read the arguments of every program, and perhaps a log: the
+    browser, and whoever redirects the output, get a file that only this user can read and that leads to the page.
     """
     page = PageServer(images, folder, port)
-    announce(page.url)
-    if open_browser:
-        # Starting a browser may take seconds and must not block the server.
-        threading.Thread(target=webbrowser.open, args=(page.url,), daemon=True).start()
-    with suppress(KeyboardInterrupt):
-        page.run()
+    with tempfile.TemporaryDirectory(prefix="hyperfuse-view-", ignore_cleanup_errors=True) as private:
+        door = Path(private, "open.html")
+        door.touch(mode=0o600)
+        door.write_text(REDIRECTION.format(url=page.url), encoding="utf-8")
+        announce(page.url if sys.stdout.isatty() else door.as_uri())
+        if open_browser:
+            # Starting a browser may take seconds and must not block the server.
+            threading.Thread(target=webbrowser.open, args=(door.as_uri(),), daemon=True).start()
+        with suppress(KeyboardInterrupt):
+            page.run()
 
 
 class PageServer:
@@ -81,6 +99,8 @@ class PageServer:
         port = self._listener.getsockname()[1]
         token = secrets.token_urlsafe(24)
         self.url = f"http://{LOOPBACK}:{port}/{token}/"
+        # Before there are threads.
+        start_server({library for each in FORMATS.values() for library in each.libraries})
         try:
             app = create_app(images, folder, UPLOAD_LIMIT)
         except BaseException:

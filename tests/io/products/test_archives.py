@@ -20,10 +20,10 @@ from tests.processes import Program
 
 from hyperfuse.cli.app import run
 from hyperfuse.errors import CubeFileError
+from hyperfuse.io import spool
 from hyperfuse.io.cube import physical_values
 from hyperfuse.io.files import open_cube
 from hyperfuse.io.grid import grid_of
-from hyperfuse.io.products import product
 from hyperfuse.io.products.product import list_files
 
 WRITERS: dict[str, Callable[[Path], Written]] = {
@@ -144,7 +144,7 @@ def test_a_bomb_is_refused_before_it_is_unpacked(tmp_path: Path) -> None:
 
 def test_too_little_space_is_said_before_unpacking(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     archive = zipped(write_prisma(tmp_path / "PRS").path.parent, tmp_path / "prisma.zip")
-    monkeypatch.setattr(product.shutil, "disk_usage", lambda folder: type("Usage", (), {"free": 10}))
+    monkeypatch.setattr(spool.shutil, "disk_usage", lambda folder: type("Usage", (), {"free": 10}))
     with pytest.raises(CubeFileError, match="set TMPDIR"):
         open_cube(archive)
 

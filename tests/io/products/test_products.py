@@ -13,6 +13,7 @@ from tests.io.products import container_writers, hyperspectral_writers, multispe
 from tests.io.products.written import GRID, UTM_32, Written, counts, write_tif
 
 from hyperfuse.cli.app import run
+from hyperfuse.io import isolation
 from hyperfuse.io.cube import physical_values
 from hyperfuse.io.files import open_cube, open_explained, write_cube
 from hyperfuse.io.grid import grid_of
@@ -128,6 +129,8 @@ def open_ali(files: ProductFiles, key: ProductFile, variable: str | None) -> Pro
 def test_a_mission_is_added_by_one_function_and_one_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mission = catalogue.Mission("ALI", re.compile(r"EO1A\w+_MTL_L1\w+\.TXT"), open_ali)
     monkeypatch.setattr(catalogue, "MISSIONS", (*catalogue.MISSIONS, mission))
+    # In this process, which knows the mission.
+    monkeypatch.setattr(isolation, "_is_child", True)
     stored = counts(1, (3, 4, 5), 1, 100, np.int16)
     for band, values in enumerate(stored, start=1):
         write_tif(tmp_path / f"EO1A_B{band}.TIF", values[None])

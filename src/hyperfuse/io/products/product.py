@@ -1,8 +1,8 @@
 """The parts of a product: its files (in a folder, .zip or .tar), their metadata, and the cube it is opened as.
 
 Names of archive members are never used as paths on disk, and files named by metadata are looked up among the files of
-the product: neither can lead outside of it. Members that cannot be read in place are unpacked into a temporary folder,
-which is removed when the process ends.
+the product: neither can lead outside of it. Members that cannot be read in place are unpacked into a temporary folder
+(`spool`).
 """
 
 from __future__ import annotations
@@ -11,15 +11,13 @@ import io
 import json
 import math
 import os
-import shutil
 import struct
 import tarfile
-import tempfile
-import threading
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 from xml.etree.ElementTree import Element, ParseError
@@ -35,23 +33,22 @@ from rasterio.crs import CRS
 from hyperfuse.errors import CubeFileError
 from hyperfuse.io.cube import WindowReader, fitting_nodata, lazy_variable, make_cube, promises_too_much, reading
 from hyperfuse.io.grid import grid_of
+from hyperfuse.io.spool import copied
 from hyperfuse.progress import progress
 
-ARCHIVE_SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz")
+TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz")
+ARCHIVE_SUFFIXES = (".zip", *TAR_SUFFIXES)
 WHOLE_ARCHIVE = "a whole archive"
 DOWNLOAD_AGAIN = "download it again"
 # More than any product has: a folder with so many files is not that of a product.
 MOST_FILES = 100_000
 DEEPEST = 8
 LARGEST_METADATA = 64 * 2**20
-CHUNK_BYTES = 16 * 2**20
+CHUNK_BYTES = 2**18
 ZIP_LOCAL_HEADER = struct.Struct("<4s22xHH")
 MOST_LISTED = 16
 
 MapGrid = tuple[CRS | None, Affine | None]
-
-_lock = threading.Lock()
-_unpacked: dict[tuple[int, tuple[ProductFile, ...]], tempfile.TemporaryDirectory[str]] = {}
 
 
 @dataclass(frozen=True)
@@ -96,7 +93,7 @@ class ProductFile:
 
     def local_path(self) -> Path:
         """Return a path on disk; a member of an archive is unpacked once per process."""
-        return Path(_unpack(self, *self.siblings), self.base_name) if self.is_member else Path(self.container)
+        return _unpack(self, *self.siblings) / self.base_name if self.is_member else Path(self.container)
 
     def location(self) -> tuple[Path, int]:
         """Return a path on disk and the offset of the file in it, which is not zero for uncompressed members."""
@@ -112,7 +109,7 @@ class ProductFile:
             if not self.is_member:
                 with Path(self.container).open("rb") as stream:
                     yield stream
-            elif is_zip(Path(self.container)):
+            elif not self.container.lower().endswith(TAR_SUFFIXES):
                 with zipfile.ZipFile(self.container) as archive, archive.open(self.name) as stream:
                     yield stream
             else:
@@ -133,35 +130,20 @@ class ProductFile:
             raise self.damaged(f" promises {self.size} bytes, more than the archive can hold", WHOLE_ARCHIVE)
 
 
-def _unpack(*files: ProductFile) -> str:
+def _unpack(*files: ProductFile) -> Path:
     """Unpack members of one archive into a temporary folder, once while the archive stays unchanged."""
     archive = Path(files[0].container)
     try:
-        state = archive.stat()
+        changed = archive.stat().st_mtime_ns
     except OSError as error:
         raise CubeFileError(f"{archive} cannot be read: {error.strerror}", WHOLE_ARCHIVE, "put it back") from error
-    key = (state.st_mtime_ns, files)
-    with _lock:
-        if key not in _unpacked:
-            folder = tempfile.TemporaryDirectory(prefix="hyperfuse-", ignore_cleanup_errors=True)
-            try:
-                _unpack_into(Path(folder.name), files)
-            except BaseException:
-                folder.cleanup()
-                raise
-            _unpacked[key] = folder
-        return _unpacked[key].name
-
-
-def _unpack_into(folder: Path, files: Sequence[ProductFile]) -> None:
     for file in files:
         file.refuse_bomb()
-    needed, free = sum(file.size for file in files), shutil.disk_usage(folder).free
-    if needed > free:
-        got = f"{files[0]} needs {needed / 1e9:.1f} GB unpacked, {folder.parent} has {free / 1e9:.1f} GB"
-        remedy = "set TMPDIR to a larger disk, or unpack the archive yourself"
-        raise CubeFileError(got, "space for temporary files", remedy)
-    with progress("Unpacking", -(-needed // CHUNK_BYTES)) as advance:
+    return copied((changed, files), sum(file.size for file in files), partial(_unpack_into, files))
+
+
+def _unpack_into(files: Sequence[ProductFile], folder: Path) -> None:
+    with progress("Unpacking", -(-sum(file.size for file in files) // CHUNK_BYTES)) as advance:
         for file in files:
             with file.open() as source, Path(folder, file.base_name).open("xb") as target:
                 # Reading up to the end of the member also verifies its checksum.
@@ -211,7 +193,7 @@ def is_zip(path: Path) -> bool:
 def list_files(path: Path, depth: int = DEEPEST) -> ProductFiles:
     """List the members of an archive, or the files of a folder and of its subfolders down to `depth` levels."""
     files: dict[str, ProductFile] = {}
-    list_archive = _zip_members if is_zip(path) else _tar_members
+    list_archive = zip_members if is_zip(path) else _tar_members
     members = _files_below(path, depth) if path.is_dir() else list_archive(path)
     with reading(path, "a readable folder" if path.is_dir() else WHOLE_ARCHIVE, DOWNLOAD_AGAIN):
         for file in members:
@@ -234,7 +216,8 @@ def _files_below(folder: Path, depth: int) -> Iterator[ProductFile]:
                 yield ProductFile(file.relative_to(folder).as_posix(), str(file), file.stat().st_size)
 
 
-def _zip_members(path: Path) -> Iterator[ProductFile]:
+def zip_members(path: Path) -> Iterator[ProductFile]:
+    """List the files in a .zip archive."""
     with zipfile.ZipFile(path) as archive, path.open("rb") as stream:
         for member in archive.infolist():
             if member.is_dir() or not _is_inside(member.filename):

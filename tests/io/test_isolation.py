@@ -1,0 +1,118 @@
+"""Files that would hang, crash or exhaust the process that opens them end in one sentence."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.io.random_cubes import sample_cube
+from tests.processes import Program, all_end
+
+from hyperfuse.cli.app import run
+from hyperfuse.errors import CubeFileError
+from hyperfuse.io import isolation
+from hyperfuse.io.files import open_cube, write_cube
+from hyperfuse.io.isolation import isolated
+
+# Opens a file, says which process did, and waits.
+OPEN_AND_WAIT = """
+import os, sys, time
+from pathlib import Path
+from hyperfuse.io.isolation import isolated
+print(isolated(Path(sys.argv[1]), os.getppid), flush=True)
+time.sleep(60)
+"""
+
+
+def write_endless(path: Path) -> Path:
+    """A heap of variable-length strings whose free space is longer than the heap: libhdf5 walks it for ever."""
+    content = bytearray(write_cube(sample_cube(), path).read_bytes())
+    heap = content.find(b"GCOL")
+    content[heap + 24 : heap + 32] = (2**64 - 16).to_bytes(8, "little")
+    path.write_bytes(content)
+    return path
+
+
+@pytest.mark.parametrize("suffix", [".nc", ".h5"])
+def test_a_file_that_hangs_its_library(
+    suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(isolation, "SECONDS", 2)
+    path = write_endless(tmp_path / f"s{suffix}")
+    start = time.monotonic()
+    assert run(["info", str(path)]) == 2
+    assert time.monotonic() - start < 10
+    assert "takes more than 2 s to open" in capsys.readouterr().err
+
+
+def allocate(size: int) -> int:
+    return len(bytearray(size))
+
+
+def crash() -> None:
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def warn(text: str) -> str:
+    warnings.warn(text, stacklevel=1)
+    return text
+
+
+@pytest.mark.parametrize(
+    ("function", "argument", "error"),
+    [(crash, (), CubeFileError), (allocate, (2 * isolation.LARGEST_BYTES,), MemoryError), (int, ("x",), ValueError)],
+)
+def test_what_ends_the_child_does_not_end_the_caller(
+    function: Callable[..., object], argument: tuple[object, ...], error: type[Exception], tmp_path: Path
+) -> None:
+    with pytest.raises(error):
+        isolated(tmp_path, function, *argument)
+    assert isolated(tmp_path, allocate, 10) == 10
+
+
+def test_warnings_and_threads(tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match="odd"):
+        assert isolated(tmp_path, warn, "odd") == "odd"
+    results: list[int] = []
+    threads = [threading.Thread(target=lambda: results.append(isolated(tmp_path, allocate, 5))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == [5] * 8
+
+
+def test_a_server_that_was_killed_or_must_be_started_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_cube(sample_cube(), tmp_path / "s.tif")
+    os.kill(isolated(path, os.getppid), signal.SIGKILL)
+    np.testing.assert_array_equal(open_cube(path).values, sample_cube().values)
+    # Another thread could hold a lock when this process forks.
+    ended = threading.Event()
+    other = threading.Thread(target=ended.wait)
+    other.start()
+    monkeypatch.setattr(isolation, "_server", None)
+    server = isolated(path, os.getppid)
+    np.testing.assert_array_equal(open_cube(path).values, sample_cube().values)
+    ended.set()
+    other.join()
+    assert isolated(path, os.getppid) == server
+    isolation._server.connection.close()  # type: ignore[union-attr]
+    assert all_end([server])
+
+
+def test_the_server_ends_with_its_process(tmp_path: Path) -> None:
+    process = Program(OPEN_AND_WAIT, tmp_path)
+    while not process.written():
+        assert process.returncode is None, process.communicate()
+        time.sleep(0.02)
+    server = int(process.written())
+    process.kill()
+    process.communicate()
+    assert all_end([server])
