@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import builtins
 import os
-import queue
 import re
 import signal
 import socket
@@ -13,11 +12,11 @@ import subprocess
 import sys
 import threading
 import time
-import webbrowser
 from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 import pytest
 from tests.viewer.served_page import PATIENCE_SECONDS, served
 from tests.viewer.viewer_scenes import write_pair
@@ -26,44 +25,39 @@ from hyperfuse.cli.app import run
 from hyperfuse.fusion import run as fusion
 from hyperfuse.io.atomic import published
 from hyperfuse.progress import progress
-from hyperfuse.viewer import server
 
 COMMAND = [sys.executable, "-c", "from hyperfuse.cli.app import main; main()", "view"]
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals are sent as POSIX has them")
 def test_serves_until_interrupted(tmp_path: Path) -> None:
+    """Every user of a machine can read the arguments of every program: those of the browser hold no token."""
     write_pair(tmp_path, side=32)
-    command = [*COMMAND, "reference.tif", "--hsi", "hsi.tif", "--no-browser"]
-    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    browser = tmp_path / "browser"
+    browser.write_text(f"#!/bin/sh\nwhile [ -e {browser} ]; do sleep 0.1; done\n")
+    browser.chmod(0o700)
+    command = [*COMMAND, "reference.tif", "--hsi", "hsi.tif"]
+    environment = os.environ | {"BROWSER": f"{browser} %s &"}
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, cwd=tmp_path, env=environment, text=True, **pipes) as process:
         assert process.stdout is not None
         # Not a terminal but perhaps a log: it gets no token.
         door = Path(process.stdout.readline().strip().removeprefix("file://"))
         assert stat.S_IMODE(door.stat().st_mode) == 0o600 and stat.S_IMODE(door.parent.stat().st_mode) == 0o700
         (url,) = set(re.findall(r"http://127\.0\.0\.1:\d+/[\w-]+/", door.read_text()))
-        scene = httpx.get(url + "api/scene", timeout=PATIENCE_SECONDS).json()
-        assert [image["role"] for image in scene["images"]] == ["fused", "hsi"]
+        response = httpx.get(url + "api/scene", timeout=PATIENCE_SECONDS)
+        assert [image["role"] for image in response.json()["images"]] == ["fused", "hsi"]
+        assert response.headers["referrer-policy"] == "no-referrer" and "set-cookie" not in response.headers
+        arguments: list[str] = []
+        while door.as_uri() not in arguments:
+            arguments = [each for child in psutil.Process(process.pid).children() for each in child.cmdline()]
+        assert url.split("/")[3] not in " ".join(arguments)
+        browser.unlink()
         process.send_signal(signal.SIGINT)
         _, messages = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 0, messages
     assert messages == ""
     assert not door.parent.exists()
-
-
-def test_the_arguments_of_the_browser_hold_no_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every user of a machine can read the arguments of every program."""
-    opened: queue.Queue[str] = queue.Queue()
-    monkeypatch.setattr(webbrowser, "open", opened.put)
-    ended = threading.Event()
-    monkeypatch.setattr(server.PageServer, "run", lambda page: ended.wait(PATIENCE_SECONDS) and page._listener.close())
-    announced: list[str] = []
-    thread = threading.Thread(target=server.serve, args=({}, tmp_path), kwargs={"announce": announced.append})
-    thread.start()
-    argument = opened.get(timeout=PATIENCE_SECONDS)
-    token = re.search(r"127\.0\.0\.1:\d+/([\w-]+)/", Path(argument.removeprefix("file://")).read_text())
-    ended.set()
-    thread.join()
-    assert token and token[1] not in argument and token[1] not in announced[0]
 
 
 def test_ending_the_server_stops_a_job_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,7 +45,7 @@ def copied(key: Hashable, size: int, write: Callable[[Path], None]) -> Path:
             return Path(_copies[key])
         if not _may_copy:
             raise CopyNeeded(key, size, write)
-        parent = _own_folder()
+        parent = private_folder()
         free = shutil.disk_usage(parent).free
         if size > free:
             got = f"{size / 1e9:.1f} GB unpacked, {parent.parent} has {free / 1e9:.1f} GB"
@@ -74,7 +74,8 @@ def use_copies(existing: dict[Hashable, str]) -> None:
     _copies.update(existing)
 
 
-def _own_folder() -> Path:
+def private_folder() -> Path:
+    """Return a folder that no other user can look into and that lasts as long as this process."""
     global _folder
     if _folder is None or _folder[0] != os.getpid():
         _remove_abandoned()

@@ -7,7 +7,6 @@ import os
 import secrets
 import socket
 import sys
-import tempfile
 import threading
 import time
 import webbrowser
@@ -26,6 +25,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from hyperfuse.errors import OptionError
 from hyperfuse.io.files import FORMATS
 from hyperfuse.io.isolation import start_server
+from hyperfuse.io.spool import private_folder
 from hyperfuse.viewer.app import create_app
 from hyperfuse.viewer.jobs import error_message
 
@@ -79,16 +79,18 @@ def serve(
     browser, and whoever redirects the output, get a file that only this user can read and that leads to the page.
     """
     page = PageServer(images, folder, port)
-    with tempfile.TemporaryDirectory(prefix="hyperfuse-view-", ignore_cleanup_errors=True) as private:
-        door = Path(private, "open.html")
-        door.touch(mode=0o600)
-        door.write_text(REDIRECTION.format(url=page.url), encoding="utf-8")
-        announce(page.url if sys.stdout.isatty() else door.as_uri())
-        if open_browser:
-            # Starting a browser may take seconds and must not block the server.
-            threading.Thread(target=webbrowser.open, args=(door.as_uri(),), daemon=True).start()
+    door = private_folder() / "open.html"
+    door.touch(mode=0o600)
+    door.write_text(REDIRECTION.format(url=page.url), encoding="utf-8")
+    announce(page.url if sys.stdout.isatty() else door.as_uri())
+    if open_browser:
+        # Starting a browser may take seconds and must not block the server.
+        threading.Thread(target=webbrowser.open, args=(door.as_uri(),), daemon=True).start()
+    try:
         with suppress(KeyboardInterrupt):
             page.run()
+    finally:
+        door.unlink(missing_ok=True)
 
 
 class PageServer:
