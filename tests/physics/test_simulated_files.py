@@ -145,14 +145,14 @@ def test_failure_while_moving_restores_the_old_files(
     if existing:
         simulate_files(reference_file, out, 2, "rgb")
     before = {path.name: path.read_bytes() for path in out.iterdir()} if existing else {}
-    replace = Path.replace
+    rename = Path.rename
 
     def fail_at_third(self: Path, target: Path) -> Path:
         if target == out / "reference.tif" and self.parent.name == "made":
             raise OSError(5, "Input/output error")
-        return replace(self, target)
+        return rename(self, target)
 
-    monkeypatch.setattr(Path, "replace", fail_at_third)
+    monkeypatch.setattr(Path, "rename", fail_at_third)
     with pytest.raises(CubeWriteError, match="nothing was left behind"):
         simulate_files(reference_file, out, 4, "rgb", overwrite=True)
     assert leftovers(tmp_path) == []

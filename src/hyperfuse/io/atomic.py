@@ -184,6 +184,7 @@ def _publish(work_folder: Path, target: Path, stale: Sequence[Path]) -> None:
     """Replace the target and its companions; a failure undoes everything."""
     made, aside = work_folder / MADE, work_folder / ASIDE
     names = [path.name for path in made.iterdir()]
+    stale = [path for path in stale if path.name not in names]
     in_one_step = not target.exists() or (target.is_file() and (made / target.name).is_file())
     if names == [target.name] and in_one_step and not any(path.exists() for path in stale):
         (made / target.name).replace(target)
