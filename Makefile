@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: demo test lint benchmark browser clean
+.PHONY: demo test lint benchmark docs browser clean
 
 demo: $(VENV)/.demo
 	$(BIN)/hyperfuse demo
@@ -15,6 +15,14 @@ test: $(VENV)/.dev browser
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist worksteal
+
+# The notebooks are executed first, so that their pages show results; the site loads nothing from elsewhere.
+docs: $(VENV)/.dev
+	mkdir -p build/notebooks
+	for source in notebooks/*.py; do \
+	  $(BIN)/jupytext --to ipynb --execute --output build/notebooks/$$(basename $$source .py).ipynb $$source || exit 1; done
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@echo "open site/index.html"
 
 benchmark: $(VENV)/.dev
 	$(BIN)/pytest benchmarks --benchmark-enable
@@ -39,4 +47,4 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 clean:
-	rm -rf $(VENV) demo build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
+	rm -rf $(VENV) demo build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
