@@ -24,7 +24,7 @@ PUBLIC = {
     "fuse": ["hsi", "msi", "output", "config", "observation"],
     "load_model": ["source"],
     "make_cube": None,
-    "open_cube": ["path", "variable", "band_axis", "fitting"],
+    "open_cube": ["path", "variable", "band_axis", "wavelengths", "nodata_in", "fitting"],
     "physical_values": ["cube", "rows", "columns", "bands", "dtype"],
     "register": ["hsi", "msi", "config"],
     "report": ["fused", "page", "hsi", "msi", "reference", "config"],

@@ -58,8 +58,8 @@ SRF_HELP = (
 
 WAVELENGTHS_HELP = (
     "Band centres for a cube without: a file with one number per band (a table, an ENVI header, another cube), "
-    "FIRST:LAST in nm for even spacing, or a sensor (Sentinel-2A/2B/2C, Landsat-8/9, Hyperion), optionally with bands "
-    "(Sentinel-2A:B2,B3,B4,B8)."
+    "FIRST:LAST in nm for even spacing, or a sensor (Sentinel-2A/2B/2C, Landsat-4/5/7/8/9, Hyperion), optionally with "
+    "bands (Sentinel-2A:B2,B3,B4,B8)."
 )
 
 
@@ -217,7 +217,14 @@ class ConvertConfig(InputConfig, OutputConfig):
     """Options of `hyperfuse convert`."""
 
 
-class PairConfig(InputConfig):
+class PairInputConfig(InputConfig):
+    """The same for a pair."""
+
+    msi_wavelengths: Annotated[Any, Option("FILE|FIRST:LAST|SENSOR", INPUTS)] = None
+    """The same as --wavelengths, which are those of the other images, for the MSI."""
+
+
+class PairConfig(PairInputConfig):
     """How to read a pair: what every command that opens an HSI and an MSI takes."""
 
     mask: Annotated[Any, Option("FILE", INPUTS, is_path=True)] = None
@@ -232,8 +239,6 @@ class PairConfig(InputConfig):
     """Which axis of an unlabelled HSI array holds the bands."""
     msi_band_axis: Annotated[BandAxis | None, Option("0|1|2", INPUTS)] = None
     """Which axis of an unlabelled MSI array holds the bands."""
-    msi_wavelengths: Annotated[Any, Option("FILE|FIRST:LAST|SENSOR", INPUTS)] = None
-    """The same as --wavelengths, which are the HSI's, for the MSI."""
     extent: Annotated[Literal["intersection", "msi", "hsi"], Option("intersection|msi|hsi", INPUTS)] = "intersection"
     """What is fused: what both images show, or all of one of them."""
     bounds: Annotated[Bounds | None, Option("XMIN YMIN XMAX YMAX", INPUTS)] = None
@@ -359,7 +364,7 @@ class EvaluateConfig(InputConfig):
     """Also compute Q2n, the hypercomplex quality index."""
 
 
-class ReportConfig(InputConfig):
+class ReportConfig(PairInputConfig):
     """Options of `hyperfuse report` and `hyperfuse.report`."""
 
     method: Annotated[str | None, Option("NAME", default_text="the one that FUSED was made by")] = None
@@ -371,13 +376,11 @@ class ReportConfig(InputConfig):
     """Clouds in the MSI: not used where this raster, on any grid, is not 0."""
     hsi_mask: Annotated[Any, Option("FILE", INPUTS)] = None
     """The same for the HSI."""
-    msi_wavelengths: Annotated[Any, Option("FILE|FIRST:LAST|SENSOR", INPUTS)] = None
-    """The same as --wavelengths, which are those of the other images, for the MSI."""
     overwrite: bool = False
     """Replace the page if it exists."""
 
 
-class BenchmarkConfig(Request):
+class BenchmarkConfig(PairInputConfig):
     """Options of `hyperfuse benchmark` and `hyperfuse.benchmark`."""
 
     scenes: Annotated[Repeated, Option("[NAME=]SOURCE[@SRF,SRF]", repeat=True)] = ()
@@ -451,7 +454,7 @@ class EfficiencyConfig(Request):
     """Replace an earlier measurement in DIR."""
 
 
-class FinetuneConfig(Request):
+class FinetuneConfig(InputConfig):
     """Options of `hyperfuse finetune`."""
 
     test_scenes: Annotated[Repeated, Option("S", repeat=True, default_text="a part of --scenes that is held back")] = ()

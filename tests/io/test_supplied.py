@@ -10,11 +10,16 @@ import pytest
 import xarray as xr
 
 import hyperfuse
+from hyperfuse.benchmarking.cases import choose_scenes, read_pairs
 from hyperfuse.cli.app import run
+from hyperfuse.config import BenchmarkConfig, InputConfig, PairInputConfig
 from hyperfuse.errors import BandError, CubeFileError, OptionError
 from hyperfuse.io.cube import make_cube, nodata_of
 from hyperfuse.io.files import open_cube, write_cube
-from hyperfuse.io.wavelengths import supplied
+from hyperfuse.io.wavelengths import supplied, supplied_to
+from hyperfuse.training.experiment import read_experiment
+from hyperfuse.training.scene_sets import gather_scenes
+from hyperfuse.viewer.images import open_images
 
 TABLES = {
     "one_column.txt": "450\n550\n650\n",
@@ -65,7 +70,7 @@ def test_sensors(sensor: str, bands: int, first: float) -> None:
 def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     (tmp_path / "empty.txt").write_text("nothing\n")
     for given, error, message in (
-        ([450, 550], BandError, "2 wavelengths for 3 bands"),
+        ([450, 550], BandError, "2 wavelengths for the 3 bands of the cube"),
         ("Sentinel-2A", OptionError, "for 3 bands"),
         ("no_such_sensor", OptionError, "which is no file"),
         (tmp_path / "empty.txt", CubeFileError, "no column of wavelengths"),
@@ -100,3 +105,33 @@ def test_fusing() -> None:
     options = {"method": "bicubic", "estimate": False}
     fused = hyperfuse.fuse(pair.hsi, pair.msi, wavelengths="450:700", msi_wavelengths=[500, 600], **options)
     assert fused["wavelength"].values.tolist() == [450, 500, 550, 600, 650, 700]
+
+
+def test_everything_that_opens_files_takes_them(tmp_path: Path) -> None:
+    path = write_cube(make_cube(np.random.default_rng(0).integers(1, 99, (6, 32, 32))), tmp_path / "scene.npy")
+    opened = open_cube(path, wavelengths="400:900", nodata_in=7)
+    assert opened["wavelength"].values[-1] == 900 and nodata_of(opened) == 7
+    with pytest.raises(BandError, match=r"2 wavelengths for the 6 bands of .*scene\.npy"):
+        open_cube(path, wavelengths=[400, 900])
+    config = PairInputConfig(wavelengths="400:900", msi_wavelengths="500:600", nodata_in=7)
+    shown = open_images({"fused": path, "msi": path}, config).images
+    assert [shown[role].cube["wavelength"].values[0] for role in ("fused", "msi")] == [400, 500]
+    benchmark = BenchmarkConfig(**config.given())
+    (scored,) = choose_scenes([str(path)], ["rgb"], inputs=benchmark)
+    assert scored.scene.nodata == 7 and scored.reference()["wavelength"].values[-1] == 900
+    (pair,) = read_pairs([f"{path},{path}"], benchmark)
+    assert pair.reference["wavelength"].values[0] == 400 and pair.msi["wavelength"].values[0] == 500
+    experiment = tmp_path / "experiment.toml"
+    experiment.write_text(
+        f'name = "a"\nnetwork = {{preset = "ssa-small"}}\nlength = {{steps = 1}}\nsplit = {{patch_size = 16}}\n'
+        f'[[scenes]]\nsource = "{path}"\nuse = "train"\n'
+    )
+    wanted = InputConfig(wavelengths="400:900", nodata_in=7)
+    gathered = gather_scenes(read_experiment(experiment, inputs=wanted), with_cases=False)
+    assert gathered.buckets[0].scenes[0].wavelength_nm[-1] == 900
+
+
+def test_what_was_fused_keeps_its_own_wavelengths() -> None:
+    known = make_cube(np.ones((2, 4, 4)), wavelength_nm=[450, 550])
+    cubes = supplied_to({"hsi": cube(), "fused": known, "reference": cube()}, PairInputConfig(wavelengths="500:700"))
+    assert [each["wavelength"].values[0] for each in cubes.values()] == [500, 450, 500]

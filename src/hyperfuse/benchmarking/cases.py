@@ -23,15 +23,16 @@ import torch
 import xarray as xr
 from numpy.typing import NDArray
 
-from hyperfuse.config import SimulateConfig
+from hyperfuse.config import InputConfig, PairInputConfig, SimulateConfig
 from hyperfuse.data.datasets import dataset_named, load_scenes
-from hyperfuse.data.scenes import Scene, scene_unit
+from hyperfuse.data.scenes import AS_STORED, Scene, scene_unit
 from hyperfuse.data.splits import SplitKind, keep_for_testing, split_scenes
 from hyperfuse.errors import BandError, GridError, OptionError
 from hyperfuse.fusion.pair import align_pair
 from hyperfuse.io.cube import make_cube, physical_values
 from hyperfuse.io.files import open_cube
 from hyperfuse.io.grid import grid_of
+from hyperfuse.io.wavelengths import supplied_to
 from hyperfuse.physics.imperfections import add_imperfection
 from hyperfuse.physics.observation import Observation, known_observation
 from hyperfuse.physics.resample import exact_scale, largest_crop
@@ -40,6 +41,7 @@ from hyperfuse.physics.srf import srf_for
 from hyperfuse.physics.srf_curves import named_curves
 
 CLEAN, AS_RECORDED, RECORDED = "clean", "as recorded", "recorded"
+PAIR_AS_STORED = PairInputConfig()
 SOURCE_FORM = "[NAME=]SOURCE[@SRF,SRF], such as CAVE@nikon_d700.csv or valley=scenes/*.tif"
 # Where a scene's wavelengths are unknown.
 ASSUMED_NM = (400.0, 2500.0)
@@ -129,9 +131,9 @@ class RecordedPair:
         return CasePair(made.hsi, msi, made.reference, None, None, scale, "hsi")
 
 
-def read_pairs(texts: Sequence[str]) -> list[RecordedPair]:
+def read_pairs(texts: Sequence[str], config: PairInputConfig = PAIR_AS_STORED) -> list[RecordedPair]:
     """Read recorded pairs, named by the file of their first image; by its folder, too, where names are equal."""
-    pairs = [read_pair(text) for text in texts]
+    pairs = [read_pair(text, config) for text in texts]
     names = [pair.name for pair in pairs]
     folders = [Path(text.split(",")[0].strip()).absolute().parent.name for text in texts]
     named = [
@@ -142,7 +144,7 @@ def read_pairs(texts: Sequence[str]) -> list[RecordedPair]:
     return named
 
 
-def read_pair(text: str) -> RecordedPair:
+def read_pair(text: str, config: PairInputConfig) -> RecordedPair:
     """`HSI,MSI,REFERENCE`, or `REFERENCE,MSI` where the hsi is to be simulated.
 
     Of `REFERENCE,MSI`, an msi that is finer than the reference is degraded to its pixels first, as Wald's protocol does
@@ -151,8 +153,9 @@ def read_pair(text: str) -> RecordedPair:
     paths = [Path(part.strip()) for part in text.split(",")]
     if len(paths) not in (2, 3) or not all(path.name for path in paths):
         raise OptionError(f"pair {text!r}", "HSI,MSI,REFERENCE, or REFERENCE,MSI to simulate the HSI")
-    cubes = [open_cube(path) for path in paths]
-    hsi, msi, reference = (None, cubes[1], cubes[0]) if len(cubes) == 2 else cubes
+    roles = ("reference", "msi") if len(paths) == 2 else ("hsi", "msi", "reference")
+    cubes = supplied_to({role: open_cube(path) for role, path in zip(roles, paths, strict=True)}, config)
+    hsi, msi, reference = cubes.get("hsi"), cubes["msi"], cubes["reference"]
     if hsi is None and reference.shape[1:] != msi.shape[1:]:
         height, width = (
             Fraction(fine, coarse) for fine, coarse in zip(msi.shape[1:], reference.shape[1:], strict=True)
@@ -212,7 +215,11 @@ class ScoredScene:
 
 
 def choose_scenes(
-    sources: Sequence[str], srfs: Sequence[str], split: SplitKind = "disjoint", folder: Path | None = None
+    sources: Sequence[str],
+    srfs: Sequence[str],
+    split: SplitKind = "disjoint",
+    folder: Path | None = None,
+    inputs: InputConfig = AS_STORED,
 ) -> list[ScoredScene]:
     """Load every scene of every source `[NAME=]SOURCE[@SRF,SRF]`; `srfs` are for sources that name none.
 
@@ -223,7 +230,7 @@ def choose_scenes(
     chosen: list[ScoredScene] = []
     for text in sources:
         name, source, own = parse_source(text)
-        scenes = load_scenes(source, folder)
+        scenes = load_scenes(source, folder, inputs=inputs)
         parts = split_scenes(scenes, split) if dataset_named(source) else keep_for_testing(scenes)
         chosen_srfs = tuple(dict.fromkeys(own or srfs))
         require_unique("SRFs", map(srf_name, chosen_srfs), "rename one of the two files")

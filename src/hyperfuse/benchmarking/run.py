@@ -202,10 +202,12 @@ def benchmark(folder: str | Path, *, config: BenchmarkConfig | None = None, comm
         remedy = "leave out --no-clean, or add --noise, --shift or --imperfections"
         raise OptionError("no condition to simulate", expected, remedy)
     models = find_models(config.methods, config.weights)
-    recorded = read_pairs(config.pairs)
+    recorded = read_pairs(config.pairs, config)
     scales, knowledge = list(dict.fromkeys(config.scales)), tuple(config.knowledge)
     srfs = [srf for listed in config.srfs for srf in listed_srfs(listed)]
-    chosen = choose_scenes(config.scenes, srfs, config.split, config.scenes_folder) if config.scenes else []
+    chosen = []
+    if config.scenes:
+        chosen = choose_scenes(config.scenes, srfs, config.split, config.scenes_folder, config)
     cases, left_out = plan_cases(chosen, recorded, scales, conditions, knowledge, config.seed)
     request = {
         "protocol": PROTOCOL,

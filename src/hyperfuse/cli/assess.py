@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from hyperfuse.cli.options import Json, command, print_json
-from hyperfuse.config import INPUTS, EvaluateConfig, ReportConfig
+from hyperfuse.config import INPUTS, EvaluateConfig, PairInputConfig, ReportConfig
 from hyperfuse.errors import OptionError
 
 
@@ -105,7 +105,9 @@ def report(
         typer.echo(str(output))
 
 
+@command(PairInputConfig)
 def view(
+    config: PairInputConfig,
     fused: Annotated[
         Path | None,
         typer.Argument(metavar="FUSED", help="The cube to look at; without one the page begins with fusing."),
@@ -136,5 +138,10 @@ def view(
     given = {"fused": fused, "hsi": hsi, "msi": msi, "reference": reference, "uncertainty": uncertainty}
     images = {role: path.absolute() for role, path in given.items() if path is not None}
     serve(
-        images, folder, port=port, open_browser=browser, announce=lambda url: typer.echo(f"{url}\nControl-C ends it.")
+        images,
+        folder,
+        port=port,
+        open_browser=browser,
+        inputs=config,
+        announce=lambda url: typer.echo(f"{url}\nControl-C ends it."),
     )

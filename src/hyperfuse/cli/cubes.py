@@ -56,7 +56,6 @@ def info(
     """
     from hyperfuse.io.files import open_explained
     from hyperfuse.io.summary import summarise
-    from hyperfuse.io.wavelengths import supplied
 
     if (file is None) == (network is None):
         raise OptionError(
@@ -70,8 +69,8 @@ def info(
         )
         return
     assert file is not None
-    cube, notes = open_explained(file, variable, band_axis)
-    summary = summarise(supplied(cube, config.wavelengths, config.nodata_in))
+    cube, notes = open_explained(file, variable, band_axis, config.wavelengths, config.nodata_in)
+    summary = summarise(cube)
     if as_json:
         print_json({"file": printable(file)} | summary.as_dict() | ({"notes": dict(notes)} if notes else {}))
     else:
@@ -92,9 +91,8 @@ def convert(
     [dim]hyperfuse convert enmap.zip out.tif --bands 0.4-1.0um,good --dtype int16 --scale-factor 1e-4 --cog --stac[/dim]
     """
     from hyperfuse.io.files import open_cube, write_cube
-    from hyperfuse.io.wavelengths import supplied
 
-    cube = supplied(open_cube(source, variable, band_axis), config.wavelengths, config.nodata_in)
+    cube = open_cube(source, variable, band_axis, wavelengths=config.wavelengths, nodata_in=config.nodata_in)
     written = write_cube(cube, target, config=config, inputs=[source])
     typer.echo(printable(written))
     note_missing_crs(written)

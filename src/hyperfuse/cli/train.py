@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from hyperfuse.cli.options import INTERRUPTED, command, print_json
-from hyperfuse.config import FinetuneConfig
+from hyperfuse.config import FinetuneConfig, InputConfig
 
 ScenesFolder = Annotated[
     Path | None,
@@ -22,7 +22,9 @@ ScenesFolder = Annotated[
 ]
 
 
+@command(InputConfig)
 def train(
+    config: InputConfig,
     experiment: Annotated[Path, typer.Argument(metavar="EXPERIMENT.toml", help="What to train, on what, how long.")],
     output: Annotated[
         Path | None, typer.Option("-o", "--output", metavar="DIR", help="Folder of the run.", show_default="runs/NAME")
@@ -64,7 +66,7 @@ def train(
     from hyperfuse.training.train import describe
     from hyperfuse.training.train import train as run_training
 
-    settings = read_experiment(experiment, changes or [], scenes or [])
+    settings = read_experiment(experiment, changes or [], scenes or [], config)
     if check:
         typer.echo(describe(settings, scenes_folder))
         return

@@ -23,8 +23,8 @@ from affine import Affine
 from numpy.typing import NDArray
 from scipy.interpolate import CubicSpline
 
-from hyperfuse.config import with_current_names
-from hyperfuse.data.scenes import Scene, read_scene, scene_from_cube
+from hyperfuse.config import InputConfig, with_current_names
+from hyperfuse.data.scenes import AS_STORED, Scene, read_scene, scene_from_cube
 from hyperfuse.data.synthetic import SYNTHETIC, synthetic_scenes
 from hyperfuse.errors import BandError, CubeFileError, OptionError
 from hyperfuse.io.cube import make_cube
@@ -178,12 +178,15 @@ def _scene_name(dataset: SceneDataset, kind: ExpectedFile, path: Path) -> str:
     return f"{dataset.name.lower()}_{path.name[: -len(ending)].lower()}"
 
 
-def load_scenes(source: str, folder: Path | None = None, variable: str | None = None) -> list[Scene]:
+def load_scenes(
+    source: str, folder: Path | None = None, variable: str | None = None, inputs: InputConfig = AS_STORED
+) -> list[Scene]:
     """Read the scenes of one source into memory, in alphabetical order.
 
     A `source` is `CAVE` or another name of `hyperfuse scenes`, `my/folder`, `my/folder/*.tif`, `scene.mat`,
     `synthetic`, or `demo`, see `indian_pines`; `folder` is where data sets and relative paths are searched, see
-    `scenes_folder`; `variable` is the array in files that hold several.
+    `scenes_folder`; `variable` is the array in files that hold several, `inputs` supply
+    what files lack.
     """
     folder = scenes_folder(folder)
     if source == SYNTHETIC:
@@ -196,7 +199,7 @@ def load_scenes(source: str, folder: Path | None = None, variable: str | None = 
     scenes = []
     with progress(f"Reading {dataset.name if dataset else 'scenes'}", len(paths)) as advance:
         for path in paths:
-            scenes.append(read_scene(path, variable) if found is None else _read_image(found, path))
+            scenes.append(read_scene(path, variable, inputs) if found is None else _read_image(found, path))
             advance(1)
     return scenes
 

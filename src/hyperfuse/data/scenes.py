@@ -16,10 +16,12 @@ import xarray as xr
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hyperfuse.config import InputConfig
 from hyperfuse.errors import BandError, ValueRangeError
 from hyperfuse.io.cube import iterate_windows, missing_values, nodata_of, physical_values, wavelengths_nm
 from hyperfuse.io.files import open_cube
 
+AS_STORED = InputConfig()
 # Values above this quantile are highlights: one glint must not make the rest of a scene dark.
 UNIT_QUANTILE = 0.9995
 LARGEST_SAMPLE = 4_000_000
@@ -103,9 +105,9 @@ def scene_unit(stored: NDArray[Any], nodata: float | None = None) -> float:
     return unit
 
 
-def read_scene(path: Path, variable: str | None = None) -> Scene:
-    """Read a scene from any file that `open_cube` reads."""
-    cube = open_cube(path, variable)
+def read_scene(path: Path, variable: str | None = None, inputs: InputConfig = AS_STORED) -> Scene:
+    """Read a scene from any file that `open_cube` reads; `inputs` supply what it lacks."""
+    cube = open_cube(path, variable, wavelengths=inputs.wavelengths, nodata_in=inputs.nodata_in)
     return scene_from_cube(cube, path.stem, str(cube.attrs.get("sensor") or "unknown sensor"), path=path)
 
 

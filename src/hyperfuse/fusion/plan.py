@@ -43,7 +43,7 @@ from hyperfuse.fusion.sample import SAMPLED_FINE_PIXELS, representative_window, 
 from hyperfuse.io.cube import as_cube, make_cube, nodata_of, usual_nodata, wavelengths_nm
 from hyperfuse.io.files import open_cube, open_mask
 from hyperfuse.io.output import check_fits, output_template, provenance, select_bands, selected
-from hyperfuse.io.wavelengths import supplied
+from hyperfuse.io.wavelengths import supplied_to
 from hyperfuse.methods.catalogue import MethodFuser, find_method
 from hyperfuse.methods.pair_model import MOST_COMPONENTS, conditioning_halo
 from hyperfuse.methods.window import Window
@@ -232,8 +232,7 @@ def open_pair(
     # The MSI first: its few bands leave less doubt about the axes of an unlabelled array.
     msi_cube = as_image(msi, None, config.msi_variable, config.msi_band_axis)
     hsi_cube = as_image(hsi, msi_cube, config.hsi_variable, config.hsi_band_axis)
-    msi_cube = supplied(msi_cube, config.msi_wavelengths, config.nodata_in)
-    hsi_cube = supplied(hsi_cube, config.wavelengths, config.nodata_in)
+    hsi_cube, msi_cube = supplied_to({"hsi": hsi_cube, "msi": msi_cube}, config).values()
     for name, cube in (("HSI", hsi_cube), ("MSI", msi_cube)):
         if cube.dtype.kind == "b":
             raise ValueRangeError(f"{name} of True and False", "numbers", "a mask is given as mask or hsi_mask")

@@ -40,6 +40,7 @@ from hyperfuse.io.products.catalogue import MISSIONS, open_product
 from hyperfuse.io.raster import ENVI_TYPES, created_envi, created_geotiff, open_raster, require_type
 from hyperfuse.io.spool import CopyNeeded
 from hyperfuse.io.stac import item_file, stac_item, write_item
+from hyperfuse.io.wavelengths import supplied
 from hyperfuse.io.zarr import arrays_in_zarr, created_zarr
 from hyperfuse.progress import progress
 
@@ -109,6 +110,8 @@ def open_cube(
     variable: str | None = None,
     band_axis: int | None = None,
     *,
+    wavelengths: Any = None,
+    nodata_in: float | None = None,
     fitting: tuple[int, int] | None = None,
 ) -> xr.DataArray:
     """Open a cube lazily: metadata now, values when a window of them is read.
@@ -122,6 +125,9 @@ def open_cube(
         Name of the array in a file that holds several, or of a part of a product.
     band_axis
         Axis (0, 1, 2) of the bands in an unlabelled array.
+    wavelengths, nodata_in
+        What the file lacks: band centres (a list, a file that has them, "400:2500" for even spacing, or a sensor
+        such as "Sentinel-2A:B2,B3,B4,B8") and the stored value of pixels without data.
     fitting
         Height and width of an image of the same place, which tell the axes of an unlabelled array.
 
@@ -143,13 +149,15 @@ def open_cube(
     ...     open_cube(f"{folder}/scene.npy").shape
     (4, 20, 30)
     """
-    return open_explained(path, variable, band_axis, fitting=fitting)[0]
+    return open_explained(path, variable, band_axis, wavelengths, nodata_in, fitting=fitting)[0]
 
 
 def open_explained(
     path: PathLike,
     variable: str | None = None,
     band_axis: int | None = None,
+    wavelengths: Any = None,
+    nodata_in: float | None = None,
     *,
     fitting: tuple[int, int] | None = None,
 ) -> tuple[xr.DataArray, Mapping[str, str]]:
@@ -160,7 +168,8 @@ def open_explained(
     path = Path(path).absolute()
     known = FORMATS.get(path.suffix.lower())
     start_server(known.libraries if known else ())
-    return isolated(path, _first_look, path, known, variable, band_axis, fitting)
+    cube, notes = isolated(path, _first_look, path, known, variable, band_axis, fitting)
+    return supplied(cube, wavelengths, nodata_in, str(path)), notes
 
 
 def _first_look(

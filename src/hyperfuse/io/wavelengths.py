@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,17 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
+from hyperfuse.config import PairInputConfig
 from hyperfuse.errors import BandError, CubeFileError, OptionError
-from hyperfuse.io.cube import SMALLEST_NM, Lengths, lengths_in_nanometres, nodata_of, place_cube, reading
+from hyperfuse.io.cube import (
+    SMALLEST_NM,
+    Lengths,
+    lengths_in_nanometres,
+    nodata_of,
+    place_cube,
+    reading,
+    wavelengths_nm,
+)
 from hyperfuse.io.envi import braced_numbers
 from hyperfuse.io.products import hyperion, landsat, sentinel2
 from hyperfuse.io.products.band_files import TABLES
@@ -25,22 +34,21 @@ WIDTH_NAME = re.compile(r"fwhm|width", re.IGNORECASE)
 CENTRE_NAME = re.compile(r"wave|cent|lambda|\bnm\b", re.IGNORECASE)
 # Usual selections of a sensor's bands, found by their number.
 S2_WITHOUT_60M = [band for band in sentinel2.BANDS if sentinel2.METRES[band] < 60]
-SELECTIONS = {
-    "Sentinel": (
-        sentinel2.BANDS,
-        [band for band in sentinel2.BANDS if band != sentinel2.CIRRUS],
-        S2_WITHOUT_60M,
-        sentinel2.RESOLUTIONS[10],
-        sentinel2.RESOLUTIONS[20],
-    ),
-    "Landsat": (landsat.BANDS, landsat.BANDS[:9], landsat.SETS["reflective"], landsat.SETS["reflective"][1:]),
-}
+S2_SELECTIONS = (
+    sentinel2.BANDS,
+    [band for band in sentinel2.BANDS if band != sentinel2.CIRRUS],
+    S2_WITHOUT_60M,
+    sentinel2.RESOLUTIONS[10],
+    sentinel2.RESOLUTIONS[20],
+)
 EXPECTED = "a file with one number per band, FIRST:LAST in nm for even spacing, or a sensor"
 
 Columns = tuple[Lengths, Lengths | None]
 
 
-def supplied(cube: xr.DataArray, wavelengths: Any = None, nodata: float | None = None) -> xr.DataArray:
+def supplied(
+    cube: xr.DataArray, wavelengths: Any = None, nodata: float | None = None, name: str = "the cube"
+) -> xr.DataArray:
     """Return the cube with the wavelengths that are given; nodata counts where the cube declares none.
 
     Parameters
@@ -52,6 +60,8 @@ def supplied(cube: xr.DataArray, wavelengths: Any = None, nodata: float | None =
         without a choice of bands ("Sentinel-2A:B2,B3,B4,B8").
     nodata
         Stored value of pixels without data.
+    name
+        What errors call it.
 
     Returns
     -------
@@ -68,13 +78,23 @@ def supplied(cube: xr.DataArray, wavelengths: Any = None, nodata: float | None =
         centres, widths = _given(wavelengths, cube.sizes["band"])
         for column in (centres, widths):
             if column is not None and column.size != cube.sizes["band"]:
-                got = f"{column.size} wavelengths for {cube.sizes['band']} bands"
+                got = f"{column.size} wavelengths for the {cube.sizes['band']} bands of {name}"
                 raise BandError(got, f"{cube.sizes['band']} numbers", "check --wavelengths")
         columns = {"wavelength": centres} | ({} if widths is None else {"fwhm": widths})
         cube = cube.assign_coords({name: ("band", column) for name, column in columns.items()})
     if nodata is not None and nodata_of(cube) is None:
         cube = place_cube(cube, None, None, nodata)
     return cube
+
+
+def supplied_to(cubes: Mapping[str, xr.DataArray], config: PairInputConfig) -> dict[str, xr.DataArray]:
+    """Supply the images of a pair, by role; others than HSI and MSI, which were made from them, only what they lack."""
+    given = {"hsi": config.wavelengths, "msi": config.msi_wavelengths}
+    lengths = {
+        role: given[role] if role in given else config.wavelengths if wavelengths_nm(cube) is None else None
+        for role, cube in cubes.items()
+    }
+    return {role: supplied(cube, lengths[role], config.nodata_in, f"the {role}") for role, cube in cubes.items()}
 
 
 def _given(wavelengths: Any, bands: int) -> Columns:
@@ -168,7 +188,10 @@ def _of_sensor(text: str, bands: int) -> Columns:
         expected = f"{EXPECTED}: {', '.join((*TABLES, 'Hyperion'))}"
         raise OptionError(f"wavelengths {text!r}, which is no file", expected)
     table = TABLES[sensor]
-    selections: Sequence[Sequence[str]] = SELECTIONS[sensor.partition("-")[0]]
+    selections: Sequence[Sequence[str]] = S2_SELECTIONS
+    if sensor in landsat.SENSORS:
+        sets = landsat.sets_of(table)
+        selections = (list(table), list(table)[: -len(sets["thermal"])], sets["reflective"], sets["reflective"][1:])
     chosen = [normalise_band_name(band) for band in choice.split(",")] if choice else None
     chosen = chosen or next((list(each) for each in selections if len(each) == bands), None)
     if chosen is None or not set(chosen) <= set(table):

@@ -26,7 +26,7 @@ from hyperfuse.io.atomic import check_writable, published
 from hyperfuse.io.cube import as_cube, make_cube
 from hyperfuse.io.files import open_cube, open_mask
 from hyperfuse.io.output import time_of_writing
-from hyperfuse.io.wavelengths import supplied
+from hyperfuse.io.wavelengths import supplied_to
 from hyperfuse.methods.catalogue import AUTO, find_method
 from hyperfuse.metrics.pairing import Floats
 from hyperfuse.physics.observation import sigma_from_fwhm
@@ -119,8 +119,7 @@ def report(
         find_method(str(config.method))
     given = {"fused": fused, "hsi": hsi, "msi": msi, "reference": reference}
     opened = {role: _open(image) for role, image in given.items() if image is not None}
-    listed = dict.fromkeys(("fused", "hsi", "reference"), config.wavelengths) | {"msi": config.msi_wavelengths}
-    cubes = {role: supplied(cube, listed[role], config.nodata_in) for role, (cube, _) in opened.items()}
+    cubes = supplied_to({role: cube for role, (cube, _) in opened.items()}, config)
     recorded = read_record(cubes["fused"])
     pairs = {"mask": (config.mask, cubes["msi"]), "hsi_mask": (config.hsi_mask, cubes["hsi"])}
     masks = {role: None if mask is None else open_mask(mask, cube) for role, (mask, cube) in pairs.items()}

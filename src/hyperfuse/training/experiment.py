@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
+from hyperfuse.config import InputConfig
 from hyperfuse.data.datasets import find_file
 from hyperfuse.data.settings import SimulationSettings, Table
 from hyperfuse.data.synthetic import SYNTHETIC, USUAL_BANDS
@@ -39,6 +40,7 @@ class SceneSet(Table):
     bands       band counts of synthetic scenes
     assumed_nm  range of the evenly spaced wavelengths of scenes that have none
     patch_size  of these scenes, if different from that of the split
+    wavelengths, nodata_in   what their files lack, as --wavelengths and --nodata-in take it
     """
 
     source: str
@@ -48,6 +50,12 @@ class SceneSet(Table):
     bands: Annotated[tuple[Count, ...], Field(min_length=1)] = USUAL_BANDS
     assumed_nm: tuple[Annotated[float, Field(gt=0)], Annotated[float, Field(gt=0)]] | None = None
     patch_size: PatchSize | None = None
+    wavelengths: str | None = None
+    nodata_in: float | None = None
+
+    @property
+    def inputs(self) -> InputConfig:
+        return InputConfig(wavelengths=self.wavelengths, nodata_in=self.nodata_in)
 
 
 class SplitSettings(Table):
@@ -228,7 +236,9 @@ def _found_srf(name: str, folder: Path | None) -> str:
         raise CubeFileError(f"no SRF file {name}", error.expected, f"{error.remedy}, {others}") from error
 
 
-def read_experiment(path: str | Path, changes: Sequence[str] = (), scenes: Sequence[str] = ()) -> Experiment:
+def read_experiment(
+    path: str | Path, changes: Sequence[str] = (), scenes: Sequence[str] = (), inputs: InputConfig | None = None
+) -> Experiment:
     """Read an experiment file.
 
     Parameters
@@ -239,6 +249,8 @@ def read_experiment(path: str | Path, changes: Sequence[str] = (), scenes: Seque
         Values to change as "table.key=value" with a TOML value; a bare word is a string.
     scenes
         Sources that replace the experiment's scenes; they are divided by its split.
+    inputs
+        What the files of scenes lack.
     """
     path = Path(path)
     try:
@@ -251,6 +263,8 @@ def read_experiment(path: str | Path, changes: Sequence[str] = (), scenes: Seque
         _set_value(tables, change)
     if scenes:
         tables["scenes"] = [{"source": source} for source in scenes]
+    if inputs is not None and isinstance(tables.get("scenes"), list):
+        tables["scenes"] = [each | inputs.given() if isinstance(each, dict) else each for each in tables["scenes"]]
     return parse_experiment(tables, str(path))
 
 

@@ -129,7 +129,7 @@ def gather_scenes(experiment: Experiment, folder: Path | None = None, *, with_ca
 
 def _load_set(scene_set: SceneSet, folder: Path | None) -> list[Scene]:
     try:
-        scenes = load_scenes(scene_set.source, folder)
+        scenes = load_scenes(scene_set.source, folder, inputs=scene_set.inputs)
     except OptionError as error:
         remedy = f"{error.remedy}, or take others (--scenes)" if error.remedy == NAME_THE_FOLDER else error.remedy
         raise OptionError(error.got, error.expected, remedy) from error

@@ -223,13 +223,15 @@ def finetune(
     """
     config = config or FinetuneConfig()
     network = load_network(str(weights))
-    sets = [{"source": source, "use": "train" if config.test_scenes else "split"} for source in scenes]
+    uses = [(source, "train" if config.test_scenes else "split") for source in scenes]
+    uses += [(source, "test") for source in config.test_scenes]
+    inputs = {"wavelengths": config.wavelengths, "nodata_in": config.nodata_in}
     experiment = parse_experiment(
         {
             "name": "finetuning",
             "seed": config.seed,
             "network": network.config.model_dump(),
-            "scenes": sets + [{"source": source, "use": "test"} for source in config.test_scenes],
+            "scenes": [{"source": source, "use": use} | inputs for source, use in uses],
             "split": {"patch_size": config.patch_size, "stride": max(1, config.patch_size // 4)},
             "simulation": {"scale": config.scale, "srfs": config.srf},
             "optimiser": {

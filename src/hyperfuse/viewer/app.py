@@ -16,13 +16,14 @@ from fastapi.responses import FileResponse, JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
+from hyperfuse.config import PairInputConfig
 from hyperfuse.errors import HyperfuseError, OptionError
 from hyperfuse.io.atomic import published
 from hyperfuse.io.files import open_explained
 from hyperfuse.viewer import jobs
 from hyperfuse.viewer.colours import Rendering
 from hyperfuse.viewer.folder import Folder
-from hyperfuse.viewer.images import MOST_CORNERS, region_spectra, spectra_at
+from hyperfuse.viewer.images import AS_STORED, MOST_CORNERS, region_spectra, spectra_at
 from hyperfuse.viewer.jobs import FileName, FuseRequest, Pair, error_message
 from hyperfuse.viewer.overviews import build_overviews
 from hyperfuse.viewer.session import Session, describe_file, offers_overviews
@@ -220,13 +221,15 @@ async def cancel_job(name: str, session: SessionOf) -> Json:
     return job.as_dict()
 
 
-def create_app(images: Mapping[str, Path], folder: Path, upload_limit: int) -> FastAPI:
+def create_app(
+    images: Mapping[str, Path], folder: Path, upload_limit: int, inputs: PairInputConfig = AS_STORED
+) -> FastAPI:
     """The page without the gate; `images` by role may lie anywhere, everything else below `folder`."""
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, lifespan=_lifespan, redirect_slashes=False)
     app.state.session = Session(Folder.at(folder))
     app.state.upload_limit = upload_limit
     if images:
-        app.state.session.open(images)
+        app.state.session.open(images, inputs)
     app.include_router(api)
     app.include_router(pages)
     for kind in (RequestValidationError, HTTPException, ClientDisconnect, HyperfuseError, OSError, Exception):

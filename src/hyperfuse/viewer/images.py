@@ -14,6 +14,7 @@ from affine import Affine
 from numpy.typing import NDArray
 from rasterio.features import geometry_mask
 
+from hyperfuse.config import PairInputConfig
 from hyperfuse.errors import GridError, OptionError
 from hyperfuse.io.cube import physical_values, wavelengths_nm
 from hyperfuse.io.envi import find_data, find_header
@@ -21,8 +22,10 @@ from hyperfuse.io.files import open_explained
 from hyperfuse.io.grid import Grid, GridPlacement, Positions, grid_of, parallel_placement, positions_in
 from hyperfuse.io.raster import raster_dataset
 from hyperfuse.io.summary import strict_json
+from hyperfuse.io.wavelengths import supplied_to
 from hyperfuse.metrics.pairing import Floats
 
+AS_STORED = PairInputConfig()
 # What a file may be opened as, and its title on the page.
 ROLES = {"fused": "Fused", "hsi": "HSI", "msi": "MSI", "reference": "Reference", "uncertainty": "Uncertainty"}
 # The first of these that is open gives the page its grid and the bands to choose from.
@@ -93,18 +96,22 @@ class OpenImages:
     notes: tuple[str, ...]
 
 
-def open_images(paths: Mapping[str, Path]) -> OpenImages:
-    """Open every file, by role, and place it; raises where a file cannot be read or the images do not overlap."""
+def open_images(paths: Mapping[str, Path], inputs: PairInputConfig = AS_STORED) -> OpenImages:
+    """Open every file, by role, supply what it lacks and place it.
+
+    Raises where a file cannot be read or the images do not overlap.
+    """
     unknown = sorted(set(paths) - set(ROLES))
     if unknown:
         raise OptionError(f"an image opened as {unknown[0]!r}", f"one of {', '.join(ROLES)}")
     opened = {role: open_explained(paths[role]) for role in ROLES if role in paths}
+    cubes = supplied_to({role: cube for role, (cube, _) in opened.items()}, inputs)
     lead = next((role for role in LEADING if role in opened), None)
     if lead is None:
         raise OptionError("no image to show", "a fused image, an HSI, an MSI or a reference", "choose a file")
-    grid = grid_of(opened[lead][0])
+    grid = grid_of(cubes[lead])
     images, notes = {}, []
-    for role, (cube, explained) in opened.items():
+    for role, cube in cubes.items():
         own, page = grid_of(cube), grid
         if (own.transform is None) != (grid.transform is None):
             notes.append(f"{ROLES[role]}: only one image is georeferenced, assuming that they cover the same extent")
@@ -115,7 +122,7 @@ def open_images(paths: Mapping[str, Path]) -> OpenImages:
             both = f"{ROLES[role]} and {ROLES[lead]}"
             raise GridError(f"{both}: {error.got}", error.expected, error.remedy) from error
         raster = _raster_of(paths[role], cube)
-        images[role] = OpenImage(role, paths[role], cube, raster, grid, placement, explained)
+        images[role] = OpenImage(role, paths[role], cube, raster, grid, placement, opened[role][1])
         if wavelengths_nm(cube) is None and role != "uncertainty":
             notes.append(f"{ROLES[role]}: wavelengths unknown, bands are matched by number")
     return OpenImages(images, images[lead], grid, tuple(notes))

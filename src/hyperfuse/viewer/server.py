@@ -22,11 +22,13 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from hyperfuse.config import PairInputConfig
 from hyperfuse.errors import OptionError
 from hyperfuse.io.files import FORMATS
 from hyperfuse.io.isolation import start_server
 from hyperfuse.io.spool import private_folder
 from hyperfuse.viewer.app import create_app
+from hyperfuse.viewer.images import AS_STORED
 from hyperfuse.viewer.jobs import error_message
 
 LOOPBACK = "127.0.0.1"
@@ -69,16 +71,18 @@ def serve(
     *,
     port: int = 0,
     open_browser: bool = True,
+    inputs: PairInputConfig = AS_STORED,
     announce: Callable[[str], None] = lambda url: None,
 ) -> None:
     """Serve the page until Control-C; `announce` receives its URL, and port 0 takes any free one.
 
-    `images`, by role, are opened at once and may lie anywhere; files below `folder` can be opened, fused and written.
+    `images`, by role, are opened at once, with what `inputs` say about them, and may lie anywhere; files below `folder`
+    can be opened, fused and written.
 
     The URL holds the token. Other users of the machine can read the arguments of every program, and perhaps a log: the
     browser, and whoever redirects the output, get a file that only this user can read and that leads to the page.
     """
-    page = PageServer(images, folder, port)
+    page = PageServer(images, folder, port, inputs)
     door = private_folder() / "open.html"
     door.touch(mode=0o600)
     door.write_text(REDIRECTION.format(url=page.url), encoding="utf-8")
@@ -96,7 +100,9 @@ def serve(
 class PageServer:
     """The page at `url`, served from `run` until `stop`, which may be called from another thread."""
 
-    def __init__(self, images: Mapping[str, Path], folder: Path, port: int = 0) -> None:
+    def __init__(
+        self, images: Mapping[str, Path], folder: Path, port: int = 0, inputs: PairInputConfig = AS_STORED
+    ) -> None:
         self._listener = _listen(port)
         port = self._listener.getsockname()[1]
         token = secrets.token_urlsafe(24)
@@ -104,7 +110,7 @@ class PageServer:
         # Before there are threads.
         start_server({library for each in FORMATS.values() for library in each.libraries})
         try:
-            app = create_app(images, folder, UPLOAD_LIMIT)
+            app = create_app(images, folder, UPLOAD_LIMIT, inputs)
         except BaseException:
             self._listener.close()
             raise

@@ -17,6 +17,7 @@ import anyio.to_thread
 import numpy as np
 import xarray as xr
 
+from hyperfuse.config import PairInputConfig
 from hyperfuse.errors import HyperfuseError, OptionError
 from hyperfuse.io.summary import strict_json, summarise
 from hyperfuse.reporting.colour import percentile_limits
@@ -30,7 +31,7 @@ from hyperfuse.viewer.colours import (
     principal_components,
 )
 from hyperfuse.viewer.folder import Folder, RequestError
-from hyperfuse.viewer.images import ROLES, OpenImage, OpenImages, open_images
+from hyperfuse.viewer.images import AS_STORED, ROLES, OpenImage, OpenImages, open_images
 from hyperfuse.viewer.jobs import Jobs
 from hyperfuse.viewer.maps import MAPS, ObservedPair, map_layer, observe_pair, unavailable
 from hyperfuse.viewer.tiles import Layer, Limits, Preview, TilePlace, highest_level, sampled
@@ -211,10 +212,10 @@ class Session:
             got = f"no answer within {SECONDS_OF_WORK:g} s"
             raise RequestError(503, got, "less work", "try again in a moment") from error
 
-    def open(self, paths: Mapping[str, Path]) -> View:
+    def open(self, paths: Mapping[str, Path], inputs: PairInputConfig = AS_STORED) -> View:
         """Replace the open images; when that fails, they stay."""
         with self._opening:
-            self.view = View(self.view.number + 1 if self.view else 1, open_images(paths))
+            self.view = View(self.view.number + 1 if self.view else 1, open_images(paths, inputs))
             return self.view
 
     def require_view(self, number: int | None = None) -> View:

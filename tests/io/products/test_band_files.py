@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import rasterio
 from affine import Affine
 from tests.io.products.multispectral_writers import write_landsat, write_sentinel2
 from tests.io.products.written import counts, write_tif
@@ -36,6 +37,8 @@ def write_bands(folder: Path, name: str) -> dict[str, np.ndarray]:
         ("{}.tif", "Sentinel-2A", 492.7),
         ("2025-03-01-00-00_2025-03-01-23-59_Sentinel-2_L2A_{}_(Raw).tiff", "Sentinel-2A", 492.7),
         ("S2C_patch_{}.tif", "Sentinel-2C", 489.0),
+        ("HLS.S30.T32UPU.2022205T101601.v2.0.{}.tif", "Sentinel-2A", 492.7),
+        ("openEO_2022-06-01Z_{}.tif", "Sentinel-2A", 492.7),
     ],
 )
 def test_bands_are_stacked_by_name(name: str, sensor: str, blue_nm: float, tmp_path: Path) -> None:
@@ -58,6 +61,42 @@ def test_bands_of_unknown_sensors_have_no_wavelengths(tmp_path: Path) -> None:
     cube = open_cube(tmp_path)
     assert cube["band_name"].values.tolist() == ["B1", "B2", "B10"]
     assert np.isnan(cube["wavelength"]).all() and cube["good"].all()
+
+
+@pytest.mark.parametrize(
+    ("name", "sensor"),
+    [
+        ("LC08_L2SP_193026_20220719_20220726_02_T1_{}_B{}.TIF", "Landsat-8"),
+        ("LC81930262013200LGN00_{}_B{}.TIF", "Landsat-8"),
+        ("LT05_L2SP_193026_19920719_20220726_02_T1_{}_B{}.TIF", "Landsat-5"),
+        ("LE07_L2SP_193026_20020719_20220726_02_T1_{}_B{}.TIF", "Landsat-7"),
+        ("HLS.L30.T32UPU.2022205T101601.v2.0_{}_B{}.tif", "Landsat-8"),
+    ],
+)
+def test_landsat_without_its_metadata(name: str, sensor: str, tmp_path: Path) -> None:
+    thermal = "6" if sensor == "Landsat-5" else "10"
+    numbers = ["1", "2", "3"] if sensor == "Landsat-7" else ["1", "2", "3", thermal]
+    for number in numbers:
+        kind = "ST" if number == thermal else "SR"
+        write_tif(tmp_path / name.format(kind, number), counts(0, (1, 5, 6), 1, 99, np.uint16))
+    write_tif(tmp_path / name.format("SR", "QA_PIXEL").replace("_B", "_"), counts(0, (1, 5, 6), 1, 99, np.uint16))
+    cube = open_cube(tmp_path)
+    assert cube["band_name"].values.tolist() == [f"B{number}" for number in numbers]
+    assert cube.attrs["sensor"] == sensor and np.isfinite(cube["wavelength"]).all()
+
+
+def test_folders_of_resolutions_without_metadata(tmp_path: Path) -> None:
+    """Of a band at several resolutions, the finest; scaling is that of the files."""
+    for band, metres in (("B02", 10), ("B02", 20), ("B05", 20), ("B05", 60)):
+        path = tmp_path / f"R{metres}m" / f"T32UPU_20220724T101601_{band}_{metres}m.tif"
+        path.parent.mkdir(exist_ok=True)
+        stored = counts(metres, (1, 120 // metres, 120 // metres), 1, 9000, np.uint16)
+        write_tif(path, stored, Affine(metres, 0, 650010.0, 0, -metres, 5340000.0))
+        with rasterio.open(path, "r+") as raster:
+            raster.scales, raster.offsets = (1e-4,), (-0.1,)
+    cube = open_cube(tmp_path)
+    assert cube.shape == (2, 12, 12) and cube.attrs["sensor"] == "Sentinel-2A"
+    assert cube["scale"].values.tolist() == [1e-4] * 2 and cube["offset"].values.tolist() == [-0.1] * 2
 
 
 def test_two_scenes_are_not_stacked(tmp_path: Path) -> None:

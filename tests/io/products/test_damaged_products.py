@@ -150,7 +150,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], Written], str, Callable[[Path], None],
         _replace("REFLECTANCE_ADD_BAND_4", "X"),
         "no REFLECTANCE_ADD_BAND_4",
     ),
-    "landsat-other": (write_landsat, "*MTL.txt", _replace("LANDSAT_9", "LANDSAT_5"), "is of LANDSAT_5"),
+    "landsat-other": (write_landsat, "*MTL.txt", _replace("LANDSAT_9", "LANDSAT_3"), "is of Landsat-3"),
     "landsat-grids": (
         write_landsat,
         "*SR_B3.TIF",

@@ -1,4 +1,4 @@
-"""AVIRIS and AVIRIS-NG: ENVI files with a complete band table, on a grid that is rotated along the flight line.
+"""AVIRIS, AVIRIS-NG, AVIRIS-3 and -5: ENVI files with a complete band table, on a grid along the flight line.
 
 The sensor, the date, the fill value and the gains of stored radiances come from file names and the files beside.
 """
@@ -21,7 +21,7 @@ from hyperfuse.io.products.rasters import find_by_name, is_envi_or_tiff, relocat
 from hyperfuse.io.raster import open_raster
 
 CLASSIC = re.compile(r"f(\d\d)(\d\d)(\d\d)t\d\dp\d\d_?r\d\d\w*(\.\w+)*", re.IGNORECASE)
-NEXT_GENERATION = re.compile(r"ang(\d{4})(\d\d)(\d\d)t(\d\d)(\d\d)(\d\d)\w*(\.\w+)*", re.IGNORECASE)
+NEXT_GENERATION = re.compile(r"(ang|av3|av5)(\d{4})(\d\d)(\d\d)t(\d\d)(\d\d)(\d\d)\w*(\.\w+)*", re.IGNORECASE)
 IMAGE = re.compile(rf"{CLASSIC.pattern}|{NEXT_GENERATION.pattern}", re.IGNORECASE)
 KEY = re.compile(rf"({IMAGE.pattern})\.hdr", re.IGNORECASE)
 # Rasters beside the image: locations of pixels, observation geometry, intermediate retrievals.
@@ -29,6 +29,7 @@ COMPANIONS = re.compile(r"(glt|igm|obs|loc|h2o|mask)", re.IGNORECASE)
 REFLECTANCE = re.compile(r"(rfl|corr)", re.IGNORECASE)
 LEVELS = {True: ("L2", "surface reflectance"), False: ("L1", "radiance at the sensor, uW cm-2 sr-1 nm-1")}
 FILL = -9999
+SENSORS = {"ang": "AVIRIS-NG", "av3": "AVIRIS-3", "av5": "AVIRIS-5"}
 LENGTH_OF_FLIGHT = len("f110512t01p00r11")
 
 
@@ -93,7 +94,9 @@ def _sensor_and_date(name: str) -> tuple[str, str]:
     if classic:
         century = "19" if int(classic[1]) >= 80 else "20"
         return "AVIRIS", f"{century}{classic[1]}-{classic[2]}-{classic[3]}"
-    return "AVIRIS-NG", "{}-{}-{}T{}:{}:{}Z".format(*modern.groups()) if modern else ""
+    if modern:
+        return SENSORS[modern[1].lower()], "{}-{}-{}T{}:{}:{}Z".format(*modern.groups()[1:])
+    return "AVIRIS", ""
 
 
 def _read_gains(files: ProductFiles, cube: xr.DataArray, name: str) -> NDArray[np.float64] | None:

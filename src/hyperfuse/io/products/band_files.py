@@ -10,26 +10,38 @@ import re
 
 from hyperfuse.io.products import landsat, sentinel2
 from hyperfuse.io.products.product import Band, Product, ProductFile, ProductFiles, identity, make_product
-from hyperfuse.io.products.rasters import RASTER_SUFFIXES, normalise_band_name, read_info, select_bands, stack
+from hyperfuse.io.products.rasters import (
+    RASTER_SUFFIXES,
+    RasterInfo,
+    normalise_band_name,
+    read_info,
+    select_bands,
+    stack,
+)
 
 BAND = re.compile(
-    r"(?P<scene>.*?)[-_. ]?(?<![a-z0-9])(?P<band>b(?:and)?[ _]?\d{1,3}a?)(?:_\d\dm)?(?:[-_ ]?\(\w+\))?", re.IGNORECASE
+    r"(?P<scene>.*?)(?:[-_. ](?:sr|st|toa|boa))?[-_. ]?(?<![a-z0-9])(?P<band>b(?:and)?[ _]?\d{1,3}a?)"
+    r"(?:_(?P<metres>\d\d)m)?(?:[-_ ]?\(\w+\))?",
+    re.IGNORECASE,
 )
+# The folders of Sentinel-2 L2A, one for each resolution.
+RESOLUTION_FOLDER = re.compile(r"(^|/)R\d\dm$")
 # Names of satellites in names of scenes, and the tables of their bands.
 SATELLITES = {
     r"s(?:entinel)?-?2c": "Sentinel-2C",
     r"s(?:entinel)?-?2b": "Sentinel-2B",
     r"s(?:entinel)?-?2a?": "Sentinel-2A",
-    r"l(?:c0?8|o0?8|andsat-?8)": "Landsat-8",
-    r"l(?:c0?9|o0?9|andsat-?9)": "Landsat-9",
+    r"t\d\d[a-z]{3}_\d{8}t\d{6}|hls\.s30": "Sentinel-2A",
+    r"hls\.l30": "Landsat-8",
+} | {
+    # LC08_..., LC8 with path, row and date (before the collections), Landsat-8.
+    rf"l[cote]0?{number}(?:\d{{13}}\w*)?|landsat-?{number}": f"Landsat-{number}"
+    for number in (4, 5, 7, 8, 9)
 }
 TABLES = {
     name: dict(zip(sentinel2.BANDS, zip(centres, sentinel2.WIDTHS, strict=True), strict=True))
     for name, centres in sentinel2.WAVELENGTHS.items()
-} | {
-    name: dict(zip(landsat.BANDS, zip(centres, widths, strict=True), strict=True))
-    for name, centres, widths in landsat.SENSORS.values()
-}
+} | landsat.SENSORS
 CIRRUS = {"Sentinel": sentinel2.CIRRUS, "Landsat": landsat.CIRRUS}
 FEWEST = 2
 
@@ -52,7 +64,7 @@ def open_band_files(files: ProductFiles, variable: str | None) -> Product | None
     sensor = _sensor(scene, list(images))
     return make_product(
         reader,
-        [_band(band, sensor) for band in chosen],
+        [_band(band, sensor, info) for band, info in zip(chosen, infos, strict=True)],
         identity("single-band files", sensor, None, ""),
         scene or files.path.name,
         nodata=finest.nodata,
@@ -66,16 +78,19 @@ def open_band_files(files: ProductFiles, variable: str | None) -> Product | None
 def _by_band(files: ProductFiles) -> tuple[str, dict[str, ProductFile]] | None:
     """The name of the one scene and its files, all in one folder, by their bands; None where there is no such scene."""
     images: dict[str, ProductFile] = {}
+    metres: dict[str, int] = {}
     scenes = set()
     for file in files:
         match = BAND.fullmatch(file.stem)
         if match is None or not file.base_name.lower().endswith(RASTER_SUFFIXES):
             continue
         band = normalise_band_name(match["band"])
-        scenes.add((file.name.rpartition("/")[0], match["scene"].lower()))
-        if len(scenes) > 1 or band in images:
+        scenes.add((RESOLUTION_FOLDER.sub("", file.name.rpartition("/")[0]), match["scene"].lower()))
+        if len(scenes) > 1 or (band in images and not match["metres"]):
             return None
-        images[band] = file
+        # Of copies at several resolutions, the finest.
+        if band not in images or int(match["metres"]) < metres[band]:
+            images[band], metres[band] = file, int(match["metres"] or 0)
     if len(images) < FEWEST:
         return None
     ordered = sorted(images, key=lambda band: (int(re.sub(r"\D", "", band)), band))
@@ -84,11 +99,12 @@ def _by_band(files: ProductFiles) -> tuple[str, dict[str, ProductFile]] | None:
 
 def _sensor(scene: str, bands: list[str]) -> str:
     """The satellite that the names of the files name; Sentinel-2 also by its band B8A, which no other sensor has."""
-    named = (name for part, name in SATELLITES.items() if re.search(rf"(?<![a-z0-9]){part}(?![a-z0-9])", scene))
+    named = (name for part, name in SATELLITES.items() if re.search(rf"(?<![a-z0-9])(?:{part})(?![a-z0-9])", scene))
     sensor = next(named, "Sentinel-2A" if "B8A" in bands else "")
     return sensor if set(bands) <= set(TABLES.get(sensor, ())) else ""
 
 
-def _band(band: str, sensor: str) -> Band:
+def _band(band: str, sensor: str, info: RasterInfo) -> Band:
     centre, width = TABLES.get(sensor, {}).get(band, (math.nan, math.nan))
-    return Band(band, centre, width, good=band != CIRRUS.get(sensor.partition("-")[0]))
+    good = band != CIRRUS.get(sensor.partition("-")[0])
+    return Band(band, centre, width, info.scale, info.offset, good=good)

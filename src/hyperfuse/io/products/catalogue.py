@@ -85,7 +85,7 @@ MISSIONS = (
         "Hyperion", hyperion.KEY, hyperion.open_hyperion, hyperion.choose_keys, hyperion.IMAGE, hyperion.open_image
     ),
     Mission("Sentinel-2", sentinel2.KEY, sentinel2.open_sentinel2, depth=DEEPEST),
-    Mission("Landsat 8/9", landsat.KEY, landsat.open_landsat, landsat.choose_keys, signature=landsat.SIGNATURE),
+    Mission("Landsat", landsat.KEY, landsat.open_landsat, landsat.choose_keys, signature=landsat.SIGNATURE),
 )
 
 
@@ -128,11 +128,21 @@ def _begins_like(path: Path, mission: Mission) -> bool:
 
 def find_products(files: ProductFiles) -> list[tuple[Mission, ProductFile]]:
     """Return mission and key of each product among the files, by file name."""
-    return [
+    found = [
         (mission, key)
         for mission in MISSIONS
-        for key in mission.choose_keys(file for file in files if mission.key.fullmatch(file.base_name))
+        for key in mission.choose_keys(
+            # Empty copies of metadata come with some downloads.
+            file
+            for file in files
+            if file.size and mission.key.fullmatch(file.base_name)
+        )
     ]
+    if found:
+        return found
+    # Renamed copies: only where no name tells, because the files are opened.
+    texts = [file for file in files if file.base_name.lower().endswith(".txt") and not file.is_member]
+    return [(mission, key) for mission in MISSIONS for key in texts if _begins_like(Path(key.container), mission)]
 
 
 def _open(mission: Mission, key: ProductFile, files: ProductFiles, variable: str | None) -> Product:

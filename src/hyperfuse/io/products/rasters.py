@@ -40,6 +40,9 @@ class RasterInfo:
     dtype: np.dtype[Any]
     grid: MapGrid
     nodata: float | None
+    scale: float
+    """Of its first band, as the file says."""
+    offset: float
 
 
 @dataclass(frozen=True)
@@ -93,7 +96,8 @@ def read_info(file: ProductFile) -> RasterInfo:
         check_truncated(source, path)
         grid = source.crs, None if source.transform.is_identity else source.transform
         dtype = np.dtype(source.dtypes[0])
-        return RasterInfo(file, source.count, source.height, source.width, dtype, grid, source.nodata)
+        scaling = float(source.scales[0]) or 1.0, float(source.offsets[0])
+        return RasterInfo(file, source.count, source.height, source.width, dtype, grid, source.nodata, *scaling)
 
 
 def _refuse_truncated_jp2(file: ProductFile) -> None:
