@@ -444,7 +444,7 @@ class EfficiencyConfig(Request):
     """Measured runs, at most."""
     seconds: Annotated[float, Field(ge=0)] = 5.0
     """About how long to measure each; at least one warm-up and three measured runs."""
-    device: Annotated[str, Option("auto|cpu|cuda")] = "auto"
+    device: Annotated[Literal["auto", "cpu", "cuda"], Option("auto|cpu|cuda")] = "auto"
     """Where networks run; methods use the CPU."""
     threads: Annotated[int | None, Field(ge=1, le=256), Option("N", default_text="all cores")] = None
     """CPU threads."""

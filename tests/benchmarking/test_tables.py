@@ -18,7 +18,7 @@ from hyperfuse.benchmarking.tables import (
     describe_failures,
     distance_to_best_other,
     paper_tables,
-    summary_lines,
+    summary_markdown,
     tables_csv,
     tables_latex,
     tables_markdown,
@@ -137,7 +137,7 @@ def test_imperfections_have_an_overview_and_are_kept_short_in_documents():
         if each.psnr_db is not None
     ]
     results, record = [*RESULTS, *changed], {"request": {}, "sessions": []}
-    whole, brief = ("\n".join(summary_lines(results, record, brief=brief)) for brief in (False, True))
+    whole, brief = (summary_markdown(results, record, brief=brief) for brief in (False, True))
     for text in (whole, brief):
         assert "| condition |  | cases | ours | glp | net_1 | glp (oracle) |" in text
         assert "| clean |  | 2 | 42.00 | 41.50 | 30.00 | **42.75** |" in text

@@ -16,12 +16,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
 import xarray as xr
 from numpy.typing import NDArray
+from pydantic import AliasChoices, Field
+from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from hyperfuse.config import InputConfig, PairInputConfig, SimulateConfig
 from hyperfuse.data.datasets import dataset_named, load_scenes
@@ -70,13 +72,13 @@ class Condition:
         return ", ".join(filter(None, (noise, shift, self.imperfection))) or CLEAN
 
 
-@dataclass(frozen=True)
+@pydantic_dataclass(frozen=True)
 class CaseName:
     """Identifies a case in all results and tables."""
 
     dataset: str
     scene: str
-    srf: str
+    srf: Annotated[str, Field(validation_alias=AliasChoices("srf", "response"), serialization_alias="response")]
     scale: float
     condition: str
 

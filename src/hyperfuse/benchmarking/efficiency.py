@@ -15,7 +15,7 @@ import sys
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -30,11 +30,12 @@ from hyperfuse.benchmarking.paper import PrintedEfficiency, printed_efficiency
 from hyperfuse.benchmarking.plan import named_folder, takes_bands
 from hyperfuse.benchmarking.results import current_session
 from hyperfuse.benchmarking.run import measured
+from hyperfuse.benchmarking.tables import render
 from hyperfuse.config import EfficiencyConfig
-from hyperfuse.errors import CubeWriteError, OptionError
+from hyperfuse.errors import OptionError
 from hyperfuse.fusion.fusers import fuse_with_network, load_network
 from hyperfuse.fusion.plan import GIGABYTE, default_ram_gb
-from hyperfuse.io.atomic import check_writable, published
+from hyperfuse.io.atomic import check_writable, make_folder, published
 from hyperfuse.methods.catalogue import DEFAULT, METHODS, fuse_arrays
 from hyperfuse.methods.universal import shipped_network
 from hyperfuse.models.analysis import count_parameters, multiply_adds, performed_multiply_adds
@@ -320,8 +321,6 @@ def timed(run: Run, effort: EfficiencyConfig, device: str) -> Timing:
 
 
 def _seconds_of(run: Run, device: str) -> float:
-    if device == CUDA:
-        torch.cuda.synchronize()
     start = time.perf_counter()
     run()
     if device == CUDA:
@@ -406,10 +405,20 @@ def _measure_growth(
 def run_efficiency(folder: Path, config: EfficiencyConfig) -> list[Path]:
     """Measure and write JSON, Markdown and, with growth, a figure; the files that were written."""
     size = PairSize(config.bands, config.msi_bands, config.size, config.scale)
-    device = _choose_device(config.device)
-    _require_memory(size)
+    device: str = config.device
+    if device == CUDA and not torch.cuda.is_available():
+        raise OptionError("device cuda, but no CUDA device here", "cpu", "leave out --device")
+    if device == AUTO:
+        device = CUDA if torch.cuda.is_available() else CPU
+    needed, room = size.bytes_in_use / GIGABYTE, default_ram_gb()
+    if needed > room:
+        got = f"a pair of {size.side}x{size.side} pixels and {size.bands} bands needs about {needed:.1f} GB"
+        expected = f"at most {room:.1f} GB, half of this machine's memory"
+        raise OptionError(got, expected, "choose a smaller --size or fewer --bands")
     subjects = find_subjects(config.networks, config.methods, config.weights)
-    _make_folder(folder, overwrite=config.overwrite)
+    make_folder(folder)
+    for name in (JSON_NAME, MARKDOWN_NAME, FIGURE_NAME):
+        check_writable(folder / name, overwrite=config.overwrite)
     before = torch.get_num_threads()
     try:
         if config.threads is not None:
@@ -422,99 +431,47 @@ def run_efficiency(folder: Path, config: EfficiencyConfig) -> list[Path]:
         torch.set_num_threads(before)
 
 
-def _choose_device(name: str) -> str:
-    if name not in (AUTO, CPU, CUDA):
-        raise OptionError(f"device {name!r}", f"{AUTO}, {CPU} or {CUDA}")
-    if name == CUDA and not torch.cuda.is_available():
-        raise OptionError("device cuda, but no CUDA device here", "cpu", "leave out --device")
-    return (CUDA if torch.cuda.is_available() else CPU) if name == AUTO else name
-
-
-def _require_memory(size: PairSize) -> None:
-    needed, room = size.bytes_in_use / GIGABYTE, default_ram_gb()
-    if needed > room:
-        got = f"a pair of {size.side}x{size.side} pixels and {size.bands} bands needs about {needed:.1f} GB"
-        expected = f"at most {room:.1f} GB, half of this machine's memory"
-        raise OptionError(got, expected, "choose a smaller --size or fewer --bands")
-
-
-def _make_folder(folder: Path, *, overwrite: bool) -> None:
-    """Raise before minutes of work, not after them."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except FileExistsError as error:
-        raise CubeWriteError(f"{folder} is a file", "a folder", "choose another -o") from error
-    except OSError as error:
-        reason = f"cannot make the folder {folder}: {error.strerror}"
-        raise CubeWriteError(reason, remedy="choose another -o") from error
-    for name in (JSON_NAME, MARKDOWN_NAME, FIGURE_NAME):
-        check_writable(folder / name, overwrite=overwrite)
-
-
 def _write_files(result: EfficiencyResult, folder: Path, *, overwrite: bool) -> list[Path]:
     """All of them or none; a figure of an earlier measurement goes."""
-    session = current_session(shlex.join(["hyperfuse", *sys.argv[1:]]))
-    figure = [folder / FIGURE_NAME]
-    stale = [] if result.has_growth else figure
-    paths = [folder / JSON_NAME, folder / MARKDOWN_NAME, *(figure if result.has_growth else [])]
-    document = {
-        "session": session,
+    about = {
+        "session": current_session(shlex.join(["hyperfuse", *sys.argv[1:]])),
         "device": result.device,
-        "pair": result.size.as_dict(),
         "matmul_seconds": result.matmul_seconds,
-        "subjects": [asdict(cost) for cost in result.costs],
         "left_out": result.left_out,
+    }
+    document = about | {
+        "pair": result.size.as_dict(),
+        "subjects": [asdict(cost) for cost in result.costs],
         "as_printed": [asdict(each) for each in printed_efficiency()],
     }
+    page = render("efficiency.md.j2", **about, size=result.size, **_tables(result))
+    figure = folder / FIGURE_NAME
+    paths = [folder / JSON_NAME, folder / MARKDOWN_NAME, *([figure] if result.has_growth else [])]
+    stale = [] if result.has_growth else [figure]
     with published(paths[0], overwrite=overwrite, beside=paths[1:], stale=stale) as target:
         target.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-        target.with_name(MARKDOWN_NAME).write_text("\n".join(_markdown_lines(result, session)) + "\n", encoding="utf-8")
+        target.with_name(MARKDOWN_NAME).write_text(page + "\n", encoding="utf-8")
         if result.has_growth:
             _growth_figure(result).savefig(target.with_name(FIGURE_NAME), format="png")
     return paths
 
 
-def _markdown_lines(result: EfficiencyResult, session: dict[str, Any]) -> Iterator[str]:
-    size, costs = result.size, result.costs
-    versions = f"commit {session['commit'] or 'unknown'}, {session['date']}, torch {session['torch']}"
-    yield f"`{session['command']}`, {versions}, {session['machine']}.\n"
-    sides = f"{size.side} x {size.side} fine pixels, {size.coarse_side} x {size.coarse_side} coarse ones"
-    yield (
-        f"One pair: {sides}, {size.bands} and {size.msi_bands} bands, float32, {result.device}. Time: mean and "
-        "standard deviation over the runs after the warm-up. Processor: the least CPU time of a run, all threads "
-        "together, independent of other work on the machine. Memory: growth at its peak. The last two columns compare "
-        "processor times with that of a product of two 1024 x 1024 matrices right before "
-        f"({1e3 * result.matmul_seconds:.1f} ms at best). Methods are given the observation of the pair; of their "
-        "multiply-adds only matrix products are counted.\n"
-    )
-    yield from markdown_table([*COST_COLUMNS], [[cell(cost) for cell in COST_COLUMNS.values()] for cost in costs])
-    if result.left_out:
-        yield f"\nNot for {size.bands} and {size.msi_bands} bands: {', '.join(result.left_out)}."
-    if result.has_growth:
-        yield (
-            "\nGrowth: exponents p of cost ~ size^p, fitted to processor times (on CUDA: to the fastest runs); pixels "
-            f"at {size.bands} bands, bands at a quarter of the side. 1 is proportional; blank: too few sizes, or "
-            "memory too small to be measured.\n"
-        )
-        rest = ["memory", "multiply-adds", "up to"]
-        rows = [
-            [
-                each.name,
-                *_growth_cells(each.growth_with_pixels, of_pixels=True),
-                *_growth_cells(each.growth_with_bands, of_pixels=False),
-            ]
-            for each in costs
-        ]
-        yield from markdown_table(["", "pixels: time", *rest, "bands: time", *rest], rows)
+def _tables(result: EfficiencyResult) -> dict[str, str]:
     printed = {each.method: each for each in printed_efficiency()}
-    names = {cost.name: PRINTED_NAMES.get(cost.name, "") for cost in costs}
-    if shown := [(cost, printed[names[cost.name]]) for cost in costs if names[cost.name] in printed]:
-        yield (
-            "\nThe paper's own, as printed: an RTX 4090, 512 x 512 pixels, half precision where supported; its caption "
-            "says 191 bands, but parameters and operations are those of 31 (32 for DSPNet), at 128 x 128 pixels.\n"
-        )
-        rows = [[cell(*pair) for cell in PRINTED_COLUMNS.values()] for pair in shown]
-        yield from markdown_table([*PRINTED_COLUMNS], rows)
+    growths = [(cost.name, cost.growth_with_pixels, cost.growth_with_bands) for cost in result.costs]
+    rest = ["memory", "multiply-adds", "up to"]
+    shown = [(cost, printed.get(PRINTED_NAMES.get(cost.name, ""))) for cost in result.costs]
+    rows = {
+        "costs": [[cell(cost) for cell in COST_COLUMNS.values()] for cost in result.costs],
+        "growth": [
+            [name, *_growth_cells(by_pixels, of_pixels=True), *_growth_cells(by_bands, of_pixels=False)]
+            for name, by_pixels, by_bands in (growths if result.has_growth else [])
+        ],
+        "printed": [[cell(cost, paper) for cell in PRINTED_COLUMNS.values()] for cost, paper in shown if paper],
+    }
+    growth = ["", "pixels: time", *rest, "bands: time", *rest]
+    headings = {"costs": [*COST_COLUMNS], "growth": growth, "printed": [*PRINTED_COLUMNS]}
+    return {name: "\n".join(markdown_table(headings[name], rows[name])) if rows[name] else "" for name in rows}
 
 
 def _optional(form: str, value: float | None, unit: float = 1.0) -> str:

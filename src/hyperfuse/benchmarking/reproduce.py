@@ -28,7 +28,7 @@ from hyperfuse.benchmarking.efficiency import JSON_NAME, MARKDOWN_NAME, run_effi
 from hyperfuse.benchmarking.figures import scale_chart
 from hyperfuse.benchmarking.paper import PrintedScores, printed_ablations, printed_scores
 from hyperfuse.benchmarking.plan import takes_bands
-from hyperfuse.benchmarking.results import ORACLE, Result, current_session
+from hyperfuse.benchmarking.results import ORACLE, Result, current_session, session_line
 from hyperfuse.benchmarking.run import benchmark
 from hyperfuse.benchmarking.tables import (
     AS_PRINTED,
@@ -40,12 +40,12 @@ from hyperfuse.benchmarking.tables import (
     printed_table,
     tables_csv,
     tables_latex,
-    tables_lines,
+    tables_markdown,
 )
 from hyperfuse.config import BenchmarkConfig, EfficiencyConfig, ReproduceConfig, takes_options
 from hyperfuse.errors import OptionError
 from hyperfuse.fusion.fusers import load_network
-from hyperfuse.io.atomic import published
+from hyperfuse.io.atomic import write_text
 from hyperfuse.models.analysis import (
     count_parameters,
     kernel_vectors,
@@ -309,14 +309,11 @@ def reproduce(
     for training in plan.trainings:
         setup.run_training(training)
     page, texts, figures = _present(setup, plan, command)
-    heading = [f"# {experiment}", "", *_session_lines(command), ""]
-    texts["md"] = "\n".join([*heading, *page, *_training_lines(setup, plan), *_scene_lines(setup)]) + "\n"
-    written = []
-    for suffix, text in texts.items():
-        with published(folder / f"{experiment}.{suffix}", overwrite=True) as target:
-            target.write_text(text, encoding="utf-8")
-        written.append(folder / f"{experiment}.{suffix}")
-    return sorted(written, key=lambda path: path.suffix != ".md") + figures
+    session = f"{session_line(current_session(command))} PSF and SRF are given to the methods."
+    heading = [f"# {experiment}", "", *([f"    {command}\n"] if command else []), session, ""]
+    lines = [*heading, *page, *_training_lines(setup, plan), *_scene_lines(setup)]
+    texts = {"md": "\n".join(lines) + "\n"} | texts
+    return [write_text(folder / f"{experiment}.{suffix}", text) for suffix, text in texts.items()] + figures
 
 
 def insert_page(document: Path, folder: Path, experiment: str) -> Path:
@@ -330,9 +327,7 @@ def insert_page(document: Path, folder: Path, experiment: str) -> Path:
         images.mkdir(exist_ok=True)
         shutil.copy(figure, images / f"reproduce_{figure.name}")
         text = text.replace(f"]({figure.name})", f"]({images.name}/reproduce_{figure.name})")
-    with published(document, overwrite=True) as target:
-        target.write_text("\n".join([before, text, after]), encoding="utf-8")
-    return document
+    return write_text(document, "\n".join([before, text, after]))
 
 
 def check(experiment: str, folder: str | Path, config: ReproduceConfig) -> Iterator[str]:
@@ -410,7 +405,7 @@ def _present(setup: Reproduction, plan: Plan, command: str) -> Page:
     for scale in sorted({result.case.scale for result in results}):
         own = [result for result in results if result.case.scale == scale]
         lines += [f"## Mean over all scenes, x{scale:g}", "", *condition_table(own), ""]
-    lines += ["## By sensor", "", *tables_lines(tables), ""]
+    lines += ["## By sensor", "", tables_markdown(tables, ablations=False), ""]
     if plan.printed:
         lines += [f"## The paper's, {AS_PRINTED}", "", *printed_table(plan.printed), ""]
     lines += ["## Every scene, PSNR in dB / SAM in degrees", "", *case_table(results), ""]
@@ -462,15 +457,6 @@ def _csv(rows: Sequence[Sequence[str]]) -> str:
 
 def _slug(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9.-]+", "_", text).strip("_.-")
-
-
-def _session_lines(command: str) -> Iterator[str]:
-    session = current_session(command)
-    if command:
-        yield f"    {command}\n"
-    commit = f"commit {session['commit']}, " if session["commit"] else ""
-    versions = f"hyperfuse {session['hyperfuse']}, {commit}torch {session['torch']}"
-    yield f"{session['date']}: {versions}, {session['machine']}. PSF and SRF are given to the methods."
 
 
 def _training_lines(setup: Reproduction, plan: Plan) -> Iterator[str]:

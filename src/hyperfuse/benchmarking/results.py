@@ -13,24 +13,23 @@ import re
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import torch
+from pydantic import AliasChoices, Field, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass
 
 from hyperfuse.benchmarking.cases import CaseName
 from hyperfuse.errors import CubeFileError, OptionError
-from hyperfuse.io.atomic import published
+from hyperfuse.io.atomic import write_text
 
 RESULTS, RECORD = "results.jsonl", "benchmark.json"
 BLIND, ORACLE, NOMINAL = "blind", "oracle", "nominal"
 SCORED, UNFIT, FAILED = "scored", "does not fit", "failed"
-FILE_KEYS = {"srf": "response", "model": "competitor", "models": "competitors"}
-"""Names in files, where they differ from ours."""
 
 Key = tuple[CaseName, str, str]
 
@@ -40,7 +39,7 @@ class Result:
     """What one model made of one case. A network that is not made for the case's bands does not fit: no failure."""
 
     case: CaseName
-    model: str
+    model: Annotated[str, Field(validation_alias=AliasChoices("model", "competitor"), serialization_alias="competitor")]
     knowledge: str
     state: str
     psnr_db: float | None = None
@@ -58,18 +57,11 @@ class Result:
     def key(self) -> Key:
         return self.case, self.model, self.knowledge
 
-    def line(self) -> str:
-        entry = _to_file(asdict(self))
-        return json.dumps(entry | {"case": _to_file(entry["case"])}, allow_nan=False) + "\n"
+    def line(self) -> bytes:
+        return RESULT.dump_json(self, by_alias=True) + b"\n"
 
 
-def _to_file(entry: Mapping[str, Any]) -> dict[str, Any]:
-    return {FILE_KEYS.get(key, key): value for key, value in entry.items()}
-
-
-def _from_file(entry: Mapping[str, Any]) -> dict[str, Any]:
-    names = {written: name for name, written in FILE_KEYS.items()}
-    return {names.get(key, key): value for key, value in entry.items()}
+RESULT = TypeAdapter(Result)
 
 
 class Column(NamedTuple):
@@ -122,7 +114,7 @@ class ResultsFile:
         """Append one line in one write, and return when it is on the disk."""
         self._by_key[result.key] = result
         with self.path.open("ab", buffering=0) as file:
-            file.write(result.line().encode())
+            file.write(result.line())
             os.fsync(file.fileno())
 
     def all(self) -> list[Result]:
@@ -130,13 +122,12 @@ class ResultsFile:
 
 
 def read_results(path: Path) -> Iterable[Result]:
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+    for number, line in enumerate(path.read_bytes().splitlines(), start=1):
         try:
-            entry = _from_file(json.loads(line))
-            yield Result(**(entry | {"case": CaseName(**_from_file(entry["case"]))}))
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            expected = "a result of `hyperfuse benchmark`"
-            raise CubeFileError(f"{path}, line {number}: {error}", expected, "choose another folder") from error
+            yield RESULT.validate_json(line)
+        except ValidationError as error:
+            got = f"{path}, line {number}: {error.errors()[0]['msg']}"
+            raise CubeFileError(got, "a result of `hyperfuse benchmark`", "choose another folder") from error
 
 
 def results_in(folder: Path) -> list[Result]:
@@ -162,9 +153,8 @@ def open_folder(folder: Path, request: Mapping[str, Any], command: str) -> None:
     session = current_session(command)
     if not sessions or sessions[-1] | {"date": ""} != session | {"date": ""}:
         sessions = [*sessions, session]
-    record = {"request": _to_file(request), "sessions": sessions}
-    with published(path, overwrite=True) as target:
-        target.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    stored = {"competitors" if key == "models" else key: value for key, value in request.items()}
+    write_text(path, json.dumps({"request": stored, "sessions": sessions}, indent=1) + "\n")
 
 
 def read_record(folder: Path) -> dict[str, Any]:
@@ -172,7 +162,8 @@ def read_record(folder: Path) -> dict[str, Any]:
     path = folder / RECORD
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
-        return {"request": _from_file(record["request"]), "sessions": list(record["sessions"])}
+        request = dict(record["request"])
+        return {"request": request | {"models": request.get("competitors")}, "sessions": list(record["sessions"])}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         expected = "a folder of `hyperfuse benchmark`"
         raise OptionError(f"{path} cannot be read ({error})", expected, "choose another folder") from error
@@ -212,6 +203,12 @@ def current_session(command: str) -> dict[str, Any]:
         "python": platform.python_version(),
         "machine": machine,
     }
+
+
+def session_line(session: Mapping[str, Any]) -> str:
+    commit = f"commit {session['commit']}, " if session["commit"] else ""
+    versions = f"hyperfuse {session['hyperfuse']}, {commit}torch {session['torch']}"
+    return f"{session['date']}: {versions}, {session['machine']}."
 
 
 def _commit() -> str | None:

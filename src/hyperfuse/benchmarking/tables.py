@@ -2,7 +2,7 @@
 
 In the paper's form there is a block per data set, with rows of PSNR, SAM, ERGAS and SSIM at each scale and a column per
 model. A cell is mean and standard deviation over the scenes; best and second best are marked among what was measured.
-Printed numbers follow behind and are never ranked with them.
+Printed numbers follow behind and are never ranked with them. The folder `pages` holds what surrounds the tables.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from hyperfuse.benchmarking.cases import AS_RECORDED, CLEAN, CaseName
 from hyperfuse.benchmarking.figures import case_figures, chart_panels, scale_chart
@@ -33,11 +34,12 @@ from hyperfuse.benchmarking.results import (
     mean_score,
     read_record,
     results_in,
+    session_line,
 )
 from hyperfuse.errors import OptionError
-from hyperfuse.io.atomic import published
+from hyperfuse.io.atomic import write_text
 from hyperfuse.physics.imperfections import IMPERFECTIONS
-from hyperfuse.reporting.tables import ABSENT, BEST, SECOND, ScoreColumn, markdown_table, marked
+from hyperfuse.reporting.tables import ABSENT, BEST, SECOND, Cell, ScoreColumn, markdown_table, marked
 
 CHART = "psnr_against_scale.png"
 BEGIN, END = "<!-- benchmark {} -->", "<!-- end of benchmark {} -->"
@@ -61,23 +63,18 @@ SUMMARY_COLUMNS = (
 # Files of earlier versions call the SRF `response` and the model `competitor`.
 CSV_COLUMNS = ("dataset", "response", "condition", "knowledge", "scale", "metric", "competitor", "mean",
                "standard_deviation", "scenes")  # fmt: skip
-LATEX_HEAD = (
-    "% needs \\usepackage{booktabs}; best in bold, second best underlined, mean and standard deviation over scenes\n"
-)
 LATEX_ESCAPES = str.maketrans(
     {character: rf"\{character}" for character in "&%$#_{}"}
     | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
 )
-PROTOCOL = """\
-Protocol: a scene is clipped at 0, divided by its 99.95th percentile, clipped to 1 and cropped to whole coarse pixels.
-The HSI is the scene blurred by a Gaussian PSF with a full width at half maximum of one coarse pixel, grids aligned at
-their centres; the MSI is the scene through the SRF. The fused image is clipped to 0..1. PSNR is pooled over bands and
-pixels with peak 1, the spectral angle (SAM) is the mean over pixels in degrees, ERGAS has the factor 100/scale, SSIM
-is the mean over bands. Blind: only the pair is given, and the seconds are those of `hyperfuse.fuse`, estimation
-included. Oracle: the true PSF, shift, SRF and noise are given, too. Nominal: nothing is estimated. Recorded pairs and
-pairs with an imperfection are fused with `trust="hsi"`: their reference lies in the frame of the HSI. CPU seconds add
-up over threads and do not grow when the machine is busy; memory is what the process grows by at its peak.
-"""
+
+
+def render(page: str, **values: Any) -> str:
+    """Fill a page of the folder `pages`; the text ends without a line break."""
+    settings: dict[str, Any] = {"trim_blocks": True, "lstrip_blocks": True, "undefined": StrictUndefined}
+    environment = Environment(loader=PackageLoader(__package__, "pages"), autoescape=False, **settings)
+    environment.filters |= {"latex": lambda text: text.translate(LATEX_ESCAPES), "session": session_line}
+    return environment.get_template(page).render(values).rstrip("\n")
 
 
 def write_report(folder: Path, beside_paper: bool = False, pictures: bool = True) -> list[Path]:
@@ -93,12 +90,12 @@ def write_report(folder: Path, beside_paper: bool = False, pictures: bool = True
             stacklevel=2,
         )
     texts = {
-        "summary.md": summary_markdown(results, record),
-        "tables.md": tables_markdown(tables),
+        "summary.md": f"# Benchmark\n\n{summary_markdown(results, record)}\n",
+        "tables.md": f"{tables_markdown(tables)}\n",
         "tables.csv": tables_csv(tables),
         "tables.tex": tables_latex(tables),
     }
-    written = [_write(folder / name, text) for name, text in texts.items()]
+    written = [write_text(folder / name, text) for name, text in texts.items()]
     chart = scale_chart(folder / CHART, results, beside_paper)
     return [*written, *([chart] if chart else []), *(case_figures(folder, results) if pictures else [])]
 
@@ -111,16 +108,15 @@ def write_into(document: Path, folder: Path, beside_paper: bool = False) -> Path
     name = folder.absolute().name
     before, after = around_the_place(document, folder)
     results = results_in(folder)
-    lines = ["", *summary_lines(results, read_record(folder), level=3, brief=True)]
+    parts = ["", summary_markdown(results, read_record(folder), level=3, brief=True)]
     if beside_paper:
-        tables = paper_tables(results, beside_paper)
-        lines += ["", *tables_lines(tables), *_ablation_lines(tables)]
+        parts += ["", tables_markdown(paper_tables(results, beside_paper))]
     if chart_panels(results):
         images = document.parent / "images"
         images.mkdir(exist_ok=True)
         scale_chart(images / f"{name}_{CHART}", results, beside_paper)
-        lines += ["", f"![PSNR against scale]({images.name}/{name}_{CHART})"]
-    return _write(document, "\n".join([before, *lines, after]))
+        parts += ["", f"![PSNR against scale]({images.name}/{name}_{CHART})"]
+    return write_text(document, "\n".join([before, *parts, after]))
 
 
 def around_the_place(document: Path, folder: Path) -> tuple[str, str]:
@@ -129,70 +125,37 @@ def around_the_place(document: Path, folder: Path) -> tuple[str, str]:
     begin, end = BEGIN.format(name), END.format(name)
     try:
         text = document.read_text(encoding="utf-8")
-    except OSError as error:
-        raise OptionError(f"{document}: {error.strerror}", "a Markdown file", "check --into") from error
-    except UnicodeDecodeError as error:
-        raise OptionError(f"{document} is no text", "a Markdown file", "check --into") from error
+    except (OSError, UnicodeDecodeError) as error:
+        reason = f": {error.strerror}" if isinstance(error, OSError) else " is no text"
+        raise OptionError(f"{document}{reason}", "a Markdown file", "check --into") from error
     if text.count(begin) != 1 or text.count(end) != 1 or text.index(begin) > text.index(end):
         expected = f"the lines {begin} and {end}, once each"
         raise OptionError(f"{document} without a place for these tables", expected, "add them")
     return text[: text.index(begin) + len(begin)], text[text.index(end) :]
 
 
-def _write(path: Path, text: str) -> Path:
-    with published(path, overwrite=True) as target:
-        target.write_text(text, encoding="utf-8")
-    return path
-
-
-def summary_markdown(results: Sequence[Result], record: Mapping[str, Any]) -> str:
-    return "\n".join(["# Benchmark\n", *summary_lines(results, record)]) + "\n"
-
-
-def summary_lines(
+def summary_markdown(
     results: Sequence[Result], record: Mapping[str, Any], level: int = 2, *, brief: bool = False
-) -> Iterator[str]:
+) -> str:
     """Protocol, means, distances to the best of the others, every case; headings of this level.
 
     `brief` leaves out the tables of single imperfections and their cases.
     """
-    heading = "#" * level
-    yield from _session_lines(record)
-    yield ""
-    yield PROTOCOL
     by_condition: dict[str, list[Result]] = {}
     for result in results:
         by_condition.setdefault(result.case.condition, []).append(result)
-    if len(by_condition) > 1:
-        yield f"{heading} Mean PSNR in dB\n"
-        yield from overview_table(by_condition)
-        yield ""
     detailed = {name: own for name, own in by_condition.items() if not (brief and name in IMPERFECTIONS)}
-    for condition, own in detailed.items():
-        yield f"{heading} {condition[0].upper()}{condition[1:]}\n"
-        yield from condition_table(own)
-        yield ""
-    yield f"{heading} Every case, PSNR in dB / spectral angle in degrees\n"
-    yield from case_table([result for result in results if result.case.condition in detailed])
-    if failures := [result for result in results if result.state == FAILED]:
-        yield f"\n{heading} Failed\n"
-        yield from (f"- {each.model} ({each.knowledge}), {each.case}: {each.message}" for each in failures)
-    if left_out := [*record["request"].get("left_out", ()), *_describe_unfit(results)]:
-        yield f"\n{heading} Left out\n"
-        yield from (f"- {reason}" for reason in left_out)
-
-
-def _session_lines(record: Mapping[str, Any]) -> Iterator[str]:
-    """Command, date, versions, machine."""
-    for command in dict.fromkeys(session["command"] for session in record["sessions"] if session["command"]):
-        yield f"    {command}\n"
-    for session in record["sessions"]:
-        commit = f"commit {session['commit']}, " if session["commit"] else ""
-        versions = f"hyperfuse {session['hyperfuse']}, {commit}torch {session['torch']}"
-        yield f"{session['date']}: {versions}, {session['machine']}."
-    for dataset in record["request"].get("overlapping", ()):
-        overlap = f"\nThe test blocks of {dataset} overlap its training pixels"
-        yield f"{overlap}: networks trained by the paper's split have seen them."
+    return render(
+        "summary.md.j2",
+        heading="#" * level,
+        sessions=record["sessions"],
+        overlapping=record["request"].get("overlapping", ()),
+        overview="\n".join(overview_table(by_condition)) if len(by_condition) > 1 else "",
+        conditions={name: "\n".join(condition_table(own)) for name, own in detailed.items()},
+        cases="\n".join(case_table([result for result in results if result.case.condition in detailed])),
+        failures=[result for result in results if result.state == FAILED],
+        left_out=[*record["request"].get("left_out", ()), *_describe_unfit(results)],
+    )
 
 
 def overview_table(by_condition: Mapping[str, Sequence[Result]]) -> Iterator[str]:
@@ -204,11 +167,9 @@ def overview_table(by_condition: Mapping[str, Sequence[Result]]) -> Iterator[str
         means = [mean_score(scored.get(column, {}).values(), "psnr_db") for column in columns]
         best = max((each.mean for each in means if each is not None), default=None)
         cells = [ABSENT if each is None else f"{each.mean:.2f}" for each in means]
-        marks = ["**" if each is not None and each.mean == best else "" for each in means]
+        shown = [f"**{cell}**" if each and each.mean == best else cell for cell, each in zip(cells, means, strict=True)]
         description = IMPERFECTIONS[condition].description if condition in IMPERFECTIONS else ""
-        cases = len({result.case for result in results})
-        shown = [f"{mark}{cell}{mark}" for mark, cell in zip(marks, cells, strict=True)]
-        rows.append([condition, description, str(cases), *shown])
+        rows.append([condition, description, str(len({result.case for result in results})), *shown])
     headings = ["condition", "", "cases", *(column.label for column in columns)]
     yield from markdown_table(headings, rows, left=(0, 1))
 
@@ -222,10 +183,12 @@ def condition_table(results: Sequence[Result]) -> Iterator[str]:
     rows = []
     for column, cases in scored.items():
         if cases:
-            means = [
-                _mean_text(mean_score(cases.values(), name), unit, digits, with_deviation=with_deviation)
-                for _, name, unit, digits, with_deviation in SUMMARY_COLUMNS
-            ]
+            means = []
+            for _, name, unit, digits, with_deviation in SUMMARY_COLUMNS:
+                spread = mean_score(cases.values(), name)
+                shown = spread is not None and with_deviation and spread.count > 1
+                deviation = f" ± {spread.deviation / unit:.{digits}f}" if spread and shown else ""
+                means.append(f"{spread.mean / unit:.{digits}f}{deviation}" if spread else ABSENT)
             differences = (distance_to_best_other(results, column, knowledge) for knowledge in given)
             rows.append([column.label, str(len(cases)), *means, *map(str, (each or ABSENT for each in differences))])
     yield from markdown_table(headings, rows, left=(0, *range(len(headings) - len(given), len(headings))))
@@ -244,6 +207,15 @@ def case_table(results: Sequence[Result]) -> Iterator[str]:
         rows.append([str(case), *(_case_cell(each, best) for each in row)])
     headings = ["scene, MSI, scale, condition", *(column.label for column in columns)]
     yield from markdown_table(headings, rows, left=range(len(headings)))
+
+
+def _case_cell(result: Result | None, best: float | None) -> str:
+    if result is None or result.state == UNFIT:
+        return ABSENT
+    if result.psnr_db is None:
+        return FAILED if result.state == FAILED else "equal"
+    scores = f"{result.psnr_db:.2f} / {result.spectral_angle_degrees:.2f}"
+    return f"**{scores}**" if result.psnr_db == best else scores
 
 
 def _scored(results: Iterable[Result]) -> dict[Column, dict[CaseName, Result]]:
@@ -289,14 +261,10 @@ def distance_to_best_other(results: Iterable[Result], column: Column, knowledge:
 
 def _describe_unfit(results: Iterable[Result]) -> Iterator[str]:
     """An unexplained dash in a table looks like a failure."""
-    cases: dict[str, dict[CaseName, str]] = {}
-    for result in results:
-        if result.state == UNFIT:
-            cases.setdefault(result.model, {})[result.case] = result.message
-    for model, messages in cases.items():
-        first, message = next(iter(messages.items()))
-        count = f" and {len(messages) - 1} more" if len(messages) > 1 else ""
-        yield f"{model} is {message}: {first}{count}"
+    unfit = {(result.model, result.case): result for result in results if result.state == UNFIT}
+    for model in dict.fromkeys(model for model, _ in unfit):
+        first, *others = (result for (name, _), result in unfit.items() if name == model)
+        yield f"{model} is {first.message}: {first.case}" + (f" and {len(others)} more" if others else "")
 
 
 def describe_failures(results: Iterable[Result]) -> list[str]:
@@ -311,30 +279,9 @@ def describe_failures(results: Iterable[Result]) -> list[str]:
     ]
 
 
-def _case_cell(result: Result | None, best: float | None) -> str:
-    if result is None or result.state == UNFIT:
-        return ABSENT
-    if result.state == FAILED:
-        return FAILED
-    if result.psnr_db is None:
-        return "equal"
-    scores = f"{result.psnr_db:.2f} / {result.spectral_angle_degrees:.2f}"
-    return f"**{scores}**" if result.psnr_db == best else scores
-
-
-def _mean_text(spread: Spread | None, unit: float, digits: int, *, with_deviation: bool) -> str:
-    if spread is None:
-        return ABSENT
-    deviation = f" ± {spread.deviation / unit:.{digits}f}" if with_deviation and spread.count > 1 else ""
-    return f"{spread.mean / unit:.{digits}f}{deviation}"
-
-
 @dataclass(frozen=True)
-class TableCell:
-    text: str
-    """The mean, or `-`."""
+class TableCell(Cell):
     deviation: str = ""
-    style: str = ""
     measured: Spread | None = None
 
 
@@ -395,7 +342,7 @@ def _measured_cells(spreads: Sequence[Spread | None], metric: ScoreColumn) -> It
     cells = marked([None if each is None else each.mean for each in spreads], metric)
     for cell, each in zip(cells, spreads, strict=True):
         deviation = f"{each.deviation:.{metric.digits}f}" if each is not None and each.count > 1 else ""
-        yield TableCell(cell.text, deviation, cell.style, each)
+        yield TableCell(cell.text, cell.style, deviation, each)
 
 
 def _printed_cell(printed: PrintedScores | None, metric: ScoreColumn) -> TableCell:
@@ -404,45 +351,40 @@ def _printed_cell(printed: PrintedScores | None, metric: ScoreColumn) -> TableCe
     figure = printed.figures[metric.field]
     converted = metric.field == "ergas" and printed.ergas_as_defined != float(figure.mean)
     text = f"{figure.mean} [{printed.ergas_as_defined:.2f}]" if converted else figure.mean
-    return TableCell(text, figure.deviation)
+    return TableCell(text, deviation=figure.deviation)
 
 
-def tables_markdown(tables: Sequence[PaperTable]) -> str:
-    return "\n".join([*tables_lines(tables), *_ablation_lines(tables)]) + "\n"
-
-
-def tables_lines(tables: Sequence[PaperTable]) -> Iterator[str]:
-    yield "Mean ± standard deviation over scenes; best in bold, second best underlined."
+def tables_markdown(tables: Sequence[PaperTable], *, ablations: bool = True) -> str:
+    """With the paper's ablations on the data sets and scales of these tables, where it is shown beside ours."""
+    lines = ["Mean ± standard deviation over scenes; best in bold, second best underlined."]
     for table in tables:
-        yield f"\n### {table.title}\n"
         rows = [[f"x{row.scale:g}", row.metric.heading, *map(_markdown_cell, row.cells)] for row in table.rows]
-        yield from markdown_table(["scale", "", *table.columns], rows, left=(0, 1))
-        if table.warnings:
-            yield ""
-            yield from (f"- {warning}" for warning in table.warnings)
-
-
-def _ablation_lines(tables: Sequence[PaperTable]) -> Iterator[str]:
-    """The paper's ablations on the data sets and scales of these tables."""
+        lines += [f"\n### {table.title}\n", *markdown_table(["scale", "", *table.columns], rows, left=(0, 1))]
+        lines += ["", *(f"- {warning}" for warning in table.warnings)] if table.warnings else []
     scales = {(table.dataset.casefold(), row.scale) for table in tables if table.warnings for row in table.rows}
-    ablations = [each for each in printed_ablations() if (each.dataset.casefold(), each.scale) in scales]
-    if ablations:
-        yield f"\n### The paper's ablations, {AS_PRINTED}\n"
-        yield from printed_table(ablations)
-        yield "\nERGAS has the factor 100/4 at every scale. The same ablations of a small network: docs/reproduce.md."
+    printed = [each for each in printed_ablations() if (each.dataset.casefold(), each.scale) in scales]
+    if printed and ablations:
+        lines += [f"\n### The paper's ablations, {AS_PRINTED}\n", *printed_table(printed)]
+        lines.append(
+            "\nERGAS has the factor 100/4 at every scale. The same ablations of a small network: docs/reproduce.md."
+        )
+    return "\n".join(lines)
+
+
+def _markdown_cell(cell: TableCell) -> str:
+    text = {BEST: f"**{cell.text}**", SECOND: f"<u>{cell.text}</u>"}.get(cell.style, cell.text)
+    return f"{text} ± {cell.deviation}" if cell.deviation else text
 
 
 def printed_table(printed: Iterable[PrintedScores]) -> Iterator[str]:
     """Numbers of the paper, a row each."""
-    counts = ["parameters, M", "operations, G"]
-    headings = ["data set", "scale", "variant", *counts, *(metric.heading for metric in METRICS)]
-    yield from markdown_table(headings, map(_printed_cells, printed), left=(0, 1, 2))
-
-
-def _printed_cells(printed: PrintedScores) -> list[str]:
-    counts = [ABSENT if count is None else f"{count:g}" for count in (printed.parameters_millions, printed.flops_g)]
-    figures = [printed.figures[metric.field].text for metric in METRICS]
-    return [printed.dataset, f"x{printed.scale:g}", printed.method, *counts, *figures]
+    headings = ["data set", "scale", "variant", "parameters, M", "operations, G", *(each.heading for each in METRICS)]
+    rows = []
+    for each in printed:
+        counts = [ABSENT if count is None else f"{count:g}" for count in (each.parameters_millions, each.flops_g)]
+        figures = [each.figures[metric.field].text for metric in METRICS]
+        rows.append([each.dataset, f"x{each.scale:g}", each.method, *counts, *figures])
+    yield from markdown_table(headings, rows, left=(0, 1, 2))
 
 
 def tables_csv(tables: Sequence[PaperTable]) -> str:
@@ -460,36 +402,5 @@ def tables_csv(tables: Sequence[PaperTable]) -> str:
     return text.getvalue()
 
 
-def _markdown_cell(cell: TableCell) -> str:
-    text = {BEST: f"**{cell.text}**", SECOND: f"<u>{cell.text}</u>"}.get(cell.style, cell.text)
-    return f"{text} ± {cell.deviation}" if cell.deviation else text
-
-
 def tables_latex(tables: Sequence[PaperTable]) -> str:
-    return LATEX_HEAD + "\n".join(_latex_table(table) for table in tables)
-
-
-def _latex_table(table: PaperTable) -> str:
-    lines = [
-        r"\begin{table*}[t]",
-        r"\centering",
-        rf"\caption{{{table.title.translate(LATEX_ESCAPES)}.}}",
-        rf"\begin{{tabular}}{{@{{}}ll{'c' * len(table.columns)}@{{}}}}",
-        r"\toprule",
-        " & ".join(["", "", *(name.translate(LATEX_ESCAPES) for name in table.columns)]) + r" \\",
-    ]
-    scale = None
-    for row in table.rows:
-        if row.scale != scale:
-            lines.append(r"\midrule")
-        first = rf"$\times${row.scale:g}" if row.scale != scale else ""
-        arrow = r"$\uparrow$" if row.metric.higher_is_better else r"$\downarrow$"
-        lines.append(" & ".join([first, f"{row.metric.heading} {arrow}", *map(_latex_cell, row.cells)]) + r" \\")
-        scale = row.scale
-    notes = [rf"\\[2pt]{{\footnotesize {warning.translate(LATEX_ESCAPES)}}}" for warning in table.warnings]
-    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", *notes, r"\end{table*}", ""])
-
-
-def _latex_cell(cell: TableCell) -> str:
-    text = {BEST: rf"\textbf{{{cell.text}}}", SECOND: rf"\underline{{{cell.text}}}"}.get(cell.style, cell.text)
-    return rf"{text}$_{{\pm {cell.deviation}}}$" if cell.deviation else text
+    return render("tables.tex.j2", tables=tables) + "\n"

@@ -180,6 +180,23 @@ def check_writable(target: Path, *, overwrite: bool) -> None:
         raise CubeWriteError(f"no permission to write into {target.parent}", remedy="choose another folder")
 
 
+def make_folder(folder: Path) -> None:
+    """Create a folder, and those above it, where there is none."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        is_file = isinstance(error, FileExistsError)
+        got = f"{folder} is a file" if is_file else f"cannot make the folder {folder}: {error.strerror}"
+        raise CubeWriteError(got, "a folder", "choose another with -o") from error
+
+
+def write_text(path: Path, text: str) -> Path:
+    """Write or replace a text file."""
+    with published(path, overwrite=True) as target:
+        target.write_text(text, encoding="utf-8")
+    return path
+
+
 def _publish(work_folder: Path, target: Path, stale: Sequence[Path]) -> None:
     """Replace the target and its companions; a failure undoes everything."""
     made, aside = work_folder / MADE, work_folder / ASIDE

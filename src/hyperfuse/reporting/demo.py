@@ -16,8 +16,8 @@ from rich.table import Table
 
 from hyperfuse.config import DEFAULT_METHOD, FuseConfig, OutputConfig
 from hyperfuse.data.datasets import indian_pines
-from hyperfuse.errors import CubeWriteError
 from hyperfuse.fusion.run import estimate, run_fusion
+from hyperfuse.io.atomic import make_folder
 from hyperfuse.io.files import write_cube
 from hyperfuse.methods.catalogue import METHODS
 from hyperfuse.metrics.evaluation import Evaluation, evaluate
@@ -42,11 +42,7 @@ class DemoResult:
 
 def run_demo(folder: Path) -> DemoResult:
     """Simulate a pair from Indian Pines, fuse it blind with every method, and write scores, figure and cubes."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        reason = f"cannot make the folder {folder}: {error.strerror}"
-        raise CubeWriteError(reason, remedy="choose another with -o") from error
+    make_folder(folder)
     with warnings.catch_warnings():
         # 145 pixels are no multiple of the scale: the loss of one row and column needs no warning here.
         warnings.filterwarnings("ignore", message="reference cropped")
