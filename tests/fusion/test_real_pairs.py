@@ -66,10 +66,30 @@ def test_psf_and_shift_survive(simulated: Simulation, kind: str) -> None:
     np.testing.assert_allclose(observation.misregistration, 0, atol=0.15)
 
 
+def test_displaced_bands_are_brought_to_one_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    random = np.random.default_rng(5)
+    wavelength = np.linspace(420, 720, 12)
+    textures = np.stack([gaussian_filter(random.standard_normal((96, 96)), width) for width in (1.5, 2.5, 4.0)])
+    levels = 0.2 + 0.6 * (textures - textures.min((1, 2), keepdims=True)) / np.ptp(textures, (1, 2), keepdims=True)
+    spectra = np.stack([np.exp(-(((wavelength - centre) / 150) ** 2)) for centre in (450, 550, 680)])
+    values = np.tensordot(spectra.T, levels, 1) / 3
+    simulated = simulate(make_cube(values.astype(np.float32), wavelength_nm=wavelength), SCALE, "rgb")
+    pair = imperfect(simulated, "keystone")
+    found = estimated(pair.hsi, pair.msi).displacement
+    assert found is not None
+    np.testing.assert_allclose(found.slope, (0, 0.25 * SCALE), atol=0.05 * SCALE)
+    with pytest.warns(UserWarning, match="fine pixels apart"):
+        corrected = np.asarray(fuse(pair.hsi, pair.msi, method="local_fuse", trust="hsi"))
+    assert psnr_db(corrected, simulated) > psnr_db(fused(pair.hsi, pair.msi, harmonise="off"), simulated) + 3
+    small_tiles(monkeypatch)
+    np.testing.assert_allclose(fused(pair.hsi, pair.msi), corrected, atol=1e-3)
+
+
 def test_a_pair_that_agrees_is_not_corrected(simulated: Simulation) -> None:
     found = estimated(simulated.hsi, simulated.msi)
     assert found.corrections == ()
     assert found.bend is None
+    assert found.displacement is None
     assert found.agreement.is_perfect
     plain = fused(simulated.hsi, simulated.msi, harmonise="off")
     np.testing.assert_array_equal(fused(simulated.hsi, simulated.msi), plain)

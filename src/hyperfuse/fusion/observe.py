@@ -24,7 +24,7 @@ from hyperfuse.fusion.engine import SMALLEST_MOVE
 from hyperfuse.fusion.harmonised import NOTHING_TO_DO, Harmonisation
 from hyperfuse.fusion.pair import AlignedPair, require_possible_shift
 from hyperfuse.fusion.sample import StreamedSamples, representative_window
-from hyperfuse.fusion.warp import Warp, find_warp
+from hyperfuse.fusion.warp import Warp, find_band_warp, find_warp
 from hyperfuse.io.cube import wavelengths_nm
 from hyperfuse.methods.catalogue import AUTO, DEFAULT, FEWEST_COARSER_PIXELS, MOST_PIXELS, suitable_method
 from hyperfuse.methods.injection import detail_halo
@@ -33,7 +33,7 @@ from hyperfuse.physics.estimate import Estimate, KnownParts, estimate_from_sampl
 from hyperfuse.physics.harmonise import SmoothField
 from hyperfuse.physics.observation import Observation, SpatialOperator, default_sigma, sigma_from_fwhm
 from hyperfuse.physics.offset_field import NODES, OffsetField, WindowOffset, constant_field, fit_offset_field
-from hyperfuse.physics.register import Block, CoarseOffset, register, search_coarse_offsets
+from hyperfuse.physics.register import BandDisplacement, Block, CoarseOffset, register, search_coarse_offsets
 from hyperfuse.physics.sampling import (
     MARGIN_OF_BLOCK,
     WHOLE_IMAGE_FINE_PIXELS,
@@ -336,6 +336,8 @@ class RegisteredPair:
     """What warped the HSI where one shift was not enough."""
     harmonisation: Harmonisation = NOTHING_TO_DO
     bend: SmoothField | None = None
+    displacement: BandDisplacement | None = None
+    """Of the HSI's bands against each other, which was corrected."""
 
 
 def register_pair(
@@ -354,6 +356,11 @@ def register_pair(
     image whose georeference is not the one to `trust` is warped.
     """
     found = estimate(pair, True)
+    displacement = found.displacement if pair.rotated_hsi is None else None
+    if displacement is not None:
+        corrected = Harmonisation(found.corrections).applied(pair)
+        pair = find_band_warp(corrected, found.observation, displacement).warped(pair)
+        found = estimate(pair, True)
     observation = found.observation
     if search_further:
         misregistration = find_misregistration(pair, observation, lambda each: estimate(each, False).observation)
@@ -374,7 +381,7 @@ def register_pair(
             observation = found.observation
     agreement = None if found.agreement.is_perfect or not reconcile else found.agreement
     harmonisation = Harmonisation(found.corrections, offsets, observation, agreement)
-    return RegisteredPair(warped, harmonisation.applied(warped), observation, warp, harmonisation, bend)
+    return RegisteredPair(warped, harmonisation.applied(warped), observation, warp, harmonisation, bend, displacement)
 
 
 def warn_of_corrections(found: RegisteredPair) -> None:
@@ -386,6 +393,10 @@ def warn_of_corrections(found: RegisteredPair) -> None:
     if harmonisation.agreement is not None and harmonisation.agreement.differing > REMARKABLE_SHARE:
         share = f"{harmonisation.agreement.differing:.1%} of the scene"
         done.append(f"{share} that shows something else or in another light (see --change-mask)")
+    if found.displacement is not None:
+        y, x = (2 * abs(each) for each in found.displacement.slope)
+        apart = f"the HSI's bands lie up to {math.hypot(y, x):.1f} fine pixels apart (keystone)"
+        warnings.warn(f"{apart}: brought to one place", stacklevel=2)
     if done:
         warnings.warn(f"the MSI disagrees with the HSI and was corrected for {', '.join(done)}", stacklevel=2)
 

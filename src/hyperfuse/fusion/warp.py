@@ -6,7 +6,8 @@ what the HSI's sensor would record of it, at the original and at the new positio
 
     hsi'(q) = spline(hsi)(q) + W [ (A m)(q) - spline(A m)(q) ]
 
-where W is the regression of the HSI's bands on the MSI's. Shapes: C bands, M msi bands, n pixels, h w coarse, H W fine.
+where W is the regression of the HSI's bands on the MSI's. Bands that lie at different places are brought to one
+place in the same way. Shapes: C bands, M msi bands, n pixels, h w coarse, H W fine.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from hyperfuse.fusion.regrid import (
 from hyperfuse.io.grid import Grid, grid_of, positions_in, window_of_grid
 from hyperfuse.physics.observation import TRUNCATION_SIGMAS, Observation
 from hyperfuse.physics.offset_field import OffsetField
+from hyperfuse.physics.register import BandDisplacement
 from hyperfuse.physics.sampling import spread_slices
 
 
@@ -61,6 +63,7 @@ FEWEST_PIXELS_PER_WEIGHT = 5
 # Ridge as a share of the MSI's variance, so that redundant bands share their weight.
 RIDGE = 1e-5
 FIXED_POINT_STEPS = 4
+STEPS_PER_COARSE_PIXEL = 16  # of the places of displaced bands
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,8 @@ class Warp:
     """The shift that the HSI has, where it varies; None for an HSI that is only rotated."""
     weights: NDArray[np.float32] | None
     """(C, M) W; None for plain splines."""
+    band_offsets: NDArray[np.float64] | None = None
+    """(C, 2) Where each band lies beside the shift, in steps that many bands share; None for all in one place."""
 
     def warped(self, pair: AlignedPair) -> AlignedPair:
         """The pair with an HSI that is warped when it is read."""
@@ -91,6 +96,23 @@ def find_warp(pair: AlignedPair, observation: Observation, field: OffsetField | 
     return replace(plain, weights=_msi_weights(WarpedReader(pair, plain, *original_hsi(pair))))
 
 
+def find_band_warp(pair: AlignedPair, observation: Observation, displacement: BandDisplacement) -> Warp:
+    """The warp that brings the bands of an HSI to their mean place."""
+    y, x = (move + mean for move, mean in zip(observation.misregistration, displacement.mean, strict=True))
+    step = np.array(pair.scale) / STEPS_PER_COARSE_PIXEL
+    offsets = np.zeros((len(pair.usable_bands), 2))
+    offsets[pair.usable_bands] = np.rint(displacement.of_bands(int(pair.usable_bands.sum())) / step) * step
+    plain = Warp((y, x), observation.sigma, None, None, offsets)
+    reader = WarpedReader(pair, plain, *original_hsi(pair))
+    weights = np.zeros((len(offsets), pair.fine_shape[0]), dtype=np.float32)
+    for part, bands in reader.parts(np.arange(len(offsets))):
+        found = _msi_weights(part)
+        if found is None:
+            return plain
+        weights[bands] = found[bands]
+    return replace(plain, weights=weights)
+
+
 @dataclass(frozen=True)
 class WarpedReader:
     """The warped HSI of a pair, with `BORDER` more pixels on all sides."""
@@ -101,7 +123,25 @@ class WarpedReader:
     grid: Grid
     msi_grid: Grid
 
+    move: tuple[float, float] = (0.0, 0.0)
+    """Where the bands that are read lie beside the shift."""
+
+    def parts(self, bands: NDArray[np.int64]) -> list[tuple[WarpedReader, NDArray[np.int64]]]:
+        """Readers of the bands that lie in one place, and which of the bands these are."""
+        assert self.warp.band_offsets is not None
+        moves, which = np.unique(self.warp.band_offsets[bands], axis=0, return_inverse=True)
+        one_place = replace(self.warp, band_offsets=None)
+        return [
+            (replace(self, warp=one_place, move=(move[0], move[1])), np.flatnonzero(which.ravel() == index))
+            for index, move in enumerate(moves)
+        ]
+
     def read(self, bands: NDArray[np.int64], rows: slice, columns: slice) -> NDArray[np.float32]:
+        if self.warp.band_offsets is not None:
+            result = np.empty((len(bands), rows.stop - rows.start, columns.stop - columns.start), dtype=np.float32)
+            for part, which in self.parts(bands):
+                result[which] = part.read(bands[which], rows, columns)
+            return result
         positions = self.target_positions(rows, columns)
         pixels = self.source_pixels(positions)
         needed = needed_window(pixels, self.image.shape[1:])
@@ -141,7 +181,7 @@ class WarpedReader:
     def _offsets(self, rows: NDArray[np.float64], columns: NDArray[np.float64]) -> NDArray[np.float64]:
         if self.warp.field is not None:
             return self.warp.field.at(rows, columns)
-        return np.array(self.warp.misregistration)[:, None, None]
+        return (np.array(self.warp.misregistration) + self.move)[:, None, None]
 
     def blurred_msi_at(self, *sets: Positions) -> list[NDArray[np.float32]]:
         """(M, ...) for each set of fine positions: the MSI under the HSI's PSF, with holes filled."""

@@ -32,7 +32,15 @@ from hyperfuse.physics.harmonise import (
     warped,
 )
 from hyperfuse.physics.observation import Observation, as_pair, default_sigma, require_pair
-from hyperfuse.physics.register import SIGMA_LIMITS, Block, Registration, register, search_shift
+from hyperfuse.physics.register import (
+    SIGMA_LIMITS,
+    BandDisplacement,
+    Block,
+    Registration,
+    find_band_displacement,
+    register,
+    search_shift,
+)
 from hyperfuse.physics.sampling import PairSamples, Samples, estimate_noise, weakest_components
 
 FEWEST_PIXELS = 36  # a scene of 8x8
@@ -124,6 +132,8 @@ class Estimate:
     bend: SmoothField | None
     """Offset (y, x) in fine pixels besides the shift, where it varies over the scene."""
     agreement: Agreement
+    displacement: BandDisplacement | None = None
+    """Of the hsi's bands against each other."""
 
 
 def estimate_from_samples(
@@ -178,7 +188,10 @@ def estimate_from_samples(
     )
     spread = there.blocks(registration.sigma, spread=True)
     agreement = measure_agreement(spread, found.correct(spread, samples.fine_size), observation)
-    return Estimate(observation, found.corrections, found.bend, agreement)
+    displacement = None
+    if harmonise and bend != "off" and known.misregistration is None and not note:
+        displacement = find_band_displacement(blocks, samples.scale, registration.sigma)
+    return Estimate(observation, found.corrections, found.bend, agreement, displacement)
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import torch
@@ -58,6 +59,12 @@ PIXELS_PER_INDEPENDENT_ONE = 9.0
 SMALLEST_SIDE = 16
 MOST_PEAKS = 3
 PEAK_RADIUS = 3
+
+# Bands of the hsi are displaced against each other if that lowers the mean log of what the msi leaves unexplained of
+# them by so much, and by at least so many coarse pixels.
+DISPLACED_GAIN, SMALLEST_DISPLACEMENT = 0.25, 0.04
+DISPLACEMENT_ROUNDS, DISPLACEMENT_STEP = 3, 1 / 8  # coarse pixels from one evaluated displacement to the next
+DISPLACEMENT_TUKEY = 4.0
 
 
 @dataclass(frozen=True)
@@ -330,6 +337,85 @@ def _standard_errors(problem: _Problem, residual: Tensor, jacobian: Tensor, free
         freedom = max(1.0, problem.samples - problem.components)
         errors[free] = (torch.linalg.pinv(normal).diagonal().clamp_min(0) / freedom).sqrt()
     return errors
+
+
+@dataclass(frozen=True)
+class BandDisplacement:
+    """Where the bands of an hsi lie (keystone): at the shift of the pair plus mean + slope t, with t from -1 to 1."""
+
+    mean: Pair
+    slope: Pair
+
+    def of_bands(self, bands: int) -> Floats:
+        """(C, 2) Fine pixels, without the mean."""
+        return np.linspace(-1, 1, bands)[:, None] * np.array(self.slope)
+
+
+def find_band_displacement(blocks: list[Block], scale: Pair, sigma: Pair) -> BandDisplacement | None:
+    """The displacement of the bands against each other, where it is clear.
+
+    Every band is regressed on the msi under the PSF and on its derivatives; a line is fitted to what the bands say.
+    """
+    usable = [block.usable for block in blocks]
+    spectra = torch.cat([block.hsi[:, each] for block, each in zip(blocks, usable, strict=True)], dim=1).double()
+    hsi = spectra.numpy()
+    if len(hsi) < 3 or hsi.shape[1] < 8 * (len(blocks[0].msi) + 3):
+        return None
+
+    def seen(y: float, x: float) -> Floats:
+        parts = [block.operator(scale, sigma, (y, x)).apply(block.msi)[:, block.usable] for block in blocks]
+        return np.concatenate([torch.cat(parts, dim=1).double().numpy(), np.ones((1, hsi.shape[1]))]).T
+
+    @cache
+    def basis(down: int, right: int) -> tuple[Floats, Floats, Floats]:
+        y, x = down * DISPLACEMENT_STEP * scale[0], right * DISPLACEMENT_STEP * scale[1]
+        dy, dx = (0.05 * axis for axis in scale)
+        along_y, along_x = seen(y + dy, x) - seen(y - dy, x), seen(y, x + dx) - seen(y, x - dx)
+        return seen(y, x), along_y / (2 * dy), along_x / (2 * dx)
+
+    places = np.linspace(-1, 1, len(hsi))
+    step = DISPLACEMENT_STEP * np.array(scale)
+    line, first = np.zeros((2, 2)), None
+    for turn in range(DISPLACEMENT_ROUNDS + 1):
+        nodes = np.rint((line[0] + places[:, None] * line[1]) / step).astype(int)
+        found, precision, left = np.zeros((len(hsi), 2)), np.zeros((len(hsi), 2)), np.zeros(len(hsi))
+        for node in np.unique(nodes, axis=0):
+            columns, *slopes = basis(*node.tolist())
+            bands = np.flatnonzero((nodes == node).all(axis=1))
+            orthonormal = np.linalg.qr(columns)[0]
+            weights = np.linalg.lstsq(columns, hsi[bands].T, rcond=None)[0]
+            for band, own in zip(bands, weights.T, strict=True):
+                moves = np.stack([each @ own for each in slopes], axis=1)
+                moves = moves - orthonormal @ (orthonormal.T @ moves)
+                rest = hsi[band] - columns @ own
+                normal = moves.T @ moves
+                normal = normal + (1e-9 * np.trace(normal) + 1e-300) * np.eye(2)
+                move = np.linalg.solve(normal, moves.T @ rest)
+                left[band] = ((rest - moves @ move) ** 2).mean() + 1e-12 * hsi[band].var() + 1e-300
+                found[band] = node * step + move.clip(-0.5 * step / DISPLACEMENT_STEP, 0.5 * step / DISPLACEMENT_STEP)
+                precision[band] = 1 / (np.linalg.inv(normal).diagonal() * left[band] + 1e-300)
+                if turn == 0:
+                    left[band] = (rest**2).mean() + 1e-12 * hsi[band].var() + 1e-300
+        first = left if first is None else first
+        line = np.stack([_robust_line(places, *each) for each in zip(found.T, precision.T, strict=True)], axis=1)
+    gain = float(np.log(first / left).mean()) if first is not None else 0.0
+    if gain < DISPLACED_GAIN or np.hypot(*(line[1] / scale)) < SMALLEST_DISPLACEMENT:
+        return None
+    return BandDisplacement((line[0, 0], line[0, 1]), (line[1, 0], line[1, 1]))
+
+
+def _robust_line(places: Floats, values: Floats, precision: Floats) -> Floats:
+    """Constant and slope, by reweighted least squares; no band counts much more than most."""
+    powers = np.stack([np.ones_like(places), places], axis=1)
+    precision = np.minimum(precision, 10 * np.median(precision))
+    weights, line = precision, np.zeros(2)
+    for _ in range(5):
+        normal = (powers.T * weights) @ powers
+        line = np.linalg.solve(normal + 1e-12 * np.trace(normal) * np.eye(2), (powers.T * weights) @ values)
+        distance = np.abs(values - powers @ line)
+        limit = DISPLACEMENT_TUKEY * 1.4826 * np.median(distance) + 1e-9
+        weights = precision * (1 - (distance / limit) ** 2).clip(0) ** 2
+    return line
 
 
 @dataclass(frozen=True)
