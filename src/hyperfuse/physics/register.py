@@ -348,7 +348,7 @@ class BandDisplacement:
 
     def of_bands(self, bands: int) -> Floats:
         """(C, 2) Fine pixels, without the mean."""
-        return np.linspace(-1, 1, bands)[:, None] * np.array(self.slope)
+        return np.asarray(np.linspace(-1, 1, bands)[:, None] * np.array(self.slope))
 
 
 def find_band_displacement(blocks: list[Block], scale: Pair, sigma: Pair) -> BandDisplacement | None:
