@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.io.fuzz import fuzz
 from tests.io.fuzzing import Files, FuzzReader, Seed, damaged_files, damaged_headers, make_seeds, write_files
 
 SEED_NAMES = (
@@ -50,6 +51,12 @@ def test_whole_files_are_read(name: str, seeds: dict[str, Seed], reader: FuzzRea
 def test_damaged_files(name: str, seeds: dict[str, Seed], reader: FuzzReader, data: st.DataObject) -> None:
     seed = seeds[name]
     assert_read_or_refused(reader, data.draw(damaged_files(seed)), seed.opened)
+
+
+def test_a_short_run_of_the_fuzzer(tmp_path: Path) -> None:
+    outcomes, failures = fuzz(60, 0, tmp_path)
+    assert not failures, failures[0]
+    assert outcomes["read"] and outcomes["refused"]
 
 
 @pytest.mark.parametrize("name", ["bsq", "bil", "bip"])

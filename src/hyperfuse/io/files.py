@@ -76,7 +76,7 @@ _TIFF = Format(
     stale=("+.aux.xml", "+.ovr", "+.msk"),
 )
 _NETCDF = Format(
-    arrays_in_netcdf, created_netcdf, {"deflate": "gzip", "none": "none"}, ("COMPRESS",), libraries=("h5py",)
+    arrays_in_netcdf, created_netcdf, {"deflate": "gzip", "none": "none"}, ("COMPRESS",), libraries=("h5py", "pyproj")
 )
 _HDF5 = replace(_NETCDF, arrays=arrays_in_hdf5)
 FORMATS: dict[str, Format] = {
@@ -87,15 +87,17 @@ FORMATS: dict[str, Format] = {
     ".nc4": _NETCDF,
     ".h5": _HDF5,
     ".hdf5": _HDF5,
-    ".he5": Format(arrays_in_hdf5, libraries=("h5py",)),
+    ".he5": Format(arrays_in_hdf5, libraries=("h5py", "pyproj")),
     ".zarr": Format(
         arrays_in_zarr,
         created_zarr,
         {"zstd": "zstd", "deflate": "gzip", "none": "none"},
         options=("COMPRESS",),
-        libraries=("zarr",),
+        libraries=("zarr", "pyproj"),
     ),
-    ".mat": Format(arrays_in_mat, created_mat, {"deflate": None}, options=("VERSION",), libraries=("h5py", "scipy.io")),
+    ".mat": Format(
+        arrays_in_mat, created_mat, {"deflate": None}, options=("VERSION",), libraries=("h5py", "scipy.io", "pyproj")
+    ),
     ".npz": Format(arrays_in_npz, created_npz, {"deflate": None}),
     ".npy": Format(arrays_in_npy, created_npy, {"none": None}, companions=("+.json",)),
 }

@@ -8,6 +8,9 @@ Children are forked from a server, a process that does nothing else and has a si
 and takes milliseconds, whatever the threads of this process are doing. The server is itself forked from this process,
 or started anew, which takes a second, where other threads could hold a lock at that moment. It ends with this process.
 
+Where forking is unsafe or unknown (macOS, Windows), one worker opens all files; it is killed when its time is up, and
+its memory is not limited.
+
 This protects against damage, not against an attacker who takes over a library: the child has the rights of the user.
 """
 
@@ -21,6 +24,7 @@ import pickle
 import signal
 import socket
 import stat
+import subprocess
 import sys
 import threading
 import time
@@ -31,23 +35,25 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
 
-import numpy as np
-from affine import Affine
-
 from hyperfuse.errors import CubeFileError
 from hyperfuse.io import spool
-from hyperfuse.io.cube import make_cube
 
-# Formats that have to be read whole to be opened (.tar.gz) get more time in proportion to their size.
-SECONDS, BYTES_PER_SECOND = 10, 20e6
+# Of processor time, so that a busy machine or a slow disk does not make a good file look damaged. Formats that have to
+# be read whole to be opened (.tar.gz) get more in proportion to their size.
+SECONDS, BYTES_PER_SECOND = 8, 20e6
+# What waits without computing, such as for a disk that is gone, may take so many times as long.
+PATIENCE = 10
 LARGEST_BYTES = 2**30
 # Fields of /proc/self/statm: pages of data and stack.
 STATM_DATA = 5
+
+FORKS = sys.platform == "linux"
 
 Result = TypeVar("Result")
 
 _lock = threading.Lock()
 _is_child = False
+_worker: subprocess.Popen[bytes] | None = None
 
 
 class _Server(NamedTuple):
@@ -65,13 +71,13 @@ def isolated(path: Path, function: Callable[..., Result], *arguments: Any) -> Re
 
     Warnings are issued and errors raised as if it had been called here.
     """
-    if _is_child or not hasattr(os, "fork"):
+    if _is_child:
         return function(*arguments)
     seconds = SECONDS + (path.stat().st_size / BYTES_PER_SECOND if path.is_file() else 0.0)
     while True:
         request = pickle.dumps((seconds, spool.copies(), function, arguments))
         start = time.monotonic()
-        answer = _ask(request)
+        answer = _ask(request) if FORKS else _ask_worker(request, PATIENCE * seconds)
         if not answer:
             slow = time.monotonic() - start >= seconds
             reason = f"takes more than {seconds:.0f} s to open" if slow else "crashes the library that reads it"
@@ -92,10 +98,12 @@ def start_server(libraries: Collection[str] = ()) -> None:
     Children find these libraries imported; a server without them is replaced where that takes milliseconds.
     """
     global _server
+    if not FORKS:
+        return
     with _lock:
         # The thread of a progress bar only draws.
         others = [each for each in threading.enumerate() if type(each).__module__ != "rich.live"]
-        is_fast = len(others) == 1 and sys.platform == "linux"
+        is_fast = len(others) == 1
         is_running = _server is not None and _server.owner == os.getpid()
         if _server is not None and is_running and (_server.libraries.issuperset(libraries) or not is_fast):
             return
@@ -112,13 +120,9 @@ def start_server(libraries: Collection[str] = ()) -> None:
                 if not child:
                     _serve(there.fileno())
             else:
-                # Not the search path of a new interpreter, which may find another hyperfuse or none.
-                code = (
-                    f"import sys; sys.path[:] = {sys.path!r}; import {', '.join(['hyperfuse.io.files', *libraries])}; "
-                )
-                code += f"from hyperfuse.io import isolation; isolation._serve({there.fileno()})"
                 there.set_inheritable(True)
-                os.posix_spawn(sys.executable, [sys.executable, "-c", code], os.environ)
+                program = _program(f"_serve({there.fileno()})", libraries)
+                os.posix_spawn(sys.executable, program, os.environ)
         if _server is not None and is_running:
             _server.connection.close()
         _server = _Server(os.getpid(), here, frozenset(libraries))
@@ -151,6 +155,56 @@ def _ask(request: bytes) -> bytes:
         _server = None
 
 
+def _program(call: str, libraries: Collection[str] = ()) -> list[str]:
+    """The command of a new interpreter that calls a function of this module."""
+    # Not its own search path, on which there may be another hyperfuse or none.
+    code = f"import sys; sys.path[:] = {sys.path!r}; import {', '.join(['hyperfuse.io.files', *libraries])}; "
+    return [sys.executable, "-c", f"{code}from hyperfuse.io import isolation; isolation.{call}"]
+
+
+def _ask_worker(request: bytes, seconds: float) -> bytes:
+    """The answer of the worker; empty where it crashed or its time was up."""
+    global _worker
+    with _lock:
+        if _worker is None:
+            _worker = subprocess.Popen(_program("_work()"), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+            atexit.register(_worker.kill)
+            # Its imports are not the file's fault.
+            pickle.load(_worker.stdout)  # type: ignore[arg-type]
+        worker, _worker = _worker, None
+        timer = threading.Timer(seconds, worker.kill)
+        timer.start()
+        try:
+            assert worker.stdin is not None and worker.stdout is not None
+            pickle.dump(request, worker.stdin)
+            worker.stdin.flush()
+            answer = cast("bytes", pickle.load(worker.stdout))
+            _worker = worker
+        except (OSError, EOFError, pickle.UnpicklingError):
+            return b""
+        finally:
+            timer.cancel()
+            if _worker is None:
+                worker.kill()
+                worker.communicate()
+        return answer
+
+
+def _work() -> None:
+    """Answer requests until nobody asks any more."""
+    global _is_child
+    _is_child = True
+    # Whatever a library prints must not reach the one who waits for an answer.
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    pickle.dump("ready", answers)
+    answers.flush()
+    with contextlib.suppress(EOFError):
+        while True:
+            pickle.dump(_answer(pickle.load(sys.stdin.buffer), limited=False), answers)
+            answers.flush()
+
+
 def _serve(descriptor: int) -> None:
     """Fork a child for every connection, until this end is the only one left."""
     global _is_child
@@ -164,13 +218,10 @@ def _serve(descriptor: int) -> None:
             is_read = fcntl.fcntl(other, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY
             if other != descriptor and not (is_read and stat.S_ISREG(os.fstat(other).st_mode)):
                 os.dup2(nothing, other)
-    # What every child would have to load for its first georeferenced cube.
-    with contextlib.suppress(Exception):
-        make_cube(np.zeros((1, 1, 1)), crs=4326, transform=Affine(1, 0, 0, 0, -1, 0))
     # Nothing that exists is freed later: a file that it closes may by then be another one.
     gc.freeze()
     os.setsid()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM, signal.SIGPROF):
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     channel = socket.socket(fileno=descriptor)
@@ -178,7 +229,8 @@ def _serve(descriptor: int) -> None:
         try:
             connections = socket.recv_fds(channel, 1, 1)[1]
             if not connections:
-                os._exit(0)
+                # Also what it has started: nobody waits for it any more.
+                os.killpg(0, signal.SIGKILL)
             child = os.fork()
         except OSError:
             os._exit(1)
@@ -186,42 +238,44 @@ def _serve(descriptor: int) -> None:
             channel.close()
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             try:
-                _answer(socket.socket(fileno=connections[0]))
+                with socket.socket(fileno=connections[0]) as connection, connection.makefile("rwb") as stream:
+                    stream.write(_answer(stream.read(), limited=True))
             finally:
                 os._exit(0)
         os.close(connections[0])
 
 
-def _answer(connection: socket.socket) -> None:
-    with connection.makefile("rwb") as stream:
-        request = stream.read()
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            try:
-                seconds, copies, function, arguments = pickle.loads(request)
-                _limit(seconds)
-                spool.use_copies(copies)
-                result, error = function(*arguments), None
-            except Exception as raised:
-                # What others raised before it need not be picklable.
-                raised.add_note(traceback.format_exc())
-                result, error = None, raised.with_traceback(None)
-                error.__cause__ = error.__context__ = None
-        warned = [(each.message, each.category, each.filename, each.lineno) for each in caught]
+def _answer(request: bytes, *, limited: bool) -> bytes:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
         try:
-            answer = pickle.dumps((result, error, warned))
-        except Exception as unpicklable:
-            answer = pickle.dumps((None, RuntimeError(f"{error or unpicklable!r}"), []))
-        stream.write(answer)
+            seconds, copies, function, arguments = pickle.loads(request)
+            if limited:
+                _limit(seconds)
+            spool.use_copies(copies)
+            result, error = function(*arguments), None
+        except Exception as raised:
+            # What others raised before it need not be picklable.
+            raised.add_note(traceback.format_exc())
+            result, error = None, raised.with_traceback(None)
+            error.__cause__ = error.__context__ = None
+    warned = [(each.message, each.category, each.filename, each.lineno) for each in caught]
+    try:
+        return pickle.dumps((result, error, warned))
+    except Exception as unpicklable:
+        return pickle.dumps((None, RuntimeError(f"{error or unpicklable!r}"), []))
 
 
 def _limit(seconds: float) -> None:
-    # The default action of SIGALRM ends a process also within C code, where Python's handlers are never called.
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    # Their default action ends a process also within C code, where Python's handlers are never called.
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    signal.setitimer(signal.ITIMER_REAL, PATIENCE * seconds)
     statm = Path("/proc/self/statm")
     if statm.exists():
         import resource
 
         used = int(statm.read_text().split()[STATM_DATA]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_DATA, (used + LARGEST_BYTES, used + LARGEST_BYTES))
+        # Whoever started this process may have set a lower limit, which cannot be raised.
+        with contextlib.suppress(ValueError):
+            resource.setrlimit(resource.RLIMIT_DATA, (used + LARGEST_BYTES, used + LARGEST_BYTES))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
