@@ -43,6 +43,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for section in config.nav or []:
         if "Tutorials" in section:
             section["Tutorials"] = tutorials
+    listed = str(config.nav)
+    others = [file.src_uri for file in files.documentation_pages() if file.src_uri not in listed]
+    if others and config.nav:
+        config.nav.append({"More": others})
     return files
 
 

@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Larger than memory
 #
-# A scene is fused file to file in tiles, on the workers of Dask, and the result is read lazily. The scene here is small;
-# nothing changes for large ones.
+# A scene is fused file to file in tiles, and the result is read lazily. The scene here is small; nothing changes
+# for large ones.
 
 # %%
 from pathlib import Path
