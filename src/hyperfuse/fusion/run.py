@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import shutil
 import time
@@ -24,7 +25,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
-from itertools import islice
 from pathlib import Path
 from typing import Any, cast
 
@@ -61,13 +61,12 @@ JOURNAL, SCENE, TARGET = "journal.json", "scene.pt", "target"
 STORED_TYPES: list[Any] = [Observation, MethodFuser, NetworkFuser, PairChannels, Subspace, BandUnits]
 CODEC = Blosc(cname="lz4", clevel=1, shuffle=Blosc.SHUFFLE)
 CHECKSUM_BYTES = 4
-# A product is a folder of files; of larger ones only so many are compared, and of each so many bytes in pieces.
-MOST_FILES = 10_000
-SAMPLED_BYTES, SMALLEST_SAMPLE, PIECES = 64 * 2**20, 2**14, 16
+# How much of an input is compared before a run is resumed, evenly spaced: 64 MB.
+PIECES, PIECE_BYTES = 256, 2**18
 # How uncertainties are stored, whatever the fused image is.
 STORED_ERRORS: dict[str, Any] = {"dtype": "float32", "scale_factor": 1.0, "nodata": None, "uncertainty": None}
-# Options that name files, which are compared as inputs.
-INPUT_OPTIONS = ("weights", "mask", "hsi_mask")
+# Options that may name files, whose content is compared when a run is resumed.
+OTHER_INPUTS = ("weights", "srf", "wavelengths", "msi_wavelengths")
 
 
 @dataclass(frozen=True)
@@ -268,8 +267,10 @@ def _run(
 ) -> FusionRun:
     folder = None if target is None else WorkFolder(target)
     inputs = input_paths(hsi, msi, config)
-    if isinstance(config.weights, str | os.PathLike):
-        inputs["weights"] = Path(config.weights)
+    for name in OTHER_INPUTS:
+        value = getattr(config, name)
+        if isinstance(value, str | os.PathLike) and os.path.exists(value):
+            inputs[name] = Path(value)
     journal = None if folder is None else _journal_to_resume(folder, inputs, config)
     method = None if journal is None else provenance_of(journal.record).get("method")
     plan = make_plan(hsi, msi, config, method=method, uncertainty=uncertainty, observation=observation)
@@ -343,7 +344,8 @@ def _prepare_tiles(
     record = plan.record()
     template, fuser = plan.template(record), plan.fuser()
     if folder is not None:
-        folder.begin(Journal.of(inputs, plan.config, plan.memory.tile_size, record), plan.observation, fuser)
+        journal = Journal.of(inputs, folder.target, plan.config, plan.memory.tile_size, record)
+        folder.begin(journal, plan.observation, fuser)
     return plan, plan.job(fuser, template), template
 
 
@@ -412,7 +414,7 @@ def _journal_to_resume(folder: WorkFolder, inputs: dict[str, Path], config: Fuse
     if journal is None:
         warnings.warn(f"no interrupted run of {folder.target} to resume: starting over", stacklevel=2)
         return None
-    difference = Journal.of(inputs, config, (0, 0), {}).difference(journal)
+    difference = Journal.of(inputs, folder.target, config, (0, 0), {}).difference(journal)
     if difference is not None:
         expected = "the inputs and options of the interrupted run"
         raise OptionError(f"--resume with {difference}", expected, "use those, or leave out --resume")
@@ -424,8 +426,8 @@ class Journal:
     """The state of a run, and what another run must have in common with it to resume it."""
 
     version: str
-    inputs: dict[str, list[list[Any]]]
-    """By role: name, size, modification time and fingerprint of every file."""
+    inputs: dict[str, str]
+    """By role: a hash of its files."""
     options: dict[str, str]
     tile_size: list[int]
     record: dict[str, str]
@@ -433,10 +435,15 @@ class Journal:
 
     @classmethod
     def of(
-        cls, inputs: Mapping[str, Path], config: FuseConfig, tile_size: tuple[int, int], record: Mapping[str, str]
+        cls,
+        inputs: Mapping[str, Path],
+        target: Path,
+        config: FuseConfig,
+        tile_size: tuple[int, int],
+        record: Mapping[str, str],
     ) -> Journal:
-        files = {role: _files_of(path) for role, path in inputs.items()}
-        options = {name: str(value) for name, value in config.recorded().items() if name not in INPUT_OPTIONS}
+        files = {role: _digest(path, target) for role, path in inputs.items()}
+        options = {name: str(value) for name, value in config.recorded().items() if name not in files}
         return cls(version("hyperfuse"), files, options, list(tile_size), dict(record))
 
     def difference(self, other: Journal) -> str | None:
@@ -529,20 +536,27 @@ class WorkFolder:
             raise CubeWriteError(got, remedy="choose another disk") from error
 
 
-def _files_of(path: Path) -> list[list[Any]]:
-    """Name, size, modification time and fingerprint of the files of an input."""
-    files = sorted(islice(parts_of(path.absolute()), MOST_FILES))
-    sampled = max(SMALLEST_SAMPLE, SAMPLED_BYTES // max(1, len(files)))
-    return [[str(each), each.stat().st_size, each.stat().st_mtime_ns, _fingerprint(each, sampled)] for each in files]
+def _digest(path: Path, target: Path) -> str:
+    """A hash of an input: names, sizes and times of all its files, and samples of what they hold.
 
-
-def _fingerprint(path: Path, sampled: int) -> str:
-    """A hash of a file, or of evenly spaced pieces of a large one: its size and time may survive a change."""
-    size, piece = path.stat().st_size, sampled // PIECES
-    starts = range(0, size, piece) if size <= sampled else [(size - piece) * i // (PIECES - 1) for i in range(PIECES)]
+    Size and time may survive a change. Logs and what is kept of a run may lie in the folder of a product.
+    """
+    kept = str(target.absolute().with_name(f".{target.name}."))
+    files = sorted(
+        each for each in parts_of(path.absolute()) if each.suffix != ".log" and not str(each).startswith(kept)
+    )
+    sampled = files[:: math.ceil(len(files) / PIECES) or 1]
+    pieces = PIECES // max(1, len(sampled))
     digest = hashlib.blake2b(digest_size=16)
-    with path.open("rb") as file:
-        for start in starts:
-            file.seek(start)
-            digest.update(file.read(piece))
+    for each in files:
+        size, modified = each.stat().st_size, each.stat().st_mtime_ns
+        digest.update(f"{os.path.relpath(each, path.absolute().parent)} {size} {modified}\n".encode())
+    for each in sampled:
+        size = each.stat().st_size
+        small, most = size <= pieces * PIECE_BYTES, max(1, pieces - 1)
+        starts = range(0, size, PIECE_BYTES) if small else [(size - PIECE_BYTES) * i // most for i in range(pieces)]
+        with each.open("rb") as file:
+            for start in starts:
+                file.seek(start)
+                digest.update(file.read(PIECE_BYTES))
     return digest.hexdigest()
