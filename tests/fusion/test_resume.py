@@ -164,8 +164,9 @@ def test_a_full_disk_is_one_clear_line(pair: tuple[Path, Path], tmp_path: Path, 
     process = started(pair, target, seconds=0.0, limit=60_000)
     _, err = process.communicate()
     assert process.returncode == 2, err
-    assert err.count("\n") == 1
-    assert "no space left" in err
+    # On a busy machine the bar of the preparation is shown, too.
+    (line,) = (line for line in err.splitlines() if not line.startswith("Preparing"))
+    assert "no space left" in line
     assert target.read_bytes() == OLD
     assert hidden(tmp_path) in ([], [f".fused{suffix}.tiles"])
     assert not list(tmp_path.glob(".*/*.partial"))
