@@ -22,7 +22,7 @@ import time
 import warnings
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -269,8 +269,10 @@ def _run(
     inputs = input_paths(hsi, msi, config)
     for name in OTHER_INPUTS:
         value = getattr(config, name)
-        if isinstance(value, str | os.PathLike) and os.path.exists(value):
-            inputs[name] = Path(value)
+        # A value that is no path may be longer than one.
+        with suppress(OSError):
+            if isinstance(value, str | os.PathLike) and Path(value).exists():
+                inputs[name] = Path(value)
     journal = None if folder is None else _journal_to_resume(folder, inputs, config)
     method = None if journal is None else provenance_of(journal.record).get("method")
     plan = make_plan(hsi, msi, config, method=method, uncertainty=uncertainty, observation=observation)
