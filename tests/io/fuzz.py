@@ -2,18 +2,21 @@
 
     python -m tests.io.fuzz 50000 --seed 1
 
-Each file is opened, a window of it read and summarised in a process of its own, forked from one that has everything
-imported. Reported are: more than ten seconds of processor time, an end by a signal, memory over the limit, and errors
-other than `HyperfuseError`, with which the command line would exit with 1. The same seed and number give the same file.
+Each file is opened, a window of it read and summarised in a child process, which is replaced after a number of files
+and whenever a file ends it. Reported are: more than ten seconds of processor time, an end by a signal, memory over the
+limit, and errors other than `HyperfuseError`, with which the command line would exit with 1. The same seed and number
+give the same file.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import random
 import resource
+import shutil
 import signal
 import sys
 import tempfile
@@ -21,7 +24,9 @@ import time
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 from tests.io.fuzzing import Seed, make_seeds, write_files
@@ -33,6 +38,7 @@ from hyperfuse.io.cube import physical_values
 from hyperfuse.io.summary import summarise
 
 SECONDS = 10
+BATCH = 500
 # The files have some kilobytes, and opening one may take `isolation.LARGEST_BYTES`.
 LARGEST_BYTES = 3 * 2**29
 NUMBERS = [(2**bits + by) % 2**64 for bits in (0, 7, 8, 15, 16, 31, 32, 63, 64) for by in (-16, -1, 0, 1)]
@@ -93,84 +99,80 @@ def damage(content: bytes, rng: random.Random) -> bytes:
     return bytes(data)
 
 
-def mutants(seeds: Mapping[str, Seed], count: int, seed: int) -> Iterator[tuple[str, str, dict[str, bytes]]]:
-    names = sorted(seeds)
-    for number in range(count):
-        rng = random.Random(f"{seed} {number}")
-        name = names[number % len(names)]
-        part = rng.choice(sorted(seeds[name].files))
-        changed = dict(seeds[name].files) | {part: damage(seeds[name].files[part], rng)}
-        yield f"{name} {seed} {number} {part}", seeds[name].opened, changed
+def mutant(seeds: Mapping[str, Seed], number: int, seed: int) -> tuple[str, str, dict[str, bytes]]:
+    """What was damaged, the file to open, and the contents of all files."""
+    rng = random.Random(f"{seed} {number}")
+    name = sorted(seeds)[number % len(seeds)]
+    part = rng.choice(sorted(seeds[name].files))
+    changed = dict(seeds[name].files) | {part: damage(seeds[name].files[part], rng)}
+    return f"{name} {seed} {number} {part}", seeds[name].opened, changed
 
 
-def read_like_info(path: Path) -> None:
-    """Open, read and summarise; only errors that mean exit code 2 are caught."""
-    isolation._is_child = True
-    warnings.simplefilter("ignore")
+def read_like_info(path: Path) -> str:
+    """Open, read and summarise."""
     try:
         cube = files.open_cube(path)
         physical_values(cube.isel(band=slice(0, 3), y=slice(0, 3), x=slice(0, 3)))
         assert cube.isel(band=-1, y=-1, x=-1).values.shape == ()
         json.dumps(summarise(cube).as_dict(), allow_nan=False)
     except HyperfuseError:
-        os._exit(2)
+        return "refused"
+    except BaseException:
+        return f"exit code 1\n{traceback.format_exc()[-4000:]}"
+    return "read"
 
 
-def outcome_of(path: Path) -> tuple[str, str]:
-    """What became of a file, and the traceback of an error that should not be."""
-    reading, writing = os.pipe()
-    child = os.fork()
-    if not child:
-        os.dup2(writing, 2)
-        os.close(reading)
+def read_batch(seeds: Mapping[str, Seed], numbers: range, seed: int, folder: Path, answers: Connection) -> None:
+    """In a child: send the outcome of one file after the other."""
+    isolation._is_child = True
+    warnings.simplefilter("ignore")
+    for number in (1, 2):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), number)
+    used = int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_DATA, (used + LARGEST_BYTES,) * 2)
+    for number in numbers:
+        _, opened, contents = mutant(seeds, number, seed)
+        place = folder / str(number)
+        write_files(contents, place)
         signal.setitimer(signal.ITIMER_PROF, SECONDS)
-        used = int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_DATA, (used + LARGEST_BYTES,) * 2)
-        try:
-            read_like_info(path)
-        except BaseException:
-            os.write(2, traceback.format_exc().encode()[-4000:])
-            os._exit(1)
-        os._exit(0)
-    os.close(writing)
-    with os.fdopen(reading, "rb") as stream:
-        printed = stream.read().decode(errors="replace")
-    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    if code >= 0:
-        return {0: "read", 2: "refused"}.get(code, "exit code 1"), printed
-    return "hangs" if -code == signal.SIGPROF else f"ended by {signal.Signals(-code).name}", printed
+        outcome = read_like_info(place / opened)
+        shutil.rmtree(place)
+        answers.send(outcome)
+    os._exit(0)
 
 
 def fuzz(count: int, seed: int, folder: Path) -> tuple[Counter[str], list[str]]:
     """Read so many damaged files; return how many ended how, and what was wrong with which."""
-    outcomes: Counter[str] = Counter()
-    failures = []
     (folder / "seeds").mkdir()
-    for number, (name, opened, contents) in enumerate(mutants(make_all_seeds(folder / "seeds"), count, seed)):
-        place = folder / str(number)
-        write_files(contents, place)
-        outcome, printed = outcome_of(place / opened)
-        outcomes[outcome] += 1
-        if outcome not in ("read", "refused"):
-            failures.append(f"{outcome}: {name}\n{printed}")
-        else:
-            for part in sorted(place.rglob("*"), reverse=True):
-                part.rmdir() if part.is_dir() else part.unlink()
-            place.rmdir()
-    return outcomes, failures
+    seeds = make_all_seeds(folder / "seeds")
+    outcomes: list[str] = []
+    while len(outcomes) < count:
+        numbers = range(len(outcomes), min(count, len(outcomes) + BATCH))
+        here, there = Pipe(duplex=False)
+        child = os.fork()
+        if not child:
+            read_batch(seeds, numbers, seed, folder, there)
+        there.close()
+        with contextlib.suppress(EOFError):
+            while True:
+                outcomes.append(here.recv())
+        here.close()
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        if code:
+            outcomes.append("hangs" if -code == signal.SIGPROF else f"ended by {code}")
+    wrong = [number for number, outcome in enumerate(outcomes) if outcome not in ("read", "refused")]
+    failures = [f"{mutant(seeds, number, seed)[0]}: {outcomes[number]}" for number in wrong]
+    return Counter(outcome.partition("\n")[0] for outcome in outcomes), failures
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("count", type=int)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--keep", type=Path, help="folder for the files that fail")
     options = parser.parse_args()
     start = time.monotonic()
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = options.keep or Path(temporary)
-        folder.mkdir(exist_ok=True)
-        outcomes, failures = fuzz(options.count, options.seed, folder)
+    with tempfile.TemporaryDirectory() as folder:
+        outcomes, failures = fuzz(options.count, options.seed, Path(folder))
     print("\n".join(failures))
     print(f"{options.count} files in {time.monotonic() - start:.0f} s: {dict(outcomes)}")
     return 1 if failures else 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import threading
@@ -10,8 +11,10 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
+import zarr
 from tests.io.random_cubes import sample_cube
 from tests.processes import Program, all_end
 
@@ -51,6 +54,31 @@ def test_a_file_that_hangs_its_library(
     # A second of processor time, which on a busy machine takes longer, and no more than the limit of waiting.
     assert time.monotonic() - start < 2 * isolation.PATIENCE
     assert "takes more than 1 s to open" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("odd", [np.int64(5), np.array([1.5, 2.5]), np.bytes_(b"ch\xff"), np.void(b"abc")])
+def test_an_odd_class_in_a_matlab_file(odd: object, tmp_path: Path) -> None:
+    path = write_cube(sample_cube(), tmp_path / "s.mat", creation_options={"VERSION": "7.3"})
+    with h5py.File(path, "r+") as file:
+        file["cube"].attrs["MATLAB_class"] = odd
+    assert run(["info", str(path)]) == 0
+
+
+def test_a_zarr_store_of_an_impossible_size(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    group = zarr.open_group(str(tmp_path / "s.zarr"), mode="w", zarr_format=3)
+    group.create_array("cube", data=sample_cube().values)
+    metadata = tmp_path / "s.zarr" / "cube" / "zarr.json"
+    metadata.write_text(json.dumps(json.loads(metadata.read_text()) | {"shape": [2**70, 6, 5]}))
+    assert run(["info", str(tmp_path / "s.zarr")]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_names_cannot_rewrite_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write_cube(sample_cube(), tmp_path / "a\x1b[2J\nb.tif")
+    assert run(["info", str(path)]) == 0
+    assert run(["info", f"{path}.missing"]) == 2
+    printed = capsys.readouterr()
+    assert "\x1b[2J" not in printed.out + printed.err
 
 
 def allocate(size: int) -> int:
