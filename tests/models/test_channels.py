@@ -26,7 +26,8 @@ WAVELENGTH = TINY.model_copy(update={"channels": AXIS, **OWN})
 COMPONENTS = TINY.model_copy(update={"channels": Components(count=6), **OWN})
 OWN_BANDS = TINY.model_copy(update=OWN)
 STANDARDISED = OWN_BANDS.model_copy(update={"standardise": "correlated", "equalise_inputs": True})
-KINDS = [OWN_BANDS, WAVELENGTH, COMPONENTS, STANDARDISED]
+REGRESSED = STANDARDISED.model_copy(update={"standardise": "regressed", "feature_width": 8})
+KINDS = [OWN_BANDS, WAVELENGTH, COMPONENTS, STANDARDISED, REGRESSED]
 FINE, COARSE = (23, 18), (7, 6)
 
 
@@ -179,14 +180,32 @@ def test_residuals_follow_the_correlation_with_the_brightness_of_the_msi():
     coarse = bright[:, :, ::4, ::4]
     hsi = torch.cat([0.2 + coarse, 3 - 2 * coarse, other], dim=1)
     found = network.find_channels(hsi, bright.expand(1, 2, -1, -1)).hsi_coding
-    (gain,), (unit,) = found.gain, found.unit
+    ((gain,),), (unit,) = found.gain, found.unit
     assert gain[0] > 0.9 and gain[1] > 0.9 and gain[2] < 0.6
     assert unit[0] > 0 > unit[1]
     correlation = np.corrcoef(other.flatten(), coarse.flatten())[0, 1]
     by_srf = network.find_channels(hsi, bright, srf=torch.tensor([[1.0, 0.0, 0.0]]))
-    assert by_srf.hsi_coding.gain[0, 2] == pytest.approx(max(0.2, abs(correlation)), abs=1e-4)
+    assert by_srf.hsi_coding.gain[0, 0, 2] == pytest.approx(max(0.2, abs(correlation)), abs=1e-4)
     signed = tiny_network(config=STANDARDISED.model_copy(update={"standardise": "signed"}))
-    assert torch.equal(signed.find_channels(hsi, bright).hsi_coding.gain, torch.ones(1, 3))
+    assert torch.equal(signed.find_channels(hsi, bright).hsi_coding.gain, torch.ones(1, 1, 3))
+
+
+def test_regressed_units_predict_bands_that_are_sums_of_msi_bands():
+    """Of bands that the msi determines, its components and their gains are the whole detail that the base lacks."""
+    torch.manual_seed(0)
+    reference = torch.rand(1, 3, *FINE, dtype=torch.float64)
+    srf = torch.tensor([[0.9, 0.1, 0.0], [0.1, 0.8, 0.1], [0.0, 0.3, 0.7]], dtype=torch.float64)
+    msi = torch.einsum("mc,bchw->bmhw", srf, reference)
+    hsi = torch.nn.functional.interpolate(reference, COARSE, mode="area")
+    base = upsample_bicubic(hsi, FINE, shared_edges(FINE, COARSE))
+    channels = tiny_network(config=REGRESSED).find_channels(hsi, msi, srf=srf)
+    missing = channels.encode_msi(msi, channels.encode_hsi(base))[:, 3:6]
+    detail = torch.einsum("bkc,bkhw->bchw", channels.hsi_coding.gain[:, :3].to(missing), missing)
+    error = (base + channels.decode_residual(detail) - reference).std()
+    assert error < 0.15 * (base - reference).std()
+    for bands in (1, 2, 5):  # fewer msi bands than components, and more
+        channels = tiny_network(config=REGRESSED).find_channels(hsi, torch.rand(1, bands, *FINE))
+        assert torch.isfinite(channels.encode_msi(torch.rand(1, bands, *FINE), base)).all()
 
 
 def test_he_initialisation_starts_from_the_base_and_few_channels_embed_as_strongly_as_many():

@@ -67,7 +67,8 @@ NETWORKS = {
     },
     "standardised bands": {"standardise": "bands", "msi_kernel": "first"},
     "the joint recipe": {
-        "standardise": "correlated",
+        "standardise": "regressed",
+        "feature_width": 8,
         "equalise_inputs": True,
         "msi_kernel": "own",
         "residual_factor": 0.1,
@@ -98,6 +99,10 @@ def assert_agrees(network, path):
             centres = torch.linspace(1000, 400, bands), torch.linspace(450, 800, msi_bands)
             options["channels"] = network.find_channels(hsi, msi, *centres)
             given |= {"wavelength_nm": centres[0].numpy(), "msi_wavelength_nm": centres[1].numpy()}
+        if "srf" in names:
+            srf = torch.rand(batch, msi_bands, bands)
+            options["channels"] = network.find_channels(hsi, msi, srf=srf)
+            given["srf"] = srf.numpy()
         if "base" in names:
             options["base"] = torch.rand(batch, bands, *fine)
             given["base"] = options["base"].numpy()

@@ -46,7 +46,7 @@ from hyperfuse.io.files import check_target, created_cube, parts_of, write_cube
 from hyperfuse.io.output import Clipping, provenance_of, to_stored
 from hyperfuse.methods.catalogue import AUTO, MethodFuser, find_method
 from hyperfuse.models.catalogue import AnyNetwork
-from hyperfuse.models.matryoshka import BandUnits, PairChannels, Subspace
+from hyperfuse.models.matryoshka import BandUnits, MsiComponents, PairChannels, Subspace
 from hyperfuse.physics.observation import Observation
 from hyperfuse.progress import progress
 
@@ -58,7 +58,7 @@ WRITTEN_ROWS = 512
 ENVI_HEADER, ENVI_PIXELS = ".hdr", ".img"
 JOURNAL, SCENE, TARGET = "journal.json", "scene.pt", "target"
 # The only classes, beside tensors and plain containers, that a stored scene may hold.
-STORED_TYPES: list[Any] = [Observation, MethodFuser, NetworkFuser, PairChannels, Subspace, BandUnits]
+STORED_TYPES: list[Any] = [Observation, MethodFuser, NetworkFuser, PairChannels, Subspace, BandUnits, MsiComponents]
 CODEC = Blosc(cname="lz4", clevel=1, shuffle=Blosc.SHUFFLE)
 CHECKSUM_BYTES = 4
 # How much of an input is compared before a run is resumed, evenly spaced: 64 MB.

@@ -3,7 +3,7 @@
 Shapes: C bands, M msi bands, h w coarse, H W fine.
 
 The network sees standardised bands, so units do not matter, and needs mean and covariance of the bands of both images
-over the scene. The correlation of an HSI band with the brightness of the MSI follows from them and the SRF. What the
+over the scene. How far each HSI band follows the MSI's components is known from them and the SRF. What the
 network returns need not reproduce the two images when it is degraded; conditioning it on both adds several decibels,
 most of all on sensors that it was not trained on (docs/model_card_ssa.md). `--weights ssa` is the network alone.
 """
@@ -19,12 +19,11 @@ from torch import Tensor
 
 from hyperfuse.methods.pair_model import fuse_halo, make_consistent
 from hyperfuse.methods.window import EVERYWHERE, SceneComputation, Window, in_one_pass, scene_moments
-from hyperfuse.models.matryoshka import BandUnits, MatryoshkaBands, PairChannels, band_units, correlated_units
+from hyperfuse.models.matryoshka import MatryoshkaBands, PairChannels, band_units, regressed_units
 from hyperfuse.models.ssa import SSA
 from hyperfuse.physics.observation import Observation
 
 INTERPOLATION_HALO = 2  # coarse pixels on each side that bicubic interpolation reads
-SMALLEST_SPREAD = 1e-30
 
 
 @functools.cache
@@ -67,19 +66,19 @@ def network_alone(window: Window) -> SceneComputation[Tensor]:
     (mean, covariance), (msi_mean, msi_covariance) = yield from in_one_pass(
         scene_moments(window.coarse(window.hsi)), scene_moments(window.fine(window.msi))
     )
-    units = band_units(mean[None], covariance.diagonal()[None])
     msi_units = band_units(msi_mean[None], msi_covariance.diagonal()[None])
-    # Brightness, the mean of the standardised msi bands, is a weighted sum of hsi bands.
-    weights = (window.observation.srf / msi_units.unit.T).mean(0)
-    spread = (weights @ covariance @ weights).clamp_min(SMALLEST_SPREAD).sqrt()
-    units = correlated_units(units, (covariance @ weights)[None] / (units.unit * spread))
     inner = window.near_core(_network_halo(window.observation)).window(window)
     turns = math.ceil(len(window.hsi) / slots)
     fused = torch.empty(len(window.hsi), *inner.fine_size)
     for turn in range(turns):
-        own = BandUnits(*(column[:, turn::turns] for column in (units.mean, units.unit, units.gain)))
-        pair = inner.hsi[None, turn::turns], inner.msi[None]
+        own = slice(turn, None, turns)
+        units = band_units(mean[None, own], covariance.diagonal()[None, own])
+        # Every second or third band stands for its neighbours.
+        srf = turns * window.observation.srf[:, own] * units.unit / msi_units.unit.T
+        correlation = covariance[own, own] / (units.unit * units.unit.T)
+        cross = correlation @ srf.T
+        coding = regressed_units(units, msi_units, *(each[None] for each in (srf, srf @ cross, cross)))
+        pair = inner.hsi[None, own], inner.msi[None]
         with torch.inference_mode():
-            channels = PairChannels(None, None, own, msi_units)
-            fused[turn::turns] = network(*pair, inner.observation.placement, None, channels)[0]
+            fused[own] = network(*pair, inner.observation.placement, None, PairChannels(None, None, *coding))[0]
     return inner.fine(fused)

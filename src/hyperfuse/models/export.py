@@ -179,6 +179,8 @@ def _inputs_of(network: SSA | BaselineNetwork) -> dict[str, tuple[str, ...]]:
             inputs[f"{name}_unit"] = ("batch", components)
     if isinstance(network.config.channels, WavelengthBands):
         inputs |= {"wavelength_nm": ("bands",), "msi_wavelength_nm": ("msi_bands",)}
+    if network.config.standardise == "regressed":
+        inputs["srf"] = ("batch", "msi_bands", "bands")
     if network.config.base != BICUBIC:
         inputs["base"] = ("batch", "bands", *fine)
     return inputs
@@ -220,7 +222,8 @@ class _Exported(nn.Module):
             )
             channels = PairChannels(None, None, *codings)
         else:
-            channels = self.network.find_channels(hsi, msi, given.get("wavelength_nm"), given.get("msi_wavelength_nm"))
+            names = ("wavelength_nm", "msi_wavelength_nm", "srf")
+            channels = self.network.find_channels(hsi, msi, *(given.get(name) for name in names))
         return self.network.forward(hsi, msi, None, given.get("base"), channels)
 
 

@@ -29,6 +29,11 @@ _SMALLEST_DEVIATION = 1e-4
 _SMALLEST_NUMBER = 1e-12
 # A band that is not correlated with the brightness of the msi may still follow one of its bands.
 SMALLEST_FOLLOWING = 0.2
+# Brightness, slope and curvature: all that three bands have. Features of the decoder are divided among these and what
+# does not follow them.
+MSI_COMPONENTS = 3
+# Added to the variance of a component when it is divided by its deviation, in units of a standardised band.
+FAINTEST_COMPONENT = 3e-4
 
 
 class _ChannelKind(BaseModel):
@@ -137,7 +142,8 @@ class BandUnits:
     mean  (B, C)
     unit  (B, C) what is encoded as 1 above the mean: the band's deviation, negative for a band that is dark where the
           msi is bright
-    gain  (B, C) a predicted change of 1 is this many units: how far the band follows the msi
+    gain  (B, G, C) multiplies what the output kernel makes of each of G groups of features: how far the band follows
+          the msi, or each of its components
     """
 
     mean: Tensor
@@ -149,15 +155,15 @@ class BandUnits:
         return (image - self.mean.to(image)[:, :, None, None]) / self.unit.to(image)[:, :, None, None]
 
     def decode_change(self, change: Tensor) -> Tensor:
-        """(B, C, H, W) change that the network predicts -> change of the image."""
-        return change * (self.unit * self.gain).to(change)[:, :, None, None]
+        """(B, C, H, W) change in these units -> change of the image."""
+        return change * self.unit.to(change)[:, :, None, None]
 
 
 def band_units(mean: Tensor, variance: Tensor) -> BandUnits:
     """Standardise bands of this mean and variance (B, C)."""
     level = (variance + mean.square()).mean(dim=1, keepdim=True).sqrt()
     unit = variance.sqrt().maximum(_SMALLEST_DEVIATION * level).clamp(min=_SMALLEST_NUMBER)
-    return BandUnits(mean, unit, torch.ones_like(unit))
+    return BandUnits(mean, unit, torch.ones_like(unit)[:, None])
 
 
 def correlated_units(units: BandUnits, correlation: Tensor, *, signs_only: bool = False) -> BandUnits:
@@ -166,8 +172,77 @@ def correlated_units(units: BandUnits, correlation: Tensor, *, signs_only: bool 
     Detail of the msi then has the same sign in all bands, and a band that does not follow the msi changes little.
     """
     unit = torch.where(correlation < 0, -units.unit, units.unit)
-    gain = units.gain if signs_only else correlation.abs().clamp(SMALLEST_FOLLOWING, 1.0).to(units.gain)
+    gain = units.gain if signs_only else correlation.abs().clamp(SMALLEST_FOLLOWING, 1.0).to(units.gain)[:, None]
     return BandUnits(units.mean, unit, gain)
+
+
+@dataclass(frozen=True)
+class MsiComponents:
+    """Brightness, slope and curvature of the msi's spectrum, uncorrelated at the resolution of the hsi.
+
+    bands  units of the msi's bands
+    basis  (B, K, M) the components as sums of standardised msi bands
+    seen   (B, K, C) the same as sums of encoded hsi bands: how the hsi would show them
+    """
+
+    bands: BandUnits
+    basis: Tensor
+    seen: Tensor
+
+    def encode(self, msi: Tensor, base: Tensor) -> Tensor:
+        """(B, M, H, W) and the encoded base (B, C, H, W) -> (B, 2 K + M, H, W): the components, what the base lacks of
+        them, and the bands.
+        """
+        bands = self.bands.encode(msi)
+        components = _weighted_sums(self.basis, bands)
+        return torch.cat([components, components - _weighted_sums(self.seen, base), bands], dim=1)
+
+
+def _weighted_sums(weights: Tensor, image: Tensor) -> Tensor:
+    """(B, K, C), (B, C, H, W) -> (B, K, H, W), also in autocast with the precision of the image: results are
+    subtracted from each other.
+    """
+    rows = weights.to(image)[..., None, None].unbind(dim=1)
+    return torch.stack([(row * image).sum(dim=1) for row in rows], dim=1)
+
+
+def regressed_units(
+    units: BandUnits, msi_units: BandUnits, srf: Tensor, covariance: Tensor, cross: Tensor
+) -> tuple[BandUnits, MsiComponents]:
+    """Units whose gains are the coefficients of each band's regression on the components of the msi, and the share of
+    its deviation that they do not explain.
+
+    Everything is in standardised bands: the SRF (B, M, C), the covariance of the msi seen at the hsi's resolution
+    (B, M, M), and the covariance of the hsi with it (B, C, M).
+    """
+    basis = _msi_basis(covariance)
+    following = torch.einsum("bcm,bkm->bkc", cross, basis)
+    sign = torch.where(following[:, :1] < 0, -1.0, 1.0)
+    unexplained = (1 - following.square().sum(dim=1, keepdim=True)).clamp(SMALLEST_FOLLOWING**2, 1.0).sqrt()
+    gain = torch.cat([following.clamp(-1, 1) * sign, unexplained], dim=1).to(units.gain)
+    seen = torch.einsum("bkm,bmc->bkc", basis, srf) * sign
+    return BandUnits(units.mean, units.unit * sign[:, 0], gain), MsiComponents(msi_units, basis, seen)
+
+
+def _msi_basis(covariance: Tensor) -> Tensor:
+    """(B, M, M) -> (B, K, M): polynomials of degree 0, 1, 2 along the bands, made uncorrelated one after the other.
+
+    Unlike principal components they mean the same on every pair, and need no eigenvectors, which ONNX lacks. What is
+    faint beside the brightness is kept faint; of fewer bands than components the remaining ones are zero.
+    """
+    ones = torch.ones_like(covariance[:, 0])
+    along = ones.cumsum(dim=1) - 0.5 * (ones.sum(dim=1, keepdim=True) + 1)
+    along = along / along.abs().amax(dim=1, keepdim=True).clamp(min=1)
+    vectors: list[Tensor] = []
+    basis = []
+    for degree in range(MSI_COMPONENTS):
+        vector = along**degree / ones.sum(dim=1, keepdim=True)
+        for earlier in vectors:
+            vector = vector - torch.einsum("bm,bmn,bn->b", earlier, covariance, vector)[:, None] * earlier
+        variance = torch.einsum("bm,bmn,bn->b", vector, covariance, vector)[:, None].clamp(min=0)
+        vectors.append(vector / (variance + _SMALLEST_NUMBER).sqrt())
+        basis.append(vector / (variance + FAINTEST_COMPONENT).sqrt())
+    return torch.stack(basis, dim=1)
 
 
 @dataclass(frozen=True)
@@ -181,12 +256,15 @@ class PairChannels:
     wavelength_nm: Tensor | None = None
     msi_wavelength_nm: Tensor | None = None
     hsi_coding: Subspace | BandUnits | None = None
-    msi_coding: Subspace | BandUnits | None = None
+    msi_coding: Subspace | BandUnits | MsiComponents | None = None
 
     def encode_hsi(self, image: Tensor) -> Tensor:
         return image if self.hsi_coding is None else self.hsi_coding.encode(image)
 
-    def encode_msi(self, image: Tensor) -> Tensor:
+    def encode_msi(self, image: Tensor, base: Tensor) -> Tensor:
+        """Encode the msi, where the encoded base is needed for it."""
+        if isinstance(self.msi_coding, MsiComponents):
+            return self.msi_coding.encode(image, base)
         return image if self.msi_coding is None else self.msi_coding.encode(image)
 
     def decode_residual(self, residual: Tensor) -> Tensor:
@@ -242,6 +320,16 @@ class MatryoshkaOutputKernel(nn.Conv2d):
         bias = None if self.bias is None else self.bias[:channels]
         image: Tensor = self._conv_forward(features, self.weight[:channels], bias)
         return image
+
+    def forward_groups(self, features: Tensor, gain: Tensor) -> Tensor:
+        """The same with features in G groups and a gain (B, G, C) for what each channel takes from each of them."""
+        groups, channels = gain.shape[1:]
+        _check_channels(channels, self.out_channels)
+        weights = self.weight[:channels].chunk(groups, dim=1)
+        parts = zip(features.chunk(groups, dim=1), weights, gain.unbind(dim=1), strict=True)
+        image = sum(factor[:, :, None, None] * self._conv_forward(part, weight, None) for part, weight, factor in parts)
+        assert isinstance(image, Tensor) and self.bias is not None
+        return image + self.bias[:channels, None, None]
 
 
 def _check_channels(channels: int, max_channels: int) -> None:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from hyperfuse.errors import BandError, GridError, OptionError
 from hyperfuse.models.decoder import ImplicitDecoder
 from hyperfuse.models.matryoshka import (
+    MSI_COMPONENTS,
     BandUnits,
     Channels,
     Components,
@@ -24,6 +25,7 @@ from hyperfuse.models.matryoshka import (
     MatryoshkaBands,
     MatryoshkaInputKernel,
     MatryoshkaOutputKernel,
+    MsiComponents,
     PairChannels,
     Subspace,
     WavelengthBands,
@@ -32,10 +34,16 @@ from hyperfuse.models.matryoshka import (
     band_units,
     correlated_units,
     principal_subspace,
+    regressed_units,
 )
 from hyperfuse.models.weights import BICUBIC, ModelConfig, Positive, PretrainedNetwork, ReceptiveField, ValueRange
 from hyperfuse.physics.observation import mix_bands
 from hyperfuse.physics.resample import Placement, bicubic_matrix, separable, shared_edges, upsample_bicubic
+
+# Of the regression that stands in for an SRF that is not given, relative to the mean variance.
+RIDGE = 1e-2
+# Of the long skip from the msi's components to the output kernel, so that small weights of the kernel suffice.
+SKIP_GAIN = 30.0
 
 
 class SSAConfig(ModelConfig):
@@ -57,7 +65,10 @@ class SSAConfig(ModelConfig):
 
     standardise      "off"; "bands": the network sees bands of mean 0 and deviation 1 and predicts in these units;
                      "signed": in addition, bands that are dark where the msi is bright change their sign; "correlated":
-                     and the residual of a band is multiplied by its correlation with the brightness of the msi
+                     and the residual of a band is multiplied by its correlation with the brightness of the msi;
+                     "regressed": instead, by the coefficients of its regression on brightness, slope and curvature of
+                     the msi's spectrum, one for each quarter of the decoder's features, and the network sees these
+                     components and what the base lacks of them
     equalise_inputs  multiply the C channels of an input kernel by sqrt(C_max / C), so that few channels embed as
                      strongly as many
     initialisation   "torch", or "he": He et al. 2015 and an output kernel of zeros
@@ -74,7 +85,7 @@ class SSAConfig(ModelConfig):
     max_msi_bands: Positive = 16
     base: Annotated[str, Field(min_length=1)] = BICUBIC
     value_range: ValueRange = (0.0, 1.0)
-    standardise: Literal["off", "bands", "signed", "correlated"] = "off"
+    standardise: Literal["off", "bands", "signed", "correlated", "regressed"] = "off"
     equalise_inputs: bool = False
     initialisation: Literal["torch", "he"] = "torch"
     residual_factor: Annotated[float, Field(gt=0, le=1)] = 1.0
@@ -88,6 +99,15 @@ class SSAConfig(ModelConfig):
             )
         if self.standardise != "off" and isinstance(self.channels, Components):
             raise ValueError(f'got standardise = "{self.standardise}", expected "off": components have units already')
+        if self.standardise == "regressed":
+            if self.msi_kernel != "own" or isinstance(self.channels, WavelengthBands):
+                raise ValueError(
+                    'got standardise = "regressed", expected it with msi_kernel = "own" and bands as channels'
+                )
+            if self.feature_width % (MSI_COMPONENTS + 1):
+                raise ValueError(
+                    f"got feature_width = {self.feature_width}, expected a multiple of {MSI_COMPONENTS + 1}"
+                )
         return self
 
     @property
@@ -263,14 +283,25 @@ class SSA(PretrainedNetwork):
         # Section 3.3: E_pe = phi(K_inp(Y)), E_pa = psi(K_inp([Y_HR; Z]))
         embedded = self._embed(self.hsi_kernel, channels.encode_hsi(hsi), channels.wavelength_nm)
         spectral_code = self.spectral_encoder(embedded)
-        spatial_code = self.spatial_encoder(self._embed_pair(base, msi, channels))
+        encoded_base = channels.encode_hsi(base)
+        encoded_msi = channels.encode_msi(msi, encoded_base)
+        spatial_code = self.spatial_encoder(self._embed_pair(encoded_base, encoded_msi, channels))
         # Eq. (6), (7) and (9)
         features = self.implicit_decoder(spectral_code, spatial_code, placement)
+        if self.config.standardise == "regressed":
+            features = self._add_missing(features, encoded_msi)
         # Eq. (8): X = Y_HR + K_outp(X_res)
         return base + channels.decode_residual(self._output(features, hsi.shape[1], channels))
 
+    def _add_missing(self, features: Tensor, encoded_msi: Tensor) -> Tensor:
+        """A long skip: what the base lacks of a component of the msi is added to the first feature of its group."""
+        missing = SKIP_GAIN * encoded_msi[:, MSI_COMPONENTS : 2 * MSI_COMPONENTS]
+        *following, rest = features.chunk(MSI_COMPONENTS + 1, dim=1)
+        skips = zip(following, missing.split(1, dim=1), strict=True)
+        changed = [part for group, skip in skips for part in (group[:, :1] + skip, group[:, 1:])]
+        return torch.cat([*changed, rest], dim=1)
+
     def _embed_pair(self, base: Tensor, msi: Tensor, channels: PairChannels) -> Tensor:
-        base, msi = channels.encode_hsi(base), channels.encode_msi(msi)
         if self.msi_kernel is None:
             joined = [base, msi] if self.config.msi_kernel == "joined" else [msi, base]
             return self._embed(self.pair_kernel, torch.cat(joined, dim=1))
@@ -286,10 +317,18 @@ class SSA(PretrainedNetwork):
         return embedded
 
     def _output(self, features: Tensor, bands: int, channels: PairChannels) -> Tensor:
-        if channels.hsi_coding is not None:
-            bands = channels.hsi_coding.unit.shape[1]
+        coding = channels.hsi_coding
+        if coding is not None:
+            bands = coding.unit.shape[1]
         wavelengths = channels.wavelength_nm
-        residual: Tensor = self.output_kernel(features, bands if wavelengths is None else wavelengths)
+        residual: Tensor
+        if self.config.standardise == "regressed":
+            assert isinstance(coding, BandUnits) and isinstance(self.output_kernel, MatryoshkaOutputKernel)
+            residual = self.output_kernel.forward_groups(features, coding.gain.to(features))
+        else:
+            residual = self.output_kernel(features, bands if wavelengths is None else wavelengths)
+            if isinstance(coding, BandUnits):
+                residual = residual * coding.gain[:, 0, :, None, None].to(residual)
         return self.config.residual_factor * residual
 
     def find_channels(
@@ -302,22 +341,25 @@ class SSA(PretrainedNetwork):
     ) -> PairChannels:
         """Find the channels of a pair (B, C, h, w), (B, M, H, W) for this network, for a scene and all of its tiles.
 
-        Where the pixels of the two images are samples that do not lie side by side, the SRF (M, C) relates them.
+        Where the pixels of the two images are samples that do not lie side by side, the SRF relates them: (M, C), or
+        with `standardise = "regressed"` also (B, M, C).
         """
         kind, standardise = self.config.channels, self.config.standardise
-        coding: tuple[Subspace | BandUnits | None, Subspace | BandUnits | None] = (None, None)
+        coding: tuple[Subspace | BandUnits | None, Subspace | BandUnits | MsiComponents | None] = (None, None)
         if isinstance(kind, Components):
             coding = principal_subspace(hsi, kind.count), principal_subspace(msi, self.config.max_msi_bands)
         elif standardise != "off":
             units, msi_units = (band_units(*_moments(image)) for image in (hsi, msi))
-            if standardise != "bands":
+            coding = units, msi_units
+            if standardise == "regressed":
+                coding = _regressed(units, msi_units, hsi, msi, srf)
+            elif standardise != "bands":
                 if srf is None:
                     brightness = _on_coarse_grid(msi_units.encode(msi).mean(dim=1, keepdim=True), hsi)
                 else:
                     brightness = mix_bands((srf / msi_units.unit[0, :, None]).mean(dim=0, keepdim=True), hsi)
                 correlation = _correlation(units.encode(hsi), brightness)
-                units = correlated_units(units, correlation, signs_only=standardise == "signed")
-            coding = units, msi_units
+                coding = correlated_units(units, correlation, signs_only=standardise == "signed"), msi_units
         if not isinstance(kind, WavelengthBands):
             return PairChannels(None, None, *coding)
         for name, wavelengths in (("hsi", wavelength_nm), ("msi", msi_wavelength_nm)):
@@ -365,11 +407,12 @@ class SSA(PretrainedNetwork):
 
 def _slots(config: SSAConfig, channels: MatryoshkaBands | Components | FixedBands) -> tuple[int, int, int]:
     """Most channels of the kernels on the hsi, on the pair, and on the msi alone."""
+    components = 2 * MSI_COMPONENTS if config.standardise == "regressed" else 0
     if isinstance(channels, FixedBands):  # a Matryoshka kernel of full width is a plain convolution
         joined = channels.msi_bands if config.msi_kernel != "own" else 0
-        return channels.bands, channels.bands + joined, channels.msi_bands
+        return channels.bands, channels.bands + joined, channels.msi_bands + components
     slots = channels.count if isinstance(channels, Components) else channels.max_channels
-    return slots, slots, config.max_msi_bands
+    return slots, slots, config.max_msi_bands + components
 
 
 def _moments(image: Tensor) -> tuple[Tensor, Tensor]:
@@ -383,6 +426,28 @@ def _correlation(standardised: Tensor, brightness: Tensor) -> Tensor:
     centred = brightness - brightness.mean(dim=(2, 3), keepdim=True)
     deviation = centred.square().mean(dim=(2, 3)).sqrt().clamp(min=1e-12)
     return (standardised * centred).mean(dim=(2, 3)) / deviation
+
+
+def _regressed(
+    units: BandUnits, msi_units: BandUnits, hsi: Tensor, msi: Tensor, srf: Tensor | None
+) -> tuple[BandUnits, MsiComponents]:
+    """`regressed_units` of a pair. Without an SRF, (M, C) or (B, M, C), the smallest that explains the msi is used."""
+    bands = units.encode(hsi.detach().float()).flatten(2)
+    pixels = bands.shape[2]
+    if srf is None:
+        level = torch.ones_like(msi[:1, :1])
+        seen = _on_coarse_grid(msi_units.encode(msi.detach().float()), hsi) / _on_coarse_grid(level, hsi)
+        seen = seen.flatten(2)
+        gram = bands.transpose(1, 2) @ bands
+        ridge = RIDGE * gram.diagonal(dim1=1, dim2=2).mean(dim=1)[:, None, None]
+        inverse = torch.linalg.inv(gram + ridge * torch.eye(pixels).to(gram))
+        standardised = seen @ inverse @ bands.transpose(1, 2)
+    else:
+        standardised = (srf * units.unit[:, None, :] / msi_units.unit[:, :, None]).float()
+    seen = standardised @ bands
+    return regressed_units(
+        units, msi_units, standardised, *(each @ seen.transpose(1, 2) / pixels for each in (seen, bands))
+    )
 
 
 def _on_coarse_grid(image: Tensor, hsi: Tensor) -> Tensor:

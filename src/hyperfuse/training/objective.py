@@ -57,13 +57,16 @@ class NetworkOnBatch(nn.Module):
             guided = torch.stack([fuse_with_network(network, *pair) for pair in pairs])
             # A pair of very few coarse pixels is fused without the network, which must still have a gradient.
             return guided + 0 * sum(parameter.sum() for parameter in network.parameters())
+        channels = None
+        if not isinstance(network, BaselineNetwork):  # in full precision
+            centres = msi_centres_nm(batch.srf, batch.wavelength_nm)
+            srf = batch.srf if network.config.standardise == "regressed" else None
+            channels = network.find_channels(hsi, msi, batch.wavelength_nm, centres, srf)
         with torch.autocast(hsi.device.type, dtype=torch.bfloat16, enabled=self.in_bfloat16):
             if isinstance(network, MIMOSST):
                 return network.forward_scales(hsi, msi)
             if isinstance(network, BaselineNetwork):
                 return cast(Tensor, network(hsi, msi))
-            centres = msi_centres_nm(batch.srf, batch.wavelength_nm)
-            channels = network.find_channels(hsi, msi, batch.wavelength_nm, centres)
             return cast(Tensor, network(hsi, msi, None, batch.base, channels))
 
 
