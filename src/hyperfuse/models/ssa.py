@@ -297,7 +297,7 @@ class SSA(PretrainedNetwork):
         """A long skip: what the base lacks of a component of the msi is added to the first feature of its group."""
         missing = SKIP_GAIN * encoded_msi[:, MSI_COMPONENTS : 2 * MSI_COMPONENTS]
         *following, rest = features.chunk(MSI_COMPONENTS + 1, dim=1)
-        skips = zip(following, missing.split(1, dim=1), strict=True)
+        skips = zip(following, missing.chunk(MSI_COMPONENTS, dim=1), strict=True)
         changed = [part for group, skip in skips for part in (group[:, :1] + skip, group[:, 1:])]
         return torch.cat([*changed, rest], dim=1)
 
