@@ -99,6 +99,9 @@ def export_onnx(network: AnyNetwork, path: str | Path) -> list[str]:
         )
         remedy = "run this network with `hyperfuse fuse --weights`"
         raise OptionError(got, "SSA or one of the baselines DSPNet, MIMO-SST and PSTUN", remedy)
+    if isinstance(network, SSA) and network.config.standardise == "regressed":
+        got = 'a network with standardise = "regressed", whose ONNX file fails for an MSI of one band'
+        raise OptionError(got, "another SSA network or baseline", "run this network with `hyperfuse fuse --weights`")
     inputs = _inputs_of(network)
     sizes = _EXAMPLE | _fixed_sizes(network)
     dimensions = {name: Dim(name) for name in _EXAMPLE.keys() - _fixed_sizes(network).keys()}
@@ -179,8 +182,6 @@ def _inputs_of(network: SSA | BaselineNetwork) -> dict[str, tuple[str, ...]]:
             inputs[f"{name}_unit"] = ("batch", components)
     if isinstance(network.config.channels, WavelengthBands):
         inputs |= {"wavelength_nm": ("bands",), "msi_wavelength_nm": ("msi_bands",)}
-    if network.config.standardise == "regressed":
-        inputs["srf"] = ("batch", "msi_bands", "bands")
     if network.config.base != BICUBIC:
         inputs["base"] = ("batch", "bands", *fine)
     return inputs
@@ -222,8 +223,7 @@ class _Exported(nn.Module):
             )
             channels = PairChannels(None, None, *codings)
         else:
-            names = ("wavelength_nm", "msi_wavelength_nm", "srf")
-            channels = self.network.find_channels(hsi, msi, *(given.get(name) for name in names))
+            channels = self.network.find_channels(hsi, msi, given.get("wavelength_nm"), given.get("msi_wavelength_nm"))
         return self.network.forward(hsi, msi, None, given.get("base"), channels)
 
 

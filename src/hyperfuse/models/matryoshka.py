@@ -216,11 +216,11 @@ def regressed_units(
     (B, M, M), and the covariance of the hsi with it (B, C, M).
     """
     basis = _msi_basis(covariance)
-    following = torch.einsum("bcm,bkm->bkc", cross, basis)
+    following = basis @ cross.transpose(1, 2)
     sign = torch.where(following[:, :1] < 0, -1.0, 1.0)
     unexplained = (1 - following.square().sum(dim=1, keepdim=True)).clamp(SMALLEST_FOLLOWING**2, 1.0).sqrt()
     gain = torch.cat([following.clamp(-1, 1) * sign, unexplained], dim=1).to(units.gain)
-    seen = torch.einsum("bkm,bmc->bkc", basis, srf) * sign
+    seen = (basis @ srf) * sign
     return BandUnits(units.mean, units.unit * sign[:, 0], gain), MsiComponents(msi_units, basis, seen)
 
 
@@ -235,14 +235,20 @@ def _msi_basis(covariance: Tensor) -> Tensor:
     along = along / along.abs().amax(dim=1, keepdim=True).clamp(min=1)
     vectors: list[Tensor] = []
     basis = []
-    for degree in range(MSI_COMPONENTS):
-        vector = along**degree / ones.sum(dim=1, keepdim=True)
+    power = ones / ones.sum(dim=1, keepdim=True)
+    for _ in range(MSI_COMPONENTS):
+        vector, power = power, power * along
         for earlier in vectors:
-            vector = vector - torch.einsum("bm,bmn,bn->b", earlier, covariance, vector)[:, None] * earlier
-        variance = torch.einsum("bm,bmn,bn->b", vector, covariance, vector)[:, None].clamp(min=0)
+            vector = vector - (earlier * _times(covariance, vector)).sum(dim=1, keepdim=True) * earlier
+        variance = (vector * _times(covariance, vector)).sum(dim=1, keepdim=True).clamp(min=0)
         vectors.append(vector / (variance + _SMALLEST_NUMBER).sqrt())
         basis.append(vector / (variance + FAINTEST_COMPONENT).sqrt())
     return torch.stack(basis, dim=1)
+
+
+def _times(matrix: Tensor, vector: Tensor) -> Tensor:
+    """(B, M, M), (B, M) -> (B, M)."""
+    return (matrix @ vector[:, :, None])[:, :, 0]
 
 
 @dataclass(frozen=True)
