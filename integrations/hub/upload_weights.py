@@ -15,7 +15,7 @@ tags: [hyperspectral, image-fusion, remote-sensing]
 ---
 # {name}
 
-{network}, for [hyperfuse](https://github.com/hyperfuse/hyperfuse).
+{network}, for hyperfuse.
 
     hyperfuse fuse hsi.tif msi.tif -o fused.tif --weights hf://{name}
 

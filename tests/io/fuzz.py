@@ -3,9 +3,8 @@
     python -m tests.io.fuzz 50000 --seed 1
 
 Each file is opened, a window of it read and summarised in a child process, which is replaced after a number of files
-and whenever a file ends it. Reported are: more than ten seconds of processor time, an end by a signal, memory over the
-limit, and errors other than `HyperfuseError`, with which the command line would exit with 1. The same seed and number
-give the same file.
+and whenever a file ends it. Reported are: more than ten seconds of processor time, an end by a signal, and errors
+other than `HyperfuseError`, with which the command line would exit with 1. The same seed and number give the same file.
 """
 
 from __future__ import annotations

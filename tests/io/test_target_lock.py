@@ -138,4 +138,5 @@ def test_killed_at_any_rename_the_target_is_the_old_or_the_new_one(name: str, tm
             write_cube(sample_cube(seed=2), target, stac=True, overwrite=True)
             assert_nothing_lost(open_cube(target), sample_cube(seed=2))
             assert not [each for each in names_in(folder) if each.startswith(".") or each.endswith(".xml")]
-    assert number > 3
+    # A Zarr store and its STAC item are two renames; other formats have more files.
+    assert number > 2
