@@ -187,7 +187,7 @@ def test_every_image_of_a_case_figure_fills_its_axes(tmp_path, monkeypatch):
     case = CaseName("set", "scene", "rgb", 4.0, "clean")
     keep_views(case_folder(tmp_path, case), pair, "ours", cube.values * 0.9)
     drawn = []
-    monkeypatch.setattr("hyperfuse.reporting.style.save_png", lambda figure, path: drawn.append(figure) or path)
+    monkeypatch.setattr("hyperfuse.reporting.style.save_png", lambda figure, path, _: drawn.append(figure) or path)
     assert len(case_figures(tmp_path, [Result(case, "ours", "blind", "scored")])) == 1
     images = [axes for axes in drawn[0].axes if axes.images]
     assert len(images) == 4 * 2 + 1, "HSI, MSI, reference and fused image, each with a close-up, and the error map"

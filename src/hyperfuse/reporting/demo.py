@@ -23,7 +23,7 @@ from hyperfuse.methods.catalogue import METHODS
 from hyperfuse.metrics.evaluation import Evaluation, evaluate
 from hyperfuse.physics.simulate import Simulation, simulate
 from hyperfuse.progress import listening, progress
-from hyperfuse.reporting.figures import closeup_figure, fusion_figure
+from hyperfuse.reporting.figures import fusion_figure, view_fused, view_inputs
 from hyperfuse.reporting.tables import score_table
 
 SCALE = 4
@@ -53,16 +53,14 @@ def run_demo(folder: Path) -> DemoResult:
     title = f"Indian Pines (AVIRIS, {bands} bands) x{SCALE}, {SRF.replace(':', ' ')}, only the pair known"
     cubes = {"hsi": pair.hsi, "msi": pair.msi, "reference": pair.reference}
     description = json.dumps({name: round(each.psnr_db, 2) for name, each in scores.items()})
-    picture = fusion_figure(
-        folder / "demo.png", **cubes, fused_by_method=fused, scale=SCALE, title=title, description=description
-    )
-    chosen = {name: fused[name] for name in ("bicubic", "gsa", "fuse", DEFAULT_METHOD)}
-    closeups = closeup_figure(folder / "closeups.png", reference=pair.reference, fused_by_method=chosen)
+    inputs = view_inputs(**cubes)
+    views = {name: view_fused(cube, pair.reference, inputs.pixels) for name, cube in fused.items()}
+    picture = fusion_figure(folder / "demo.png", title, inputs, views, description)
     written = {
         name: write_cube(cube, folder / f"{name}.tif", config=OutputConfig(overwrite=True))
         for name, cube in {"fused": fused[DEFAULT_METHOD], **cubes}.items()
     }
-    files = {"picture": picture, "close-ups": closeups, **written}
+    files = {"picture": picture, **written}
     return DemoResult(score_table(scores, seconds, title), scores, _verdict(scores), files)
 
 

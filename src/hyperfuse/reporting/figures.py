@@ -1,7 +1,11 @@
-"""Figures of a fusion, of a co-registration, and of the kernels of a network."""
+"""Figures of a fusion, of a co-registration, and of the kernels of a network.
+
+Shapes: H W fine pixels, C bands, P pixels. Lengths are inches.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,191 +15,154 @@ import numpy as np
 import xarray as xr
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from numpy.typing import NDArray
 
 from hyperfuse.errors import OptionError
 from hyperfuse.fusion.registration import RegistrationReport
 from hyperfuse.io.atomic import check_writable, published
 from hyperfuse.io.cube import as_cube, physical_values
-from hyperfuse.io.grid import grid_of, place
-from hyperfuse.metrics.pairing import Floats, nothing_to_compare
+from hyperfuse.metrics.pairing import Floats
 from hyperfuse.models.analysis import KernelMap
 from hyperfuse.reporting import style
 from hyperfuse.reporting.colour import colour_composite, distinct_pixels, error_map, stretch_limits
 
-LARGEST_PICTURE = 1200
 SPECTRA = 4
-# Lengths of the fusion figure, in inches.
-WIDTH = 1600 / style.DOTS_PER_INCH
-MARGIN, GUTTER, HEADING, TITLE = 0.25, 0.18, 0.32, 0.45
-COLOUR_BAR, COLOUR_BAR_LABELS = 0.16, 0.5
-TALLEST_IMAGE, NARROWEST_IMAGE, FLATTEST_ASPECT = 4.2, 1.8, 0.1
-SPECTRUM_HEIGHT, SPECTRUM_LABELS, SPECTRUM_AXIS = 2.1, 0.6, 0.5
-LEGEND_ROW, LEGEND_MARGIN = 0.25, 0.15
-COMPOSITES, ERROR_MAPS_PER_ROW, LEGEND_ENTRIES_PER_ROW = 4, 6, 10
+MOST_PER_ROW, FEWEST_PER_ROW = 7, 5
+SIDE, TITLE, GAP, MARGIN, BAR, BAR_WIDTH = 2.1, 0.3, 0.12, 0.15, 0.75, 0.13
+SPECTRUM_HEIGHT, HEADING, LEGEND, LEGEND_ENTRIES_PER_ROW = 2.2, 0.45, 0.5, 12
+FLATTEST_ASPECT, TALLEST_ASPECT = 0.1, 2.0
+CLOSE_UP_COLOUR, CLOSE_UP_SHARE, SMALLEST_CLOSE_UP = "#ff2d2d", 6, 12
 
 
-@dataclass(frozen=True)
-class FigureLayout:
-    size: tuple[float, float]
-    title: tuple[float, float]
-    composites: list[style.Frame]
-    error_maps: list[style.Frame]
-    colour_bar: style.Frame
-    spectra: list[style.Frame]
-    legend: tuple[float, float]
+@dataclass(frozen=True, eq=False)
+class InputViews:
+    """What a figure shows of a pair and its reference."""
+
+    hsi: NDArray[np.uint8]
+    msi: NDArray[np.uint8]
+    reference: NDArray[np.uint8]
+    """Composites."""
+    pixels: NDArray[np.int64]
+    """(P, 2), rows and columns."""
+    spectra: NDArray[np.float32]
+    """(P, C) of the reference."""
+    positions: NDArray[np.float64]
+    """(C,) wavelengths, or band numbers."""
+    axis_name: str
 
 
-def plan_layout(image_shape: tuple[int, ...], methods: int, spectra: int) -> FigureLayout:
-    """Rows from top to bottom: title, composites, as many rows of error maps as needed, spectra, legend."""
-    aspect = max(image_shape[0] / image_shape[1], FLATTEST_ASPECT)
-    room = WIDTH - 2 * MARGIN
-    map_rows = -(-methods // ERROR_MAPS_PER_ROW)
-    per_row = -(-methods // map_rows)  # rows of equal length as far as possible
-    width, tall = _image_size(room, COMPOSITES, aspect)
-    map_width, map_tall = _image_size(room - COLOUR_BAR - COLOUR_BAR_LABELS, max(per_row, COMPOSITES), aspect)
-    maps_top = TITLE + HEADING + tall + GUTTER + HEADING
-    maps_bottom = maps_top + map_rows * map_tall + (map_rows - 1) * (GUTTER + HEADING)
-    spectra_top = maps_bottom + GUTTER + HEADING
-    legend_top = spectra_top + SPECTRUM_HEIGHT + SPECTRUM_AXIS
-    legend_height = -(-(methods + 1) // LEGEND_ENTRIES_PER_ROW) * LEGEND_ROW + LEGEND_MARGIN
-    height = legend_top + legend_height
-    spectrum_step = room / spectra
+@dataclass(frozen=True, eq=False)
+class FusedViews:
+    """What a figure shows of a fused image."""
 
-    def frame(left: float, top: float, wide: float, high: float) -> style.Frame:
-        return (MARGIN + left) / WIDTH, 1 - (top + high) / height, wide / WIDTH, high / height
-
-    def map_frame(place: int) -> style.Frame:
-        row, column = divmod(place, per_row)
-        return frame(column * (map_width + GUTTER), maps_top + row * (map_tall + GUTTER + HEADING), map_width, map_tall)
-
-    return FigureLayout(
-        size=(WIDTH, height),
-        title=(MARGIN / WIDTH, 1 - TITLE / 2 / height),
-        composites=[frame(k * (width + GUTTER), TITLE + HEADING, width, tall) for k in range(COMPOSITES)],
-        error_maps=[map_frame(k) for k in range(methods)],
-        colour_bar=frame(per_row * (map_width + GUTTER), maps_top, COLOUR_BAR, maps_bottom - maps_top),
-        spectra=[
-            frame(SPECTRUM_LABELS + k * spectrum_step, spectra_top, spectrum_step - SPECTRUM_LABELS, SPECTRUM_HEIGHT)
-            for k in range(spectra)
-        ],
-        legend=(0.5, 1 - (legend_top + legend_height / 2) / height),
-    )
+    composite: NDArray[np.uint8]
+    error: NDArray[np.float32]
+    """(H, W) root mean square error over the bands."""
+    spectra: NDArray[np.float32]
 
 
-def _image_size(room: float, images: int, aspect: float) -> tuple[float, float]:
-    width = min((room - (images - 1) * GUTTER) / images, max(TALLEST_IMAGE / aspect, NARROWEST_IMAGE))
-    return width, width * aspect
+def view_inputs(hsi: xr.DataArray, msi: xr.DataArray, reference: xr.DataArray) -> InputViews:
+    """Draw the composites, with the stretch of the reference except for the MSI, and choose pixels for spectra."""
+    limits = stretch_limits(reference)
+    composites = colour_composite(hsi, limits), colour_composite(msi), colour_composite(reference, limits)
+    pixels = np.array(distinct_pixels(reference, SPECTRA))
+    return InputViews(*composites, pixels, _spectra_at(reference, pixels), *style.spectral_axis(reference))
+
+
+def view_fused(fused: xr.DataArray, reference: xr.DataArray, pixels: NDArray[np.int64]) -> FusedViews:
+    composite = colour_composite(fused, stretch_limits(reference))
+    return FusedViews(composite, error_map(fused, reference).astype(np.float32), _spectra_at(fused, pixels))
+
+
+def _spectra_at(cube: xr.DataArray, pixels: NDArray[np.int64]) -> NDArray[np.float32]:
+    """(P, C), NaN in bad bands."""
+    cube = as_cube(cube)
+    windows = ((slice(row, row + 1), slice(column, column + 1)) for row, column in pixels.tolist())
+    spectra = np.stack([physical_values(cube, *window)[:, 0, 0] for window in windows])
+    return np.where(cube["good"].values, spectra, np.float32(np.nan))
 
 
 def fusion_figure(
-    path: Path,
-    *,
-    hsi: xr.DataArray,
-    msi: xr.DataArray,
-    reference: xr.DataArray,
-    fused_by_method: Mapping[str, xr.DataArray],
-    scale: float,
-    title: str,
-    description: str = "",
+    path: Path, title: str, inputs: InputViews, fused: Mapping[str, FusedViews], description: str = ""
 ) -> Path:
-    """Draw inputs, best result, error maps and spectra of several methods into a PNG, replacing an existing one."""
-    if not fused_by_method:
-        raise OptionError("no fused cube to show", "at least one method's result")
-    hsi, msi, reference = as_cube(hsi), as_cube(msi), as_cube(reference)
-    methods = {name: as_cube(cube) for name, cube in fused_by_method.items()}
-    errors = {name: error_map(cube, reference) for name, cube in methods.items()}
-    best = min(errors, key=lambda name: style.overall_rmse(errors[name]))
-    layout = plan_layout(reference.shape[1:], len(methods), SPECTRA)
-    figure = style.new_figure(*layout.size)
-    figure.text(*layout.title, title, fontsize=style.LARGE, fontweight="bold", va="center")
-    pixels = distinct_pixels(reference, SPECTRA)
-    shown = {f"HSI, {scale:g}x coarser": hsi, "MSI": msi, "reference": reference, f"fused: {best}": methods[best]}
-    _draw_composites(figure, layout, shown, reference, _extent_on_fine_grid(hsi, msi), pixels)
-    _draw_error_maps(figure, layout, errors, best)
-    spectra = {name: _spectra_at(cube, pixels) for name, cube in {"reference": reference, **methods}.items()}
-    handles = style.draw_spectra(figure, layout.spectra, pixels, style.spectral_axis(reference), spectra, best)
-    entries = list(handles.values()), list(handles)
-    figure.legend(*entries, loc="center", bbox_to_anchor=layout.legend, ncols=LEGEND_ENTRIES_PER_ROW, frameon=False)
+    """Draw inputs and fused images by their names into a PNG, replacing an existing one.
+
+    Each with a close-up and its error on a common colour scale; spectra below.
+    """
+    best = min(fused, key=lambda name: style.overall_rmse(fused[name].error))
+    columns: list[tuple[str, NDArray[np.uint8], NDArray[np.float32] | None]] = [
+        ("HSI", inputs.hsi, None),
+        ("MSI", inputs.msi, None),
+        ("reference", inputs.reference, None),
+        *((name, views.composite, views.error) for name, views in fused.items()),
+    ]
+    rows = math.ceil(len(columns) / MOST_PER_ROW)
+    per_row = max(FEWEST_PER_ROW, math.ceil(len(columns) / rows))
+    aspect = inputs.reference.shape[0] / inputs.reference.shape[1]
+    tall = SIDE * min(TALLEST_ASPECT, max(FLATTEST_ASPECT, aspect))
+    row_height = TITLE + 2 * tall + SIDE + 3 * GAP
+    width = 2 * MARGIN + per_row * (SIDE + GAP) + BAR
+    height = HEADING + rows * row_height + TITLE + SPECTRUM_HEIGHT + HEADING + LEGEND
+    figure = style.new_figure(width, height)
+    heading: dict[str, Any] = {"fontsize": style.LARGE - 1, "fontweight": "bold", "va": "center"}
+    figure.text(MARGIN / width, 1 - HEADING / 2 / height, title, **heading)
+    colours = _common_colours(fused)
+    close_up = _most_detailed_square(inputs.reference)
+
+    def frames(left: float, top: float) -> list[style.Frame]:
+        """Image, close-up and error map, one above the other."""
+        tops = (top, tall), (top + tall + GAP, SIDE), (top + tall + SIDE + 2 * GAP, tall)
+        return [(left / width, 1 - (start + size) / height, SIDE / width, size / height) for start, size in tops]
+
+    for place, (name, picture, error) in enumerate(columns):
+        row, column = divmod(place, per_row)
+        whole, detail, below = frames(MARGIN + column * (SIDE + GAP), HEADING + row * row_height + TITLE)
+        score = "{1} x {0}".format(*picture.shape) if error is None else style.rmse_text(error)
+        axes = style.image_axes(figure, whole, name, score, bold=name == best)
+        _draw_images(axes, style.image_axes(figure, detail), picture, inputs.reference.shape[:2], close_up)
+        if name == "reference":
+            style.mark_pixels(axes, inputs.pixels)
+        if error is not None:
+            style.draw_error_map(style.image_axes(figure, below), error, colours)
+    left, bottom, _, size = frames(width - MARGIN - BAR + 0.1, HEADING + TITLE)[2]
+    style.draw_error_bar(figure, colours, (left, bottom, BAR_WIDTH / width, size))
+    room = 0.98 / len(inputs.pixels)
+    bottom, size = (LEGEND + HEADING) / height, SPECTRUM_HEIGHT / height
+    panels = [(0.04 + place * room, bottom, room - 0.045, size) for place in range(len(inputs.pixels))]
+    spectra = {"reference": inputs.spectra} | {name: views.spectra for name, views in fused.items()}
+    handles = style.draw_spectra(figure, panels, inputs.pixels, (inputs.positions, inputs.axis_name), spectra, best)
+    style.draw_legend(figure, handles, "lower center", LEGEND_ENTRIES_PER_ROW)
     return style.save_png(figure, path, description)
 
 
-def closeup_figure(
-    path: Path, *, reference: xr.DataArray, fused_by_method: Mapping[str, xr.DataArray], side: int = 36
-) -> Path:
-    """Draw each result and its error where the last one gains most over the first, into a PNG."""
-    reference = as_cube(reference)
-    errors = {name: error_map(cube, reference) for name, cube in fused_by_method.items()}
-    gain = np.nan_to_num(next(iter(errors.values())) - list(errors.values())[-1])
-    sums = np.pad(gain, ((1, 0), (1, 0))).cumsum(0).cumsum(1)
-    windows = sums[side:, side:] - sums[:-side, side:] - sums[side:, :-side] + sums[:-side, :-side]
-    row, column = np.unravel_index(windows.argmax(), windows.shape)
-    part = {"y": slice(int(row), int(row) + side), "x": slice(int(column), int(column) + side)}
-    limits = stretch_limits(reference.isel(part))
-    shown = {"reference": reference, **{name: as_cube(cube) for name, cube in fused_by_method.items()}}
-    figure = style.new_figure(2.1 * len(shown), 4.7)
-    cut = {name: error[part["y"], part["x"]] for name, error in errors.items()}
-    colours = Normalize(0, float(np.nanpercentile(np.stack(list(cut.values())), style.ERROR_PERCENTILE)) or 1.0)
-    for index, (name, cube) in enumerate(shown.items()):
-        left, width = (index + 0.04) / len(shown), 0.92 / len(shown)
-        axes = style.image_axes(figure, (left, 0.5, width, 0.43), name)
-        axes.imshow(colour_composite(cube.isel(part), limits), interpolation="nearest", aspect="auto")
-        if name in cut:
-            axes = style.image_axes(figure, (left, 0.02, width, 0.43), "", style.rmse_text(cut[name]))
-            style.draw_error_map(axes, cut[name], colours)
-    return style.save_png(figure, path)
-
-
-def _draw_composites(
-    figure: Figure,
-    layout: FigureLayout,
-    shown: Mapping[str, xr.DataArray],
-    reference: xr.DataArray,
-    hsi_extent: style.Frame,
-    pixels: list[tuple[int, int]],
+def _draw_images(
+    axes: Any, detail: Any, picture: NDArray[np.uint8], fine_size: tuple[int, ...], close_up: tuple[slice, slice]
 ) -> None:
-    _, height, width = reference.shape
-    every = max(1, -(-max(height, width) // LARGEST_PICTURE))
-    limits = stretch_limits(reference, every)
-    for frame, (name, cube) in zip(layout.composites, shown.items(), strict=True):
-        coarse = name.startswith("HSI")
-        picture = colour_composite(cube, None if name == "MSI" else limits, 1 if coarse else every)
-        bands, tall, wide = cube.shape
-        axes = style.image_axes(figure, frame, name, f"{wide} x {tall}, {bands} {'band' if bands == 1 else 'bands'}")
-        extent = hsi_extent if coarse else (0, width, height, 0)
-        axes.imshow(picture, extent=extent, interpolation="nearest", aspect="auto")
-        axes.set(xlim=(0, width), ylim=(height, 0))
-        if cube is reference:
-            style.mark_pixels(axes, pixels)
+    (height, width), (rows, columns) = fine_size, close_up
+    for each in (axes, detail):
+        each.imshow(picture, interpolation="nearest", aspect="auto", extent=(0, width, height, 0))
+    axes.set(xlim=(0, width), ylim=(height, 0))
+    detail.set(xlim=(columns.start, columns.stop), ylim=(rows.stop, rows.start))
+    detail.spines[:].set(color=CLOSE_UP_COLOUR, linewidth=1.5)
+    size = columns.stop - columns.start, rows.stop - rows.start
+    corner = columns.start, rows.start
+    axes.add_patch(Rectangle(corner, *size, fill=False, edgecolor=CLOSE_UP_COLOUR, linewidth=1.2))
 
 
-def _draw_error_maps(figure: Figure, layout: FigureLayout, errors: Mapping[str, Floats], best: str) -> None:
-    every = max(1, -(-max(errors[best].shape) // LARGEST_PICTURE))
-    known = np.concatenate([error[np.isfinite(error)] for error in errors.values()])
-    if known.size == 0:
-        raise nothing_to_compare()
-    colours = Normalize(0, float(np.percentile(known, style.ERROR_PERCENTILE)) or 1.0)
-    for frame, (name, error) in zip(layout.error_maps, errors.items(), strict=True):
-        axes = style.image_axes(figure, frame, name, style.rmse_text(error), bold=name == best)
-        style.draw_error_map(axes, error[::every, ::every], colours)
-    style.draw_error_bar(figure, colours, layout.colour_bar)
+def _most_detailed_square(picture: NDArray[np.uint8]) -> tuple[slice, slice]:
+    """Rows and columns of the square with the most detail, a sixth of the shorter side wide."""
+    grey = picture.astype(np.float64).mean(axis=2)
+    detail = np.hypot(*np.gradient(grey)) if min(grey.shape) > 1 else grey
+    side = min(*grey.shape, max(SMALLEST_CLOSE_UP, min(grey.shape) // CLOSE_UP_SHARE))
+    return style.highest_square(detail, side)
 
 
-def _spectra_at(cube: xr.DataArray, pixels: list[tuple[int, int]]) -> Floats:
-    """(pixels, bands), NaN in bad bands."""
-    values = [
-        physical_values(cube, slice(row, row + 1), slice(column, column + 1), dtype=np.float64)[:, 0, 0]
-        for row, column in pixels
-    ]
-    return np.where(cube["good"].values, np.stack(values), np.nan)
-
-
-def _extent_on_fine_grid(hsi: xr.DataArray, msi: xr.DataArray) -> style.Frame:
-    """Left, right, bottom and top of the HSI in pixels of the MSI."""
-    placement = place(grid_of(hsi), grid_of(msi))
-    rows, columns = np.array([-0.5, hsi.sizes["y"] - 0.5]), np.array([-0.5, hsi.sizes["x"] - 0.5])
-    top, bottom = (rows - placement.start_y) / placement.step_y + 0.5
-    left, right = (columns - placement.start_x) / placement.step_x + 0.5
-    return float(left), float(right), float(bottom), float(top)
+def _common_colours(fused: Mapping[str, FusedViews]) -> Normalize:
+    """From 0 to where most models have their largest errors: the worst one would leave the others dark."""
+    known = [views.error[np.isfinite(views.error)] for views in fused.values()]
+    largest = [float(np.percentile(error, style.ERROR_PERCENTILE)) for error in known if error.size]
+    return Normalize(0, (float(np.median(largest)) if largest else 0.0) or 1.0)
 
 
 SUFFIXES = (".png", ".svg", ".pdf")

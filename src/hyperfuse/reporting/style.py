@@ -137,6 +137,10 @@ def _line_styles(names: Sequence[str], best: str) -> dict[str, dict[str, Any]]:
     return styles
 
 
+def draw_legend(figure: Figure, handles: Mapping[str, Any], place: Any, columns: int) -> None:
+    figure.legend(list(handles.values()), list(handles), loc=place, ncols=columns, fontsize=SMALL, frameon=False)
+
+
 def spectral_axis(cube: xr.DataArray) -> tuple[Floats, str]:
     """Positions of the bands along a plot's axis, and its label: wavelengths, or band numbers where unknown."""
     cube = as_cube(cube)
