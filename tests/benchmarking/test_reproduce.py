@@ -123,7 +123,7 @@ def test_seen_trains_scores_and_resumes(folder: Path, config: ReproduceConfig) -
     assert "SSA, as printed" in text and "45.96" in text and "| joint | 4 | 0.00 | 0 |" in text
     assert "- SAMSON, 12 bands, left out of the joint training: 1 to train on" in text
     rows = rows_of(others[0])
-    assert {row["competitor"] for row in rows} == {"bicubic", "gsa", "glp", "local_fuse", "SSA"}
+    assert {row["model"] for row in rows} == {"bicubic", "gsa", "glp", "local_fuse", "SSA"}
     assert {row["dataset"] for row in rows} == {"CAVE", "ROSIS"}
     trained = [path.stat().st_mtime_ns for path in (folder / "runs" / "joint" / "weights").iterdir()]
     assert reproduce("seen", folder, config=config)[0] == page
@@ -135,7 +135,7 @@ def test_seen_trains_scores_and_resumes(folder: Path, config: ReproduceConfig) -
 def test_unseen_compares_fine_tuning_with_scratch(folder: Path, config: ReproduceConfig) -> None:
     rows = rows_of(reproduce("unseen", folder, config=config)[1])
     assert {row["dataset"] for row in rows} == {"SAMSON"}
-    networks = {row["competitor"] for row in rows} - {"bicubic", "gsa", "glp", "local_fuse"}
+    networks = {row["model"] for row in rows} - {"bicubic", "gsa", "glp", "local_fuse"}
     both = {f"{start} at {rate}" for start in ("fine-tuned", "from scratch") for rate in ("0.003", "0.0003")}
     assert networks == {"SSA zero-shot"} | both
     assert "Loukia" in (folder / "unseen.md").read_text()
@@ -159,7 +159,7 @@ def test_without_mk_has_a_network_per_sensor(folder: Path, config: ReproduceConf
     text = (folder / "without-mk.md").read_text()
     assert "| plain_CAVE_9 | 2 |" in text and "| plain_ROSIS_14 | 2 |" in text and "fixed kernels, one data set" in text
     rows = rows_of(folder / "without-mk.csv")
-    assert {(row["dataset"], row["competitor"]) for row in rows if row["competitor"] != "bicubic"} == {
+    assert {(row["dataset"], row["model"]) for row in rows if row["model"] != "bicubic"} == {
         (sensor, network) for sensor in ("CAVE", "ROSIS") for network in ("SSA", "w/o MK")
     }
 

@@ -83,9 +83,9 @@ def test_latex_escapes_and_marks():
 
 def test_csv_holds_every_measured_figure_in_full():
     rows = list(csv.DictReader(io.StringIO(tables_csv(paper_tables(RESULTS, beside_paper=True)))))
-    first = next(row for row in rows if row["competitor"] == "ours" and row["metric"] == "ssim")
+    first = next(row for row in rows if row["model"] == "ours" and row["metric"] == "ssim")
     assert (float(first["mean"]), first["scenes"], first["scale"]) == (pytest.approx(0.42), "2", "4")
-    assert not [row for row in rows if "printed" in row["competitor"]]
+    assert not [row for row in rows if "printed" in row["model"]]
 
 
 def as_dataset(name, results):

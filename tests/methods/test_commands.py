@@ -36,7 +36,7 @@ def test_estimate_as_json(files, capsys):
     estimated = json.loads(capsys.readouterr().out)
     assert estimated["misregistration"] == pytest.approx([0.8, -1.3], abs=0.05)
     assert estimated["sigma"] == pytest.approx([1.5, 1.5], rel=0.02)
-    assert len(estimated["response"]) == 3
+    assert len(estimated["srf"]) == 3
 
 
 def test_estimate_for_people(files, capsys):

@@ -158,7 +158,7 @@ def test_impossible_pairs_are_refused():
 def test_the_summary_is_plain():
     pair = tiny_pair(6, 3, (24, 24), 2)
     summary = estimate_observation(pair.hsi, pair.msi).summary()
-    assert len(summary["response"]) == 3
+    assert len(summary["srf"]) == 3
     assert summary["scale"] == [2.0, 2.0]
 
 

@@ -79,7 +79,10 @@ def test_record_repeats_the_pair(reference_file: Path, tmp_path: Path) -> None:
     assert record.reference == "scene.tif"
     text = json.loads((out / "observation.json").read_text())
     assert text["scale_fraction"] == [4, 1] and text["seed"] == 11 and text["shift"] == [0.5, 0.0]
-    assert text["response"]["names"] == ["red", "green", "blue"] and "srf" not in text
+    assert text["srf"]["names"] == ["red", "green", "blue"]
+    earlier = {"response" if key == "srf" else key: value for key, value in text.items()}
+    (tmp_path / "earlier.json").write_text(json.dumps(earlier))
+    assert read_simulation_record(tmp_path / "earlier.json") == made
     assert text["psf_sigma"] == pytest.approx(4 / 2.3548, rel=1e-4)
     assert str(tmp_path) not in json.dumps(text)
     again = simulate(open_cube(reference_file), **record.simulation_arguments())

@@ -78,7 +78,7 @@ class CaseName:
 
     dataset: str
     scene: str
-    srf: Annotated[str, Field(validation_alias=AliasChoices("srf", "response"), serialization_alias="response")]
+    srf: Annotated[str, Field(validation_alias=AliasChoices("srf", "response"))]
     scale: float
     condition: str
 

@@ -34,8 +34,7 @@ PRINTED_COLOUR, PRINTED_MARKERS = "#999999", "1234+x."
 def case_folder(folder: Path, case: CaseName) -> Path:
     """Where the views of a case are kept."""
     readable = re.sub(r"[^A-Za-z0-9.+]+", "_", f"{case.dataset} {case}")
-    identity = repr(case).replace(", srf=", ", response=")  # as folders have been called from the beginning
-    return folder / PICTURES / f"{readable[:80]}_{zlib.crc32(identity.encode()):08x}"
+    return folder / PICTURES / f"{readable[:80]}_{zlib.crc32(repr(case).encode()):08x}"
 
 
 def keep_views(folder: Path, pair: CasePair, model: str, fused: NDArray[np.float32]) -> None:

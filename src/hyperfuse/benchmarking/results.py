@@ -1,7 +1,7 @@
 """Results of a benchmark on disk: what was requested, when and where it ran, and one line of JSON per result.
 
-Lines are appended whole, so that a run killed at any moment can be resumed. Files keep the keys of earlier versions:
-`competitor` for the model and `response` for the SRF.
+Lines are appended whole, so that a run killed at any moment can be resumed. Files of earlier versions, which call the
+model `competitor` and the SRF `response`, can be read.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Result:
     """What one model made of one case. A network that is not made for the case's bands does not fit: no failure."""
 
     case: CaseName
-    model: Annotated[str, Field(validation_alias=AliasChoices("model", "competitor"), serialization_alias="competitor")]
+    model: Annotated[str, Field(validation_alias=AliasChoices("model", "competitor"))]
     knowledge: str
     state: str
     psnr_db: float | None = None
@@ -58,7 +58,7 @@ class Result:
         return self.case, self.model, self.knowledge
 
     def line(self) -> bytes:
-        return RESULT.dump_json(self, by_alias=True) + b"\n"
+        return RESULT.dump_json(self) + b"\n"
 
 
 RESULT = TypeAdapter(Result)
@@ -153,8 +153,7 @@ def open_folder(folder: Path, request: Mapping[str, Any], command: str) -> None:
     session = current_session(command)
     if not sessions or sessions[-1] | {"date": ""} != session | {"date": ""}:
         sessions = [*sessions, session]
-    stored = {"competitors" if key == "models" else key: value for key, value in request.items()}
-    write_text(path, json.dumps({"request": stored, "sessions": sessions}, indent=1) + "\n")
+    write_text(path, json.dumps({"request": request, "sessions": sessions}, indent=1) + "\n")
 
 
 def read_record(folder: Path) -> dict[str, Any]:
@@ -162,8 +161,8 @@ def read_record(folder: Path) -> dict[str, Any]:
     path = folder / RECORD
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
-        request = dict(record["request"])
-        return {"request": request | {"models": request.get("competitors")}, "sessions": list(record["sessions"])}
+        request = {"models": record["request"].get("competitors"), **record["request"]}
+        return {"request": request, "sessions": list(record["sessions"])}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         expected = "a folder of `hyperfuse benchmark`"
         raise OptionError(f"{path} cannot be read ({error})", expected, "choose another folder") from error

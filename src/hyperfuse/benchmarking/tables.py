@@ -60,8 +60,7 @@ SUMMARY_COLUMNS = (
     ("CPU s", "cpu_seconds", 1.0, 2, False),
     ("MB", "peak_bytes", 1e6, 0, False),
 )
-# Files of earlier versions call the SRF `response` and the model `competitor`.
-CSV_COLUMNS = ("dataset", "response", "condition", "knowledge", "scale", "metric", "competitor", "mean",
+CSV_COLUMNS = ("dataset", "srf", "condition", "knowledge", "scale", "metric", "model", "mean",
                "standard_deviation", "scenes")  # fmt: skip
 LATEX_ESCAPES = str.maketrans(
     {character: rf"\{character}" for character in "&%$#_{}"}

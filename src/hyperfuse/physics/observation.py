@@ -298,13 +298,13 @@ class Observation:
         return html_table("Observation", self.described())
 
     def summary(self) -> dict[str, object]:
-        """Return the same as plain numbers and lists, for reports and JSON; "response" is the SRF."""
+        """Return the same as plain numbers and lists, for reports and JSON."""
         pairs = {
             name: list(getattr(self, name)) for name in ("scale", "sigma", "psf_fwhm", "misregistration", "grid_shift")
         }
         tensors = {name: getattr(self, name).tolist() for name in ("offset", "hsi_noise", "msi_noise")}
         others = {"confidence": self.confidence, "notes": list(self.notes)}
-        return {**pairs, "response": self.srf.tolist(), **tensors, **others}
+        return {**pairs, "srf": self.srf.tolist(), **tensors, **others}
 
 
 def known_observation(

@@ -92,7 +92,7 @@ class SimulationRecord(_Record):
     psf_fwhm: float
     psf_sigma: float
     shift: tuple[float, float]
-    srf: SRFRecord = Field(validation_alias=AliasChoices("response", "srf"), serialization_alias="response")
+    srf: SRFRecord = Field(validation_alias=AliasChoices("srf", "response"))
     skip_uncovered: bool
     snr_hsi_db: float | None
     snr_msi_db: float | None
@@ -124,7 +124,7 @@ class SimulationRecord(_Record):
 
 def write_simulation_record(record: SimulationRecord, path: Path) -> None:
     """Write an observation.json."""
-    path.write_text(record.model_dump_json(indent=2, by_alias=True) + "\n", encoding="utf-8")
+    path.write_text(record.model_dump_json(indent=2) + "\n", encoding="utf-8")
 
 
 def read_simulation_record(path: str | Path) -> SimulationRecord:

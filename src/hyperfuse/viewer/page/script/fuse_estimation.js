@@ -61,7 +61,7 @@ function observation(seen, hsi) {
     ["Confidence", number(seen.confidence, 2)],
   ];
   const plot = make("canvas", { className: "plot low", role: "img", "aria-label": "Estimated SRF of each MSI band" });
-  requestAnimationFrame(() => drawSrf(plot, seen.response, hsi));
+  requestAnimationFrame(() => drawSrf(plot, seen.srf, hsi));
   const notes = seen.notes.map((note) => make("p", { className: "warn" }, note));
   return make("div", { className: "steps" }, facts(rows), make("h3", {}, "SRF"), plot, notes);
 }
