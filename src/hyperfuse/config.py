@@ -224,8 +224,8 @@ class PairInputConfig(InputConfig):
     """The same as --wavelengths, which are those of the other images, for the MSI."""
 
 
-class PairConfig(PairInputConfig):
-    """How to read a pair: what every command that opens an HSI and an MSI takes."""
+class PairFilesConfig(PairInputConfig):
+    """Masks of a pair, and which arrays of its files."""
 
     mask: Annotated[Any, Option("FILE", INPUTS, is_path=True)] = None
     """Clouds in the MSI: not used where this raster, on any grid, is not 0."""
@@ -239,6 +239,11 @@ class PairConfig(PairInputConfig):
     """Which axis of an unlabelled HSI array holds the bands."""
     msi_band_axis: Annotated[BandAxis | None, Option("0|1|2", INPUTS)] = None
     """Which axis of an unlabelled MSI array holds the bands."""
+
+
+class PairConfig(PairFilesConfig):
+    """How to read a pair: what every command that opens an HSI and an MSI takes."""
+
     extent: Annotated[Literal["intersection", "msi", "hsi"], Option("intersection|msi|hsi", INPUTS)] = "intersection"
     """What is fused: what both images show, or all of one of them."""
     bounds: Annotated[Bounds | None, Option("XMIN YMIN XMAX YMAX", INPUTS)] = None
@@ -353,7 +358,20 @@ class SimulateConfig(InputConfig):
     """Drop SRF bands outside the reference's spectral range."""
 
 
-class EvaluateConfig(InputConfig):
+class FusedFilesConfig(InputConfig):
+    """Which arrays of the files of a fused image and its reference."""
+
+    fused_variable: Annotated[str | None, Option(panel=INPUTS)] = None
+    """Which array of a fused file that holds several."""
+    reference_variable: Annotated[str | None, Option(panel=INPUTS)] = None
+    """Which array of a reference file that holds several."""
+    fused_band_axis: Annotated[BandAxis | None, Option("0|1|2", INPUTS)] = None
+    """Which axis of an unlabelled fused array holds the bands."""
+    reference_band_axis: Annotated[BandAxis | None, Option("0|1|2", INPUTS)] = None
+    """Which axis of an unlabelled reference array holds the bands."""
+
+
+class EvaluateConfig(FusedFilesConfig):
     """Options of `hyperfuse evaluate` and `hyperfuse.evaluate`."""
 
     scale: Annotated[float | None, Option("S", default_text="what FUSED has recorded")] = None
@@ -364,7 +382,7 @@ class EvaluateConfig(InputConfig):
     """Also compute Q2n, the hypercomplex quality index."""
 
 
-class ReportConfig(PairInputConfig):
+class ReportConfig(PairFilesConfig, FusedFilesConfig):
     """Options of `hyperfuse report` and `hyperfuse.report`."""
 
     method: Annotated[str | None, Option("NAME", default_text="the one that FUSED was made by")] = None
@@ -372,10 +390,6 @@ class ReportConfig(PairInputConfig):
     weights: Annotated[Any, Option("FOLDER")] = None
     """The same for a trained network: the weights that FUSED was made by."""
     srf: Annotated[Any, Option("SRF", help="Known SRF of the MSI, not estimated. " + SRF_HELP)] = None
-    mask: Annotated[Any, Option("FILE", INPUTS)] = None
-    """Clouds in the MSI: not used where this raster, on any grid, is not 0."""
-    hsi_mask: Annotated[Any, Option("FILE", INPUTS)] = None
-    """The same for the HSI."""
     overwrite: bool = False
     """Replace the page if it exists."""
 

@@ -19,7 +19,7 @@ from hyperfuse.io.cube import lazy_variable
 from hyperfuse.models.baselines.mimo_sst import MIMOSST, MIMOSSTConfig
 from hyperfuse.reporting import examine as examined_part
 from hyperfuse.reporting.examine import examine, read_record
-from hyperfuse.reporting.report import DASH, InputFile, line_chart, render_page, thinned
+from hyperfuse.reporting.report import DASH, line_chart, render_page, thinned
 from hyperfuse.reporting.style import highest_square
 
 VOID = {"meta", "img", "br", "line", "path"}
@@ -220,8 +220,9 @@ def test_images_without_georeference_cover_the_same_ground(folder: Path, tmp_pat
     for name in ("hsi", "msi", "fused"):
         np.save(tmp_path / f"{name}.npy", open_cube(folder / f"{name}.tif").values)
     page = tmp_path / "report.html"
-    files = {name: InputFile(tmp_path / f"{name}.npy", band_axis=0) for name in ("hsi", "msi")}
-    findings = report(InputFile(tmp_path / "fused.npy", band_axis=0), page, **files)
+    axes = {f"{name}_band_axis": 0 for name in ("hsi", "msi", "fused")}
+    files = {name: tmp_path / f"{name}.npy" for name in ("hsi", "msi")}
+    findings = report(tmp_path / "fused.npy", page, **files, **axes)
     assert findings.consistency.with_hsi.relative < 0.05
     assert findings.reduced_resolution.scores is None
     assert "does not record what fused it" in page.read_text()

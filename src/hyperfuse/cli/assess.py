@@ -3,28 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from hyperfuse.cli.options import Json, command, print_json
-from hyperfuse.config import INPUTS, EvaluateConfig, PairInputConfig, ReportConfig
+from hyperfuse.config import EvaluateConfig, PairInputConfig, ReportConfig
 from hyperfuse.errors import OptionError
-
-
-def _variable(role: str) -> Any:
-    return typer.Option(help=f"Which array of {role} that holds several.", rich_help_panel=INPUTS)
-
-
-def _band_axis(role: str) -> Any:
-    help_text = f"Which axis of {role} without labels holds the bands."
-    return typer.Option(metavar="0|1|2", help=help_text, rich_help_panel=INPUTS)
-
-
-FusedVariable = Annotated[str | None, _variable("a fused file")]
-FusedBandAxis = Annotated[int | None, _band_axis("a fused array")]
-ReferenceVariable = Annotated[str | None, _variable("a reference file")]
-ReferenceBandAxis = Annotated[int | None, _band_axis("a reference array")]
 
 
 @command(EvaluateConfig)
@@ -35,21 +20,15 @@ def evaluate(
     per_band: Annotated[
         bool, typer.Option("--per-band", help="Also show every band (JSON always contains them).")
     ] = False,
-    fused_variable: FusedVariable = None,
-    reference_variable: ReferenceVariable = None,
-    fused_band_axis: FusedBandAxis = None,
-    reference_band_axis: ReferenceBandAxis = None,
     as_json: Json = False,
 ) -> None:
     """Score a fused cube against its reference: PSNR, SAM, ERGAS, SSIM, UIQI, RMSE."""
     from rich.console import Console
 
-    from hyperfuse.io.files import open_cube
     from hyperfuse.metrics.evaluation import evaluate as evaluate_cubes
     from hyperfuse.reporting.tables import band_table, evaluation_table
 
-    fused_cube = open_cube(fused, fused_variable, fused_band_axis)
-    scores = evaluate_cubes(fused_cube, open_cube(reference, reference_variable, reference_band_axis), config=config)
+    scores = evaluate_cubes(fused, reference, config=config)
     if as_json:
         print_json(scores.as_dict())
         return
@@ -71,14 +50,6 @@ def report(
     reference: Annotated[
         Path | None, typer.Option("--reference", metavar="R", help="The true image, if known: same bands, same grid.")
     ] = None,
-    fused_variable: FusedVariable = None,
-    hsi_variable: Annotated[str | None, _variable("an HSI file")] = None,
-    msi_variable: Annotated[str | None, _variable("an MSI file")] = None,
-    reference_variable: ReferenceVariable = None,
-    fused_band_axis: FusedBandAxis = None,
-    hsi_band_axis: Annotated[int | None, _band_axis("an HSI array")] = None,
-    msi_band_axis: Annotated[int | None, _band_axis("an MSI array")] = None,
-    reference_band_axis: ReferenceBandAxis = None,
     as_json: Annotated[bool, typer.Option("--json", help="Also print the scores as JSON.")] = False,
 ) -> None:
     """Assess a fused image on one page: pictures, close-ups, spectra, maps, scores and what they mean.
@@ -88,17 +59,9 @@ def report(
 
     [dim]hyperfuse report fused.tif --hsi enmap.tif --msi sentinel2.tif -o report.html[/dim]
     """
-    from hyperfuse.reporting.report import InputFile
     from hyperfuse.reporting.report import report as write_report
 
-    quality = write_report(
-        InputFile(fused, fused_variable, fused_band_axis),
-        output,
-        hsi=InputFile(hsi, hsi_variable, hsi_band_axis),
-        msi=InputFile(msi, msi_variable, msi_band_axis),
-        reference=None if reference is None else InputFile(reference, reference_variable, reference_band_axis),
-        config=config,
-    )
+    quality = write_report(fused, output, hsi=hsi, msi=msi, reference=reference, config=config)
     if as_json:
         print_json(quality.as_dict())
     else:

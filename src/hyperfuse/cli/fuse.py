@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hyperfuse.cli.options import INTERRUPTED, SUFFIXES, HsiFile, MsiFile, command
-from hyperfuse.config import FuseConfig
+from hyperfuse.config import FuseConfig, ReportConfig
 
 if TYPE_CHECKING:
     from hyperfuse.fusion.batch import BatchPair, PairOutcome
@@ -58,27 +58,12 @@ def fuse(
         if path is not None:
             typer.echo(str(path))
     if page is not None:
-        _report(hsi, msi, output, config, page)
+        from hyperfuse.reporting.report import report as write_report
 
-
-def _report(hsi: Path, msi: Path, output: Path, config: FuseConfig, page: Path) -> None:
-    from hyperfuse.reporting.report import InputFile, report
-
-    report(
-        output,
-        page,
-        hsi=InputFile(hsi, config.hsi_variable, config.hsi_band_axis),
-        msi=InputFile(msi, config.msi_variable, config.msi_band_axis),
-        mask=config.mask,
-        hsi_mask=config.hsi_mask,
-        weights=config.weights,
-        srf=config.srf,
-        wavelengths=config.wavelengths,
-        msi_wavelengths=config.msi_wavelengths,
-        nodata_in=config.nodata_in,
-        overwrite=config.overwrite,
-    )
-    typer.echo(str(page))
+        # The method is in the record of the fused file.
+        shared = (config.model_fields_set & ReportConfig.model_fields.keys()) - {"method"}
+        write_report(output, page, hsi=hsi, msi=msi, **{name: getattr(config, name) for name in shared})
+        typer.echo(str(page))
 
 
 def batch(

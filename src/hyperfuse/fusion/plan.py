@@ -40,8 +40,8 @@ from hyperfuse.fusion.observe import (
 )
 from hyperfuse.fusion.pair import AlignedPair, align_pair
 from hyperfuse.fusion.sample import SAMPLED_FINE_PIXELS, representative_window, sample_places
-from hyperfuse.io.cube import as_cube, make_cube, nodata_of, usual_nodata, wavelengths_nm
-from hyperfuse.io.files import open_cube, open_mask
+from hyperfuse.io.cube import make_cube, nodata_of, usual_nodata, wavelengths_nm
+from hyperfuse.io.files import as_opened, open_mask
 from hyperfuse.io.output import check_fits, output_template, provenance, select_bands, selected
 from hyperfuse.io.wavelengths import supplied_to
 from hyperfuse.methods.catalogue import MethodFuser, find_method
@@ -221,17 +221,11 @@ def open_pair(
     hsi: Image, msi: Image, config: PairConfig
 ) -> tuple[xr.DataArray, xr.DataArray, dict[str, xr.DataArray | None]]:
     """Cubes of both images, and the masks of `config` by their names, from files, arrays (band, y, x) or cubes."""
-
-    def as_image(image: Image, fitting: xr.DataArray | None, variable: str | None, axis: int | None) -> xr.DataArray:
-        size = None if fitting is None else (fitting.sizes["y"], fitting.sizes["x"])
-        return (
-            open_cube(image, variable, axis, fitting=size) if isinstance(image, str | os.PathLike) else as_cube(image)
-        )
-
     _refuse_bands_last(hsi, msi)
     # The MSI first: its few bands leave less doubt about the axes of an unlabelled array.
-    msi_cube = as_image(msi, None, config.msi_variable, config.msi_band_axis)
-    hsi_cube = as_image(hsi, msi_cube, config.hsi_variable, config.hsi_band_axis)
+    msi_cube = as_opened(msi, config.msi_variable, config.msi_band_axis)
+    size = msi_cube.sizes["y"], msi_cube.sizes["x"]
+    hsi_cube = as_opened(hsi, config.hsi_variable, config.hsi_band_axis, fitting=size)
     hsi_cube, msi_cube = supplied_to({"hsi": hsi_cube, "msi": msi_cube}, config).values()
     for name, cube in (("HSI", hsi_cube), ("MSI", msi_cube)):
         if cube.dtype.kind == "b":

@@ -154,6 +154,13 @@ def open_cube(
     return open_explained(path, variable, band_axis, wavelengths, nodata_in, fitting=fitting)[0]
 
 
+def as_opened(
+    image: PathLike | xr.DataArray | NDArray[Any], variable: str | None = None, band_axis: int | None = None, **how: Any
+) -> xr.DataArray:
+    """Return a file as an open cube, see `open_cube`, and anything else as a cube."""
+    return open_cube(image, variable, band_axis, **how) if isinstance(image, str | os.PathLike) else as_cube(image)
+
+
 def open_explained(
     path: PathLike,
     variable: str | None = None,

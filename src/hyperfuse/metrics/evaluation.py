@@ -14,7 +14,8 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from hyperfuse.config import EvaluateConfig, takes_options
-from hyperfuse.io.cube import as_cube, iterate_windows
+from hyperfuse.io.cube import iterate_windows
+from hyperfuse.io.files import PathLike, as_opened
 from hyperfuse.io.summary import html_table, strict_json
 from hyperfuse.io.wavelengths import supplied
 from hyperfuse.metrics.pairing import (
@@ -29,6 +30,7 @@ from hyperfuse.metrics.pairing import (
 from hyperfuse.metrics.sums import BLOCK, WINDOW, ErrorSums, SimilaritySums, WindowSums, q2n_sum
 from hyperfuse.progress import progress
 
+Image = PathLike | xr.DataArray | NDArray[Any]
 WINDOW_BYTES = 64 * 2**20
 # Fields of `Evaluation` by the name that is shown, and the unit.
 SCORES = {
@@ -103,14 +105,14 @@ class Evaluation:
 
 @takes_options(EvaluateConfig)
 def evaluate(
-    fused: xr.DataArray, reference: xr.DataArray, *, config: EvaluateConfig | None = None, max_bytes: int = WINDOW_BYTES
+    fused: Image, reference: Image, *, config: EvaluateConfig | None = None, max_bytes: int = WINDOW_BYTES
 ) -> Evaluation:
     """Compute all metrics of a fused cube, over the pixels valid in both cubes and the bands good in both.
 
     Parameters
     ----------
     fused, reference
-        Cubes on the same grid with the same bands, or arrays (band, y, x); lazy cubes are read in windows.
+        Cubes on the same grid with the same bands, files of such, or arrays (band, y, x); read in windows.
     scale
         Ratio of the coarse to the fine pixel size, for ERGAS; by default what the fused cube has in its attributes.
     peak
@@ -151,7 +153,9 @@ def evaluate(
     Evaluation(PSNR 40 dB, ...; 3 of 3 bands, 100 % of their values)
     """
     config = config or EvaluateConfig()
-    fused, reference = (supplied(as_cube(cube), config.wavelengths, config.nodata_in) for cube in (fused, reference))
+    fused = as_opened(fused, config.fused_variable, config.fused_band_axis)
+    reference = as_opened(reference, config.reference_variable, config.reference_band_axis)
+    fused, reference = (supplied(cube, config.wavelengths, config.nodata_in) for cube in (fused, reference))
     comparison = plan_comparison(fused, reference, config.scale, config.peak, max_bytes)
     windows = _windows("Evaluating", comparison, max_bytes)
     sums = reduce(operator.add, (WindowSums.of(comparison, *window) for window in windows))

@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from hyperfuse.config import ReportConfig, takes_options
 from hyperfuse.errors import OptionError
 from hyperfuse.io.atomic import check_writable, published
-from hyperfuse.io.cube import as_cube, make_cube
-from hyperfuse.io.files import open_cube, open_mask
+from hyperfuse.io.cube import make_cube
+from hyperfuse.io.files import as_opened, open_mask
 from hyperfuse.io.output import time_of_writing
 from hyperfuse.io.wavelengths import supplied_to
 from hyperfuse.methods.catalogue import AUTO, find_method
@@ -43,16 +43,7 @@ SMALLEST_CLOSE_UP, LARGEST_CLOSE_UP = 24, 96
 SPECTRA = 4
 
 
-@dataclass(frozen=True)
-class InputFile:
-    """A file and, where it holds several arrays, which of them; see `open_cube`."""
-
-    path: PathLike
-    variable: str | None = None
-    band_axis: int | None = None
-
-
-Image = PathLike | InputFile | xr.DataArray
+Image = PathLike | xr.DataArray
 
 
 @takes_options(ReportConfig)
@@ -72,7 +63,7 @@ def report(
     Parameters
     ----------
     fused, hsi, msi
-        The fused image and the pair it was made from: files, `InputFile` or cubes.
+        The fused image and the pair it was made from: files or cubes.
     page
         The HTML file to write; self-contained.
     reference
@@ -118,16 +109,21 @@ def report(
     if config.method not in (None, AUTO):
         find_method(str(config.method))
     given = {"fused": fused, "hsi": hsi, "msi": msi, "reference": reference}
-    opened = {role: _open(image) for role, image in given.items() if image is not None}
-    cubes = supplied_to({role: cube for role, (cube, _) in opened.items()}, config)
+    opened = {
+        role: as_opened(image, getattr(config, f"{role}_variable"), getattr(config, f"{role}_band_axis"))
+        for role, image in given.items()
+        if image is not None
+    }
+    cubes = supplied_to(opened, config)
     recorded = read_record(cubes["fused"])
     pairs = {"mask": (config.mask, cubes["msi"]), "hsi_mask": (config.hsi_mask, cubes["hsi"])}
     masks = {role: None if mask is None else open_mask(mask, cube) for role, (mask, cube) in pairs.items()}
     part = examine(cubes["fused"], cubes["hsi"], cubes["msi"], recorded, srf=config.srf, **masks)
     folder = None if config.weights is None else str(config.weights)
     quality = assess(part, recorded, reference=cubes.get("reference"), method=config.method, weights=folder)
-    names = {role: name for role, (_, name) in opened.items()}
-    names |= {role: Path(mask).name for role, (mask, _) in pairs.items() if isinstance(mask, str | os.PathLike)}
+    named = given | {"mask": config.mask, "hsi_mask": config.hsi_mask}
+    names = {role: Path(image).name for role, image in named.items() if isinstance(image, str | os.PathLike)}
+    names |= {role: str(cube.name or "a cube in memory") for role, cube in opened.items() if role not in names}
     text = render_page(quality, recorded.record, names)
     with published(target, overwrite=config.overwrite) as file:
         file.write_text(text, encoding="utf-8")
@@ -139,14 +135,6 @@ def check_page(page: Path, *, overwrite: bool) -> None:
     if page.suffix.lower() not in PAGE_SUFFIXES:
         raise OptionError(f"a page called {str(page)!r}", "a name that ends with .html", "choose such a name")
     check_writable(page, overwrite=overwrite)
-
-
-def _open(image: Image) -> tuple[xr.DataArray, str]:
-    """The cube and its name."""
-    if isinstance(image, xr.DataArray):
-        return as_cube(image), str(image.name or "a cube in memory")
-    file = image if isinstance(image, InputFile) else InputFile(image)
-    return open_cube(file.path, file.variable, file.band_axis), Path(file.path).name
 
 
 @cache
