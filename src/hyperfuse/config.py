@@ -32,7 +32,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 OBSERVATION = "How the pair was observed"
-INPUTS = "Parts of the inputs"
+INPUTS = "Inputs"
 OUTPUT = "Output"
 LARGE_SCENES = "Large scenes"
 SIMULATION = "How pairs are simulated"
@@ -57,7 +57,7 @@ SRF_HELP = (
 )
 
 WAVELENGTHS_HELP = (
-    "Band centres for a cube without: a file with one number per band (a table, an ENVI header, another cube), "
+    "Band centres of a cube that has none: a file with one number per band (a table, an ENVI header, another cube), "
     "FIRST:LAST in nm for even spacing, or a sensor (Sentinel-2A/2B/2C, Landsat-4/5/7/8/9, Hyperion), optionally with "
     "bands (Sentinel-2A:B2,B3,B4,B8)."
 )
@@ -221,37 +221,37 @@ class PairInputConfig(InputConfig):
     """The same for a pair."""
 
     msi_wavelengths: Annotated[Any, Option("FILE|FIRST:LAST|SENSOR", INPUTS)] = None
-    """The same as --wavelengths, which are those of the other images, for the MSI."""
+    """Band centres of the MSI; --wavelengths are those of the other images."""
 
 
 class PairFilesConfig(PairInputConfig):
     """Masks of a pair, and which arrays of its files."""
 
     mask: Annotated[Any, Option("FILE", INPUTS, is_path=True)] = None
-    """Clouds in the MSI: not used where this raster, on any grid, is not 0."""
+    """Mask of the MSI, such as clouds: pixels where this raster, on any grid, is not 0 are ignored."""
     hsi_mask: Annotated[Any, Option("FILE", INPUTS, is_path=True)] = None
-    """The same for the HSI."""
+    """Mask of the HSI."""
     hsi_variable: Annotated[str | None, Option(panel=INPUTS)] = None
-    """Which array of an HSI file that holds several."""
+    """Array to read from an HSI file that holds several."""
     msi_variable: Annotated[str | None, Option(panel=INPUTS)] = None
-    """Which array of an MSI file that holds several."""
+    """Array to read from an MSI file that holds several."""
     hsi_band_axis: Annotated[BandAxis | None, Option("0|1|2", INPUTS)] = None
-    """Which axis of an unlabelled HSI array holds the bands."""
+    """Axis of the bands in an unlabelled HSI array."""
     msi_band_axis: Annotated[BandAxis | None, Option("0|1|2", INPUTS)] = None
-    """Which axis of an unlabelled MSI array holds the bands."""
+    """Axis of the bands in an unlabelled MSI array."""
 
 
 class PairConfig(PairFilesConfig):
     """How to read a pair: what every command that opens an HSI and an MSI takes."""
 
     extent: Annotated[Literal["intersection", "msi", "hsi"], Option("intersection|msi|hsi", INPUTS)] = "intersection"
-    """What is fused: what both images show, or all of one of them."""
+    """Area to fuse: the overlap of both images, or the whole of one of them."""
     bounds: Annotated[Bounds | None, Option("XMIN YMIN XMAX YMAX", INPUTS)] = None
-    """Only this part, in the MSI's coordinates."""
+    """Fuse only this area, in the MSI's coordinates."""
     bounds_crs: Annotated[str | None, Option("CRS", INPUTS)] = None
     """CRS of --bounds, e.g. EPSG:4326."""
     allow_scale_1: Annotated[bool, Option(panel=INPUTS)] = False
-    """Accept an MSI whose pixels are as large as the HSI's."""
+    """Accept an MSI with pixels as large as the HSI's."""
 
     def model_post_init(self, context: Any) -> None:
         if self.bounds is None and self.bounds_crs is not None:
@@ -273,16 +273,16 @@ class ObservationConfig(PairConfig):
     """What is known about how a pair was observed; the rest is estimated from the pair."""
 
     estimate: Annotated[bool, Option(panel=OBSERVATION)] = True
-    """Estimate shift, PSF, SRF and noise from the pair (else: as georeferenced, FWHM = scale)."""
+    """Estimate shift, PSF, SRF and noise from the pair; otherwise trust the georeference and assume FWHM = scale."""
     srf: Annotated[Any, Option("SRF", OBSERVATION, help="Known SRF, not estimated. " + SRF_HELP)] = None
     psf_fwhm: Annotated[float | None, Field(gt=0, lt=1e4), Option("FWHM", OBSERVATION)] = None
     """Known PSF of the HSI, FWHM in fine pixels."""
     shift: Annotated[Pair | None, Option("DY DX", OBSERVATION)] = None
     """Known shift of the HSI against its georeference, down and right, fine pixels."""
     local_shift: Annotated[bool, Option(panel=OBSERVATION)] = False
-    """Follow any shift that varies over the scene, not only one that is evident. See `hyperfuse register`."""
+    """Correct any shift that varies over the scene, even a weak one. See `hyperfuse register`."""
     harmonise: Annotated[Literal["auto", "off"], Option("auto|off", OBSERVATION)] = "auto"
-    """Correct tone, light, shadows and changes of the MSI as far as the pair shows them (docs/real_pairs.md)."""
+    """Correct differences of tone, light, shadows and change between the two images (docs/real_pairs.md)."""
     skip_uncovered: Annotated[bool, Option(panel=OBSERVATION)] = False
     """Leave out MSI bands whose --srf lies outside the HSI's spectral range."""
 
@@ -307,7 +307,7 @@ class FuseConfig(ObservationConfig, OutputConfig):
     uncertainty: Annotated[Path | None, Option("FILE", is_path=True, changes_result=False)] = None
     """Also write the expected error of each value, a standard deviation (docs/model_card.md)."""
     change_mask: Annotated[Path | None, Option("FILE", is_path=True, changes_result=False)] = None
-    """Also write how far the MSI is used: from 1 where both images agree to 0 where it shows something else."""
+    """Also write the weight of the MSI: from 1 where both images agree to 0 where it shows something else."""
     ram_gb: Annotated[
         float | None,
         Field(gt=0, lt=1e6),
@@ -362,13 +362,13 @@ class FusedFilesConfig(InputConfig):
     """Which arrays of the files of a fused image and its reference."""
 
     fused_variable: Annotated[str | None, Option(panel=INPUTS)] = None
-    """Which array of a fused file that holds several."""
+    """Array to read from a fused file that holds several."""
     reference_variable: Annotated[str | None, Option(panel=INPUTS)] = None
-    """Which array of a reference file that holds several."""
+    """Array to read from a reference file that holds several."""
     fused_band_axis: Annotated[BandAxis | None, Option("0|1|2", INPUTS)] = None
-    """Which axis of an unlabelled fused array holds the bands."""
+    """Axis of the bands in an unlabelled fused array."""
     reference_band_axis: Annotated[BandAxis | None, Option("0|1|2", INPUTS)] = None
-    """Which axis of an unlabelled reference array holds the bands."""
+    """Axis of the bands in an unlabelled reference array."""
 
 
 class EvaluateConfig(FusedFilesConfig):

@@ -41,7 +41,7 @@ class _Group(_Flags, TyperGroup):
 
 
 Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="No progress bars, notes or warnings.")]
-Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Also say what was estimated and planned.")]
+Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Also print what was estimated and planned.")]
 
 app = typer.Typer(
     name="hyperfuse",

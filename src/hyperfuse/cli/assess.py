@@ -73,12 +73,12 @@ def view(
     config: PairInputConfig,
     fused: Annotated[
         Path | None,
-        typer.Argument(metavar="FUSED", help="The cube to look at; without one the page begins with fusing."),
+        typer.Argument(metavar="FUSED", help="The cube to show; without one the page starts with fusing."),
     ] = None,
     hsi: Annotated[Path | None, typer.Option(help="The HSI that it was fused from.")] = None,
     msi: Annotated[Path | None, typer.Option(help="The MSI that it was fused from.")] = None,
-    reference: Annotated[Path | None, typer.Option(help="What it should be, where that is known.")] = None,
-    uncertainty: Annotated[Path | None, typer.Option(help="How sure it is, pixel by pixel, on the same grid.")] = None,
+    reference: Annotated[Path | None, typer.Option(help="The true image, if known.")] = None,
+    uncertainty: Annotated[Path | None, typer.Option(help="Its uncertainty, as `fuse --uncertainty` writes it.")] = None,
     folder: Annotated[
         Path, typer.Option(help="Files below this folder can be opened and fused on the page.", show_default="this one")
     ] = Path(),

@@ -22,7 +22,7 @@ Variable = Annotated[
     str | None,
     typer.Option(help="The array to read in a file that holds several, or the part of a product: `info` lists them."),
 ]
-BandAxis = Annotated[int | None, typer.Option(help="Which axis of an unlabelled array holds the bands: 0, 1 or 2.")]
+BandAxis = Annotated[int | None, typer.Option(help="Axis of the bands in an unlabelled array: 0, 1 or 2.")]
 
 
 @command(InputConfig)

@@ -22,7 +22,7 @@ from hyperfuse.errors import without_controls
 
 Model = TypeVar("Model", bound=Request)
 
-HsiFile = Annotated[Path, typer.Argument(metavar="HSI", help="The coarse image: many narrow bands, big pixels.")]
+HsiFile = Annotated[Path, typer.Argument(metavar="HSI", help="The coarse image: many narrow bands, large pixels.")]
 MsiFile = Annotated[
     Path, typer.Argument(metavar="MSI", help="The fine image of the same place: few bands, small pixels.")
 ]

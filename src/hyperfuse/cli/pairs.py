@@ -25,9 +25,9 @@ def simulate(
     scale: Annotated[str, typer.Option(help="Fine pixels per coarse pixel: 4, 3.2, 10/3.", metavar="S")],
     config: SimulateConfig,
     srf: Annotated[str | None, typer.Option(help=SRF_HELP + " Required.", metavar="SRF")] = None,
-    variable: Annotated[str | None, typer.Option(help="Which array of a file that holds several.")] = None,
+    variable: Annotated[str | None, typer.Option(help="Array to read from a file that holds several.")] = None,
     band_axis: Annotated[
-        int | None, typer.Option(metavar="0|1|2", help="Which axis of an unlabelled array holds the bands.")
+        int | None, typer.Option(metavar="0|1|2", help="Axis of the bands in an unlabelled array.")
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the four files if they exist.")] = False,
 ) -> None:
