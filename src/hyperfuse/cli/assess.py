@@ -78,7 +78,7 @@ def view(
     hsi: Annotated[Path | None, typer.Option(help="The HSI that it was fused from.")] = None,
     msi: Annotated[Path | None, typer.Option(help="The MSI that it was fused from.")] = None,
     reference: Annotated[Path | None, typer.Option(help="The true image, if known.")] = None,
-    uncertainty: Annotated[Path | None, typer.Option(help="Its uncertainty, as `fuse --uncertainty` writes it.")] = None,
+    uncertainty: Annotated[Path | None, typer.Option(help="Its uncertainty, by `fuse --uncertainty`.")] = None,
     folder: Annotated[
         Path, typer.Option(help="Files below this folder can be opened and fused on the page.", show_default="this one")
     ] = Path(),
