@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: demo test lint benchmark docs browser clean
+.PHONY: demo test benchmark docs qgis browser clean
 
 demo: $(VENV)/.demo
 	$(BIN)/hyperfuse demo
@@ -19,10 +19,19 @@ test: $(VENV)/.dev browser
 # The notebooks are executed first, so that their pages show results; the site loads nothing from elsewhere.
 docs: $(VENV)/.dev
 	mkdir -p build/notebooks
-	for source in notebooks/*.py; do \
-	  $(BIN)/jupytext --to ipynb --execute --output build/notebooks/$$(basename $$source .py).ipynb $$source || exit 1; done
+	for source in notebooks/*.py; do $(BIN)/jupytext --quiet --to ipynb --set-kernel python3 \
+	  --output build/notebooks/$$(basename $$source .py).ipynb $$source || exit 1; done
+	$(BIN)/jupyter execute --inplace build/notebooks/*.ipynb
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "open site/index.html"
+
+# The plug-in for QGIS: Plugins > Manage and Install Plugins > Install from ZIP.
+DIST ?= dist
+qgis:
+	mkdir -p $(DIST)
+	rm -rf integrations/qgis/hyperfuse_qgis/__pycache__
+	$(PYTHON) -m zipfile -c $(DIST)/hyperfuse_qgis.zip integrations/qgis/hyperfuse_qgis
+	@echo "$(DIST)/hyperfuse_qgis.zip"
 
 benchmark: $(VENV)/.dev
 	$(BIN)/pytest benchmarks --benchmark-enable

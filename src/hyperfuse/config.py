@@ -40,6 +40,8 @@ TABLES = "Tables and figures"
 
 Dtype = Literal["uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64", "float32", "float64"]
 DTYPES = get_args(Dtype)
+# As GDAL calls them.
+FormatName = Literal["GTiff", "COG", "ENVI", "netCDF", "HDF5", "Zarr"]
 Compression = Literal["deflate", "zstd", "lzw", "none"]
 COMPRESSIONS = get_args(Compression)
 DEFAULT_METHOD = "universal"
@@ -62,6 +64,18 @@ WAVELENGTHS_HELP = (
     "bands (Sentinel-2A:B2,B3,B4,B8)."
 )
 
+# In forms.
+INPUT_TYPES = {
+    bool: "checkbox",
+    int: "number",
+    float: "number",
+    Literal: "select",
+    str: "text",
+    tuple: "text",
+    dict: "text",
+}
+ACRONYMS = ("hsi", "msi", "psf", "fwhm", "crs", "ram", "gb", "stac", "cog", "srf", "snr", "db")
+
 
 @dataclass(frozen=True)
 class Option:
@@ -71,12 +85,16 @@ class Option:
     panel: str | None = None
     flag: str | None = None
     """On the command line, where it differs from the field's name."""
+    gdal: str | None = None
+    """What GDAL's programs call it, which the command line also accepts."""
     aliases: tuple[str, ...] = ()
     """Further names of the field in batch lists."""
     changes_result: bool = True
     """False for options of how a run is carried out, which leave the result as it is."""
     is_path: bool = False
     """In a batch list, relative to the list's folder."""
+    is_output: bool = False
+    """Whether a path is written, not read."""
     default_text: str | None = None
     repeat: bool = False
     """Whether a sequence is given by repeating the option, not by commas."""
@@ -108,6 +126,17 @@ def _names(value: Any) -> Any:
         return value
     names = tuple(part.strip() for part in value.split(",") if part.strip())
     return () if names == ("none",) else names
+
+
+def _gdal_type(value: Any) -> Any:
+    """Accept GDAL's names of data types: Byte, UInt16, Float32."""
+    name = value.lower() if isinstance(value, str) else value
+    return "uint8" if name == "byte" else name
+
+
+def _format_name(value: Any) -> Any:
+    """Accept names of formats in any case, as GDAL does."""
+    return next((name for name in get_args(FormatName) if str(value).lower() == name.lower()), value)
 
 
 def _repeated(value: Any) -> Any:
@@ -179,15 +208,15 @@ class Request(BaseModel):
 class OutputConfig(Request):
     """How a cube is stored; None leaves it as it is."""
 
-    bands: Annotated[str | None, Option("LIST", OUTPUT)] = None
+    bands: Annotated[str | None, Option("LIST", OUTPUT, gdal="-b")] = None
     """Only these bands: by number from 1 (1-50,60,70), by wavelength (400-1000nm, 0.4-1.0um, 660nm), `good` to leave
     out bad ones; several joined by commas (400-1000nm,good).
     """
-    dtype: Annotated[Dtype | None, Option("TYPE", OUTPUT)] = None
+    dtype: Annotated[Dtype | None, BeforeValidator(_gdal_type), Option("TYPE", OUTPUT, gdal="-ot")] = None
     """Store as uint8, int16, ... float64; values that do not fit are clipped and counted."""
     scale_factor: Annotated[float | None, Field(gt=0, allow_inf_nan=False), Option("F", OUTPUT)] = None
     """Store physical / F: 0.0001 with --dtype int16 as reflectance products do, 1 for physical values."""
-    nodata: Annotated[float | None, Option("N", OUTPUT)] = None
+    nodata: Annotated[float | None, Option("N", OUTPUT, gdal="-a_nodata")] = None
     """Stored value of pixels without data; nan with floats."""
     compress: Annotated[Compression | None, Option("NAME", OUTPUT)] = None
     """deflate, zstd, lzw or none, where the format supports it; by default deflate, zstd in .zarr."""
@@ -197,12 +226,22 @@ class OutputConfig(Request):
     """Also write a STAC item: OUT with .json instead."""
     cog: Annotated[bool, Option(panel=OUTPUT)] = False
     """Write a cloud-optimised GeoTIFF."""
-    creation_options: Annotated[Assignments, Option("NAME=VALUE", OUTPUT, flag="--co", aliases=("co", "options"))] = (
-        Field(default_factory=dict)
-    )
+    format: Annotated[
+        FormatName | None,
+        BeforeValidator(_format_name),
+        Option("NAME", OUTPUT, flag="--of", gdal="-of", aliases=("of",)),
+    ] = None
+    """GTiff, COG, ENVI, netCDF, HDF5 or Zarr; must fit the suffix of OUT, which says it by default."""
+    creation_options: Annotated[
+        Assignments, Option("NAME=VALUE", OUTPUT, flag="--co", gdal="-co", aliases=("co", "options"))
+    ] = Field(default_factory=dict)
     """The format's own option, e.g. INTERLEAVE=bip, TILED=no, VERSION=7.3; may be repeated."""
-    overwrite: Annotated[bool, Option(panel=OUTPUT, changes_result=False)] = False
+    overwrite: Annotated[bool, Option(panel=OUTPUT, gdal="-overwrite", changes_result=False)] = False
     """Replace OUT if it exists."""
+
+    @property
+    def writes_cog(self) -> bool:
+        return self.cog or self.format == "COG"
 
 
 class InputConfig(Request):
@@ -246,9 +285,9 @@ class PairConfig(PairFilesConfig):
 
     extent: Annotated[Literal["intersection", "msi", "hsi"], Option("intersection|msi|hsi", INPUTS)] = "intersection"
     """Area to fuse: the overlap of both images, or the whole of one of them."""
-    bounds: Annotated[Bounds | None, Option("XMIN YMIN XMAX YMAX", INPUTS)] = None
+    bounds: Annotated[Bounds | None, Option("XMIN YMIN XMAX YMAX", INPUTS, gdal="-te")] = None
     """Fuse only this area, in the MSI's coordinates."""
-    bounds_crs: Annotated[str | None, Option("CRS", INPUTS)] = None
+    bounds_crs: Annotated[str | None, Option("CRS", INPUTS, gdal="-te_srs")] = None
     """CRS of --bounds, e.g. EPSG:4326."""
     allow_scale_1: Annotated[bool, Option(panel=INPUTS)] = False
     """Accept an MSI with pixels as large as the HSI's."""
@@ -294,7 +333,7 @@ class ObservationConfig(PairConfig):
 class FuseConfig(ObservationConfig, OutputConfig):
     """Options of `hyperfuse fuse`, `hyperfuse.fuse` and `hyperfuse batch`."""
 
-    method: Annotated[str, Option("NAME")] = DEFAULT_METHOD
+    method: Annotated[str, Option("NAME", gdal="-r")] = DEFAULT_METHOD
     """One of `hyperfuse methods`; `auto` chooses by reduced-resolution assessment and says why."""
     weights: Annotated[Any, Option("FOLDER", is_path=True)] = None
     """Fuse with this trained network instead of a method."""
@@ -304,9 +343,9 @@ class FuseConfig(ObservationConfig, OutputConfig):
     """Project the result onto both images, as far as their noise allows."""
     non_negative: Annotated[Literal["auto", "off"], Option("auto|off", OUTPUT)] = "auto"
     """Keep values from falling below zero, by more than noise, where the HSI does not."""
-    uncertainty: Annotated[Path | None, Option("FILE", is_path=True, changes_result=False)] = None
+    uncertainty: Annotated[Path | None, Option("FILE", is_path=True, is_output=True, changes_result=False)] = None
     """Also write the expected error of each value, a standard deviation (docs/model_card.md)."""
-    change_mask: Annotated[Path | None, Option("FILE", is_path=True, changes_result=False)] = None
+    change_mask: Annotated[Path | None, Option("FILE", is_path=True, is_output=True, changes_result=False)] = None
     """Also write the weight of the MSI: from 1 where both images agree to 0 where it shows something else."""
     ram_gb: Annotated[
         float | None,
@@ -594,6 +633,36 @@ def takes_options(model: type[Request]) -> Callable[[Callable[P, R]], Callable[.
     return decorate
 
 
+def describe_options(model: type[Request]) -> list[dict[str, Any]]:
+    """The options of a request as plain data, for programs that make a form of them.
+
+    `input` is checkbox, number, text, select, file, output (a file that is written) or any (text or a file).
+    """
+    described = []
+    for name, field in model.model_fields.items():
+        option, kind = option_of(model, name), plain_type(field.annotation)
+        flag, default = flag_of(model, name), default_of(field)
+        path_input = "output" if option.is_output else "file"
+        label = " ".join(word.upper() if word in ACRONYMS else word for word in name.split("_"))
+        described.append(
+            {
+                "name": name,
+                "flag": flag,
+                "negative_flag": f"--no-{flag.removeprefix('--')}" if default is True else None,
+                "label": label[0].upper() + label[1:],
+                "help": option.help,
+                "group": option.panel,
+                "input": path_input if option.is_path else INPUT_TYPES.get(get_origin(kind) or kind, "any"),
+                "choices": list(get_args(kind)) if get_origin(kind) is Literal else [],
+                "values": len(get_args(kind)) if get_origin(kind) is tuple and not option.repeat else 1,
+                "repeat": option.repeat or get_origin(kind) is dict,
+                "placeholder": option.metavar or "",
+                "default": default,
+            }
+        )
+    return described
+
+
 def options_table(model: type[Request]) -> str:
     """The options of a request as a Markdown table, for the documentation."""
     rows = ["| command line | Python, batch list | default | meaning |", "|---|---|---|---|"]
@@ -601,14 +670,13 @@ def options_table(model: type[Request]) -> str:
         option, default = option_of(model, name), default_of(field)
         if isinstance(default, tuple):
             default = ",".join(f"{each:g}" if isinstance(each, float) else str(each) for each in default) or None
+        flag = f"{flag_of(model, name)} {option.metavar or ''}".strip()
         if isinstance(default, bool):
+            flag += f"/--no-{flag.removeprefix('--')}" if default else ""
             default = "yes" if default else "no"
         elif default not in (None, {}):
             default = f"`{default}`"
         shown = option.default_text or default or ""
-        flag = f"{flag_of(model, name)} {option.metavar or ''}".strip()
-        if default is True:
-            flag = f"{flag}/--no-{flag.removeprefix('--')}"
         cells = (f"`{flag}`", f"`{name}`", shown, option.help)
         rows.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
     return "\n".join(rows) + "\n"

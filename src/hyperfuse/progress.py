@@ -1,8 +1,9 @@
 """Progress of anything that takes longer than two seconds: a bar with time left, or reports to whoever listens; and how
 to stop it.
 
-Library code always reports progress; whether a person sees it is decided once, by the command line (`show_progress`). A
-program that has its own way of showing it (a window, a web page) listens instead:
+Library code always reports progress; whether a person sees it is decided once, by the command line (`show_progress`).
+For a program that runs the command, HYPERFUSE_PROGRESS=json replaces the bars by lines of JSON on stderr. One that uses
+the library and has its own way of showing progress (a window, a web page) listens instead:
 
     stop = threading.Event()
     with listening(lambda report: print(report.description, report.done, report.total), cancel=stop):
@@ -11,6 +12,10 @@ program that has its own way of showing it (a window, a web page) listens instea
 
 from __future__ import annotations
 
+import json
+import math
+import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -23,6 +28,7 @@ from typing import Protocol
 from hyperfuse.errors import Cancelled
 
 SECONDS_BEFORE_SHOWN = 2.0
+SECONDS_BETWEEN_LINES = 0.2
 
 
 @dataclass(frozen=True)
@@ -129,10 +135,28 @@ def progress(description: str, total: int, unit: str = "", done: int = 0) -> Ite
         yield advance
 
 
+def _print_lines() -> Callable[[ProgressReport], None]:
+    """Print the first and the last report, and not too many of those between."""
+    printed = -math.inf
+
+    def draw(report: ProgressReport) -> None:
+        nonlocal printed
+        if report.done < report.total and report.seconds < printed + SECONDS_BETWEEN_LINES:
+            return
+        printed = report.seconds
+        line = {"step": report.description, "done": report.done, "total": report.total, "unit": report.unit}
+        print(json.dumps(line | {"seconds_left": report.seconds_left}), file=sys.stderr, flush=True)  # noqa: T201
+
+    return draw
+
+
 @contextmanager
 def _bar(report: ProgressReport, *, shown: bool) -> Iterator[Callable[[ProgressReport], None]]:
     if not shown:
         yield lambda report: None
+        return
+    if os.environ.get("HYPERFUSE_PROGRESS") == "json":
+        yield _print_lines()
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn

@@ -118,3 +118,30 @@ class TestPairs:
         assert "hyperfuse: Observation(scale 4 4" in capsys.readouterr().err
         assert run([*fuse, "-o", str(tmp_path / "out.tif"), "-q"]) == 0
         assert capsys.readouterr().err == ""
+
+
+class TestHabitsOfGdal:
+    def test_output_as_third_argument(self, pair: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        images = ["fuse", str(pair / "hsi.tif"), str(pair / "msi.tif")]
+        quick = ["-r", "bicubic", "--no-estimate", "-q"]
+        out = tmp_path / "fused.tif"
+        assert run([*images, str(out), *quick, "-of", "gtiff", "-ot", "Byte", "-co", "TILED=NO", "-b", "1-3"]) == 0
+        assert open_cube(out).shape[0] == 3 and open_cube(out).dtype == np.uint8
+        assert run([*images, str(out), *quick, "-overwrite", "-te", "400000", "4999000", "400600", "5000000"]) == 0
+        assert open_cube(out).sizes["x"] == 20
+        capsys.readouterr()
+        assert run([*images, str(out), "-o", str(out), *quick]) == 2
+        assert "two outputs" in capsys.readouterr().err
+        assert run([*images, *quick]) == 2
+        assert "no output; expected one file to write; hyperfuse fuse HSI MSI -o OUT" in capsys.readouterr().err
+
+    @pytest.mark.parametrize(
+        ("name", "suffix"), [("ENVI", ".hdr"), ("Zarr", ".zarr"), ("netCDF", ".nc"), ("COG", ".tif")]
+    )
+    def test_format_by_name(
+        self, pair: Path, tmp_path: Path, name: str, suffix: str, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        convert = ["convert", str(pair / "msi.tif")]
+        assert run([*convert, str(tmp_path / f"out{suffix}"), "--of", name.lower()]) == 0
+        assert run([*convert, str(tmp_path / "out.npy"), "--of", name]) == 2
+        assert f"--of {name} for out.npy; expected a name that ends in {suffix}" in capsys.readouterr().err

@@ -17,7 +17,9 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from hyperfuse.cli import assess, benchmark, cubes, fuse, pairs, train
-from hyperfuse.errors import HyperfuseError, RenamedWarning
+from hyperfuse.cli.options import print_json
+from hyperfuse.config import describe_options
+from hyperfuse.errors import HyperfuseError, OptionError, RenamedWarning
 from hyperfuse.progress import show_progress
 
 
@@ -109,10 +111,33 @@ def _with_settings(function: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
+def options(
+    commands: Annotated[
+        list[str] | None, typer.Argument(metavar="COMMAND", help="Of these commands.", show_default="all")
+    ] = None,
+) -> None:
+    """Print the options of commands as JSON, for programs that make a form or a command line of them."""
+    from hyperfuse.methods.catalogue import AUTO, METHODS
+
+    known = {each.__name__: each for each in COMMANDS if hasattr(each, "model")}
+    if unknown := set(commands or ()) - known.keys():
+        raise OptionError(f"command {min(unknown)!r}", f"one of {', '.join(known)}")
+    record = {}
+    for name in commands or known:
+        fields = describe_options(known[name].model)
+        for field in fields:
+            if field["name"] == "method":
+                field |= {"input": "select", "choices": [*METHODS, AUTO]}
+        summary = inspect.getdoc(known[name]) or ""
+        record[name] = {"summary": summary.partition("\n")[0], "options": fields}
+    print_json(record)
+
+
 COMMANDS = (
     *(fuse.fuse, fuse.batch, fuse.demo, pairs.methods, pairs.estimate, pairs.register, cubes.info, cubes.convert),
     *(pairs.simulate, assess.evaluate, assess.report, benchmark.efficiency, benchmark.benchmark, benchmark.reproduce),
     *(assess.view, train.export, train.kernels, train.scenes, train.train, train.finetune, train.curves),
+    options,
 )
 
 
@@ -147,7 +172,8 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def main() -> None:
-    for name in ("SIGTERM", "SIGHUP"):
+    # SIGHUP exists on POSIX only, SIGBREAK on Windows only, where it is how another program asks for an end.
+    for name in ("SIGTERM", "SIGHUP", "SIGBREAK"):
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), _stop)
     sys.exit(run(sys.argv[1:]))

@@ -9,6 +9,7 @@ import typer
 
 from hyperfuse.cli.options import INTERRUPTED, SUFFIXES, HsiFile, MsiFile, command
 from hyperfuse.config import FuseConfig, ReportConfig
+from hyperfuse.errors import OptionError
 
 if TYPE_CHECKING:
     from hyperfuse.fusion.batch import BatchPair, PairOutcome
@@ -18,8 +19,13 @@ if TYPE_CHECKING:
 def fuse(
     hsi: HsiFile,
     msi: MsiFile,
-    output: Annotated[Path, typer.Option("-o", "--output", metavar="OUT", help=f"The file to write: {SUFFIXES}.")],
     config: FuseConfig,
+    out: Annotated[
+        Path | None, typer.Argument(metavar="OUT", help="The file to write, here or after -o.", show_default=False)
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="OUT", help=f"The file to write: {SUFFIXES}.")
+    ] = None,
     report: Annotated[
         bool, typer.Option("--report", help="Also write a report beside it: OUT with .html. See `hyperfuse report`.")
     ] = False,
@@ -39,6 +45,11 @@ def fuse(
     from hyperfuse.fusion.run import dry_run as summary_of
     from hyperfuse.fusion.run import run_fusion
 
+    if (out is None) == (output is None):
+        got = "no output" if out is None else f"two outputs, {out} and {output}"
+        raise OptionError(got, "one file to write", "hyperfuse fuse HSI MSI -o OUT, or hyperfuse fuse HSI MSI OUT")
+    output = output or out
+    assert output is not None
     page = report_to or (output.with_suffix(".html") if report else None)
     if page is not None:
         from hyperfuse.reporting.report import check_page

@@ -73,6 +73,7 @@ def command(model: type[Request]) -> Callable[[Callable[..., None]], Callable[..
         run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
             sorted(options.values(), key=lambda each: each.default is not inspect.Parameter.empty)
         )
+        run.model = model  # type: ignore[attr-defined]
         run.__annotations__ = {name: each.annotation for name, each in options.items()}
         return run
 
@@ -94,7 +95,7 @@ def _parameter(model: type[Request], name: str) -> inspect.Parameter:
     if default is True:
         flag = f"{flag}/--no-{flag.removeprefix('--')}"
     info = typer.Option(
-        flag,
+        *filter(None, (flag, option.gdal)),
         metavar=option.metavar,
         help=option.help,
         rich_help_panel=option.panel,

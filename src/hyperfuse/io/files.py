@@ -66,6 +66,8 @@ class Format:
     """Suffixes of files that would describe a new cube wrongly."""
     libraries: tuple[str, ...] = ()
     """What reading it imports, if not always imported."""
+    driver: str | None = None
+    """GDAL's name of the format, as in `--of`."""
 
 
 _TIFF = Format(
@@ -74,15 +76,23 @@ _TIFF = Format(
     {name: name.upper() for name in COMPRESSIONS},
     options=None,
     stale=("+.aux.xml", "+.ovr", "+.msk"),
+    driver="GTiff",
 )
 _NETCDF = Format(
-    arrays_in_netcdf, created_netcdf, {"deflate": "gzip", "none": "none"}, ("COMPRESS",), libraries=("h5py", "pyproj")
+    arrays_in_netcdf,
+    created_netcdf,
+    {"deflate": "gzip", "none": "none"},
+    options=("COMPRESS",),
+    libraries=("h5py", "pyproj"),
+    driver="netCDF",
 )
-_HDF5 = replace(_NETCDF, arrays=arrays_in_hdf5)
+_HDF5 = replace(_NETCDF, arrays=arrays_in_hdf5, driver="HDF5")
 FORMATS: dict[str, Format] = {
     ".tif": _TIFF,
     ".tiff": _TIFF,
-    ".hdr": Format(None, created_envi, {"none": None}, None, companions=(".img",), stale=(".img.aux.xml",)),
+    ".hdr": Format(
+        None, created_envi, {"none": None}, None, companions=(".img",), stale=(".img.aux.xml",), driver="ENVI"
+    ),
     ".nc": _NETCDF,
     ".nc4": _NETCDF,
     ".h5": _HDF5,
@@ -94,6 +104,7 @@ FORMATS: dict[str, Format] = {
         {"zstd": "zstd", "deflate": "gzip", "none": "none"},
         options=("COMPRESS",),
         libraries=("zarr", "pyproj"),
+        driver="Zarr",
     ),
     ".mat": Format(
         arrays_in_mat, created_mat, {"deflate": None}, options=("VERSION",), libraries=("h5py", "scipy.io", "pyproj")
@@ -321,8 +332,8 @@ def created_cube(
     check_target(path, config)
     create, options = _writable_format(path)[1], _format_options(path, config)
     if create is created_geotiff:
-        create = partial(created_geotiff, cog=config.cog, overviews=config.overviews)
-    item = stac_item(path, template, _companions(path), inputs, cog=config.cog) if config.stac else None
+        create = partial(created_geotiff, cog=config.writes_cog, overviews=config.overviews)
+    item = stac_item(path, template, _companions(path), inputs, cog=config.writes_cog) if config.stac else None
     with published(
         path,
         overwrite=config.overwrite,
@@ -341,8 +352,12 @@ def check_target(path: Path, config: OutputConfig = UNCHANGED) -> None:
     known, create = _writable_format(path)
     if config.bands is not None:
         check_selection(config.bands)
-    if create is not created_geotiff and (config.cog or config.overviews):
-        got = f"{'a cloud-optimised' if config.cog else 'overviews in'} {path.suffix}"
+    driver = "GTiff" if config.format == "COG" else config.format
+    if driver not in (None, known.driver):
+        suffixes = [suffix for suffix, each in FORMATS.items() if each.driver == driver]
+        raise OptionError(f"--of {config.format} for {path.name}", f"a name that ends in {' or '.join(suffixes)}")
+    if create is not created_geotiff and (config.writes_cog or config.overviews):
+        got = f"{'a cloud-optimised' if config.writes_cog else 'overviews in'} {path.suffix}"
         raise OptionError(got, "--cog or --overviews with .tif")
     if create is created_envi and config.dtype is not None:
         require_type(config.dtype, "ENVI", ENVI_TYPES)

@@ -11,7 +11,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Annotated, Any
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, StringConstraints
@@ -23,9 +23,8 @@ from hyperfuse.config import (
     OUTPUT,
     FuseConfig,
     ObservationConfig,
-    default_of,
+    describe_options,
     option_of,
-    plain_type,
 )
 from hyperfuse.errors import Cancelled, HyperfuseError, OptionError
 from hyperfuse.io.cube import iterate_windows
@@ -58,8 +57,6 @@ OWN_CONTROL = ("method", "weights", "resume")
 NOT_OFFERED = ("uncertainty", "change_mask", "cluster")
 GROUPS = ("Method", OBSERVATION, INPUTS, OUTPUT, LARGE_SCENES)
 FORM_DEFAULTS = {"overviews": True}
-INPUT_TYPES = {bool: "checkbox", int: "number", float: "number", str: "text", tuple: "text", Literal: "select"}
-ACRONYMS = ("hsi", "msi", "psf", "fwhm", "crs", "ram", "gb", "stac", "cog", "srf")
 UNCERTAINTY_STORAGE: dict[str, Any] = {"dtype": "float32", "scale_factor": 1.0, "nodata": None, "uncertainty": None}
 
 _notes: contextvars.ContextVar[list[str] | None] = contextvars.ContextVar("hyperfuse_job_notes", default=None)
@@ -203,25 +200,11 @@ class FuseRequest(Pair):
 
 def form_fields() -> list[dict[str, Any]]:
     """The options of a fusion that the form offers, derived from `FuseConfig`."""
-    fields = []
-    for name, field_info in FuseConfig.model_fields.items():
-        option, kind = option_of(FuseConfig, name), plain_type(field_info.annotation)
-        kind_of_input = "file" if option.is_path else INPUT_TYPES.get(get_origin(kind) or kind)
-        if kind_of_input is None or name in (*OWN_CONTROL, *NOT_OFFERED):
-            continue
-        label = " ".join(word.upper() if word in ACRONYMS else word for word in name.split("_"))
-        fields.append(
-            {
-                "name": name,
-                "label": label[0].upper() + label[1:],
-                "help": option.help,
-                "group": option.panel or GROUPS[0],
-                "input": kind_of_input,
-                "choices": list(get_args(kind)) if kind_of_input == "select" else [],
-                "placeholder": option.metavar or "",
-                "default": FORM_DEFAULTS.get(name, default_of(field_info)),
-            }
-        )
+    fields = [
+        one | {"group": one["group"] or GROUPS[0], "default": FORM_DEFAULTS.get(one["name"], one["default"])}
+        for one in describe_options(FuseConfig)
+        if one["input"] != "any" and not one["repeat"] and one["name"] not in (*OWN_CONTROL, *NOT_OFFERED)
+    ]
     return sorted(fields, key=lambda one: GROUPS.index(one["group"]) if one["group"] in GROUPS else len(GROUPS))
 
 
