@@ -104,7 +104,7 @@ def test_opening_reads_no_pixels(through: Format, tmp_path: Path, monkeypatch: p
 
         return checked
 
-    monkeypatch.setattr(raster.RasterReader, "read", refuse)
+    monkeypatch.setattr(raster, "_read_window", refuse)
     monkeypatch.setattr(numpy_files, "_load_from_npy", refuse)
     for module, name in ((hdf5, "_load_from_hdf5"), (hdf5, "_load_from_netcdf3"), (zarr_store, "_load_from_zarr")):
         monkeypatch.setattr(module, name, refusing_the_cube(getattr(module, name)))

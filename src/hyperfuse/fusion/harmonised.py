@@ -17,8 +17,8 @@ from torch import Tensor
 
 from hyperfuse.fusion.engine import COARSE_ALIGNMENT, FINE_ALIGNMENT
 from hyperfuse.fusion.pair import AlignedPair, CutImage
-from hyperfuse.fusion.regrid import SURROUNDINGS, DerivedReader, derived_cube, interpolated
-from hyperfuse.io.cube import lazy_variable, make_cube
+from hyperfuse.fusion.regrid import FLOAT32, SURROUNDINGS, derived_cube, interpolated
+from hyperfuse.io.cube import WindowReader, lazy_variable, make_cube
 from hyperfuse.io.grid import Grid, window_of_grid
 from hyperfuse.methods.window import Place, fill_missing
 from hyperfuse.physics.change import HALO, Agreement, reconcile
@@ -55,7 +55,7 @@ class Harmonisation:
         `pair` is the one that the corrections were applied to.
         """
         grid = window_of_grid(pair.output_grid, pair.fine_rows, pair.fine_columns)
-        weights = lazy_variable(DerivedReader((1, grid.height, grid.width), WeightReader(pair, self).read))
+        weights = lazy_variable(WindowReader((1, grid.height, grid.width), FLOAT32, WeightReader(pair, self).read))
         names = ["weight of the MSI"]
         return make_cube(weights, band_names=names, nodata=np.nan, crs=grid.crs, transform=grid.transform)
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -24,7 +23,7 @@ from rasterio.warp import reproject
 from scipy.ndimage import distance_transform_edt, map_coordinates, spline_filter
 
 from hyperfuse.errors import GridError
-from hyperfuse.io.cube import lazy_variable, make_cube, physical_values, window_of
+from hyperfuse.io.cube import WindowReader, lazy_variable, make_cube, physical_values, window_of
 from hyperfuse.io.grid import Grid, Positions, crs_name, grid_nodes, grid_of, positions_in, same_crs, window_of_grid
 from hyperfuse.physics.sampling import spread_slices
 
@@ -32,22 +31,10 @@ FLOAT32: np.dtype[Any] = np.dtype(np.float32)
 ComputeWindow = Callable[[NDArray[np.int64], slice, slice], NDArray[np.float32]]
 
 
-@dataclass(frozen=True)
-class DerivedReader:
-    """Bands, rows and columns of a cube, computed when they are read."""
-
-    shape: tuple[int, int, int]
-    compute: ComputeWindow
-    dtype: np.dtype[Any] = FLOAT32
-
-    def read(self, bands: NDArray[np.int64], rows: slice, columns: slice) -> NDArray[np.float32]:
-        return self.compute(bands, rows, columns)
-
-
 def derived_cube(compute: ComputeWindow, like: xr.DataArray, grid: Grid) -> xr.DataArray:
     """A lazy cube on this grid with the bands of `like`."""
     return make_cube(
-        lazy_variable(DerivedReader((like.sizes["band"], grid.height, grid.width), compute)),
+        lazy_variable(WindowReader((like.sizes["band"], grid.height, grid.width), FLOAT32, compute)),
         wavelength_nm=like["wavelength"].values,
         fwhm_nm=like["fwhm"].values,
         good=like["good"].values,

@@ -24,6 +24,7 @@ from rasterio.errors import CRSError
 
 from hyperfuse.errors import BandError, CubeFileError, OptionError
 from hyperfuse.io.cube import (
+    WindowReader,
     contiguous_parts,
     covering,
     delivered_dtype,
@@ -124,29 +125,21 @@ def _dotted(name: str) -> str:
     return name.strip("/").replace("/", ".")
 
 
-@dataclass(frozen=True)
-class TransposedReader:
-    """`WindowReader` of a 3-D array whose axes come in any order; `axes` says where band, y and x are."""
+def transposed(found: FoundArray, axes: tuple[int, int, int]) -> WindowReader:
+    """Return a reader of a 3-D array whose axes come in any order; `axes` says where band, y and x are."""
+    bands, height, width = (found.shape[axis] for axis in axes)
+    return WindowReader((bands, height, width), found.dtype, partial(_read_transposed, found, axes))
 
-    found: FoundArray
-    axes: tuple[int, int, int]
 
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        band, y, x = self.axes
-        return self.found.shape[band], self.found.shape[y], self.found.shape[x]
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        return self.found.dtype
-
-    def read(self, bands: NDArray[np.int64], rows: slice, columns: slice) -> NDArray[Any]:
-        parts = []
-        for part in contiguous_parts(bands):
-            band_range, inner = covering(part)
-            window = dict(zip(self.axes, (band_range, rows, columns), strict=True))
-            parts.append(self.found.load((window[0], window[1], window[2])).transpose(self.axes)[inner])
-        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+def _read_transposed(
+    found: FoundArray, axes: tuple[int, int, int], bands: NDArray[np.int64], rows: slice, columns: slice
+) -> NDArray[Any]:
+    parts = []
+    for part in contiguous_parts(bands):
+        band_range, inner = covering(part)
+        window = dict(zip(axes, (band_range, rows, columns), strict=True))
+        parts.append(found.load((window[0], window[1], window[2])).transpose(axes)[inner])
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 def cube_from_arrays(
@@ -171,10 +164,11 @@ def cube_from_arrays(
         if get_close_matches(array.short_name, WAVELENGTH_NAMES, 1, 0.85):
             sides[MISSPELT] = array
     found = chosen.as_cube()
-    reader = TransposedReader(found, _axes(path, found, sides, band_axis, fitting))
+    axes = _axes(path, found, sides, band_axis, fitting)
+    reader = transposed(found, axes)
     beside = _Beside(path, found, sides, reader.shape[0])
     wavelength, fwhm = beside.lengths()
-    crs, transform = beside.place(reader.axes)
+    crs, transform = beside.place(axes)
     return make_cube(
         lazy_variable(reader),
         wavelength_nm=wavelength,

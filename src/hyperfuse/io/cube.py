@@ -16,10 +16,11 @@ from __future__ import annotations
 import os
 import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -509,17 +510,14 @@ def sample_of(cube: xr.DataArray) -> xr.DataArray:
     return cube.isel(band=chosen, y=rows, x=columns)
 
 
-class WindowReader(Protocol):
-    """Reads windows of a (band, y, x) array from a file."""
+@dataclass(frozen=True)
+class WindowReader:
+    """A (band, y, x) array that is read or computed window by window; `read` must be picklable."""
 
-    @property
-    def shape(self) -> tuple[int, int, int]: ...
-
-    @property
-    def dtype(self) -> np.dtype[Any]: ...
-
-    def read(self, bands: NDArray[np.int64], rows: slice, columns: slice) -> NDArray[Any]:
-        """Read the given bands, in the given order, of rows and columns start:stop (step 1)."""
+    shape: tuple[int, int, int]
+    dtype: np.dtype[Any]
+    read: Callable[[NDArray[np.int64], slice, slice], NDArray[Any]]
+    """Returns the given bands, in the given order, of rows and columns start:stop (step 1)."""
 
 
 class _WindowedArray(BackendArray):

@@ -17,8 +17,8 @@ import re
 import threading
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ from hyperfuse.errors import BandError, OptionError
 from hyperfuse.io.cube import (
     NANOMETRES_PER_UNIT,
     Lengths,
+    WindowReader,
     as_cube,
     fitting_nodata,
     lazy_variable,
@@ -195,30 +196,24 @@ def converted(cube: xr.DataArray, output: OutputConfig) -> tuple[xr.DataArray, C
     if _is_stored_alike(part, template) and (declared is None or cube.dtype.kind != "f"):
         return part, clipping
     check_fits(part, template)
-    lazy = lazy_variable(_ConvertedReader(part, template, clipping))
+    bands, height, width = part.shape
+    read = partial(_read_converted, part, template, clipping)
+    lazy = lazy_variable(WindowReader((bands, height, width), template.dtype, read))
     result = xr.DataArray(lazy, coords=template.coords, attrs=template.attrs)
     result.encoding = template.encoding
     return result, clipping
 
 
-@dataclass(frozen=True)
-class _ConvertedReader:
-    source: xr.DataArray
-    template: xr.DataArray
-    clipping: Clipping
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        bands, height, width = self.source.shape
-        return bands, height, width
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        return self.template.dtype
-
-    def read(self, bands: NDArray[np.int64], rows: slice, columns: slice) -> NDArray[Any]:
-        part = self.source.isel(band=bands, y=rows, x=columns)
-        return to_stored(part.values, self.template.isel(band=bands), self.clipping, part)
+def _read_converted(
+    source: xr.DataArray,
+    template: xr.DataArray,
+    clipping: Clipping,
+    bands: NDArray[np.int64],
+    rows: slice,
+    columns: slice,
+) -> NDArray[Any]:
+    part = source.isel(band=bands, y=rows, x=columns)
+    return to_stored(part.values, template.isel(band=bands), clipping, part)
 
 
 def to_stored(

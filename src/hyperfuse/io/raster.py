@@ -20,7 +20,7 @@ import urllib.parse
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,7 @@ from hyperfuse.errors import BandError, CubeFileError, CubeWriteError, OptionErr
 from hyperfuse.io.atomic import GuardedOpener, WriteWindow
 from hyperfuse.io.cube import (
     Lengths,
+    WindowReader,
     fitting_nodata,
     lazy_variable,
     lengths_in_nanometres,
@@ -148,7 +149,8 @@ def read_raster(path: Path, data_path: Path | None = None, driver: str | None = 
         folded = source.tags(ns="ENVI").get(ENVI_RECORD_KEY, "")
         record = "".join(folded.split()).strip("{}") or source.tags().get(RECORD_TAG)
         described = native_description(source, dtype, wavelength).with_exact_values(record)
-        reader = RasterReader(str(data_path), driver, (source.count, source.height, source.width), dtype)
+        read = partial(_read_window, data_path, driver, dtype)
+        reader = WindowReader((source.count, source.height, source.width), dtype, read)
         return make_cube(
             lazy_variable(reader),
             wavelength_nm=wavelength,
@@ -164,20 +166,13 @@ def read_raster(path: Path, data_path: Path | None = None, driver: str | None = 
         )
 
 
-@dataclass(frozen=True)
-class RasterReader:
-    """`WindowReader` of a raster file."""
-
-    path: str
-    driver: str | None
-    shape: tuple[int, int, int]
-    dtype: np.dtype[Any]
-
-    def read(self, bands: NDArray[np.int64], rows: slice, columns: slice) -> NDArray[Any]:
+def _read_window(
+    path: Path, driver: str | None, dtype: np.dtype[Any], bands: NDArray[np.int64], rows: slice, columns: slice
+) -> NDArray[Any]:
+    with raster_dataset(path, driver) as source:
         window = Window.from_slices(rows, columns)
-        with raster_dataset(Path(self.path), self.driver) as source:
-            values: NDArray[Any] = source.read([int(band) + 1 for band in bands], window=window, out_dtype=self.dtype)
-        return values
+        values: NDArray[Any] = source.read([int(band) + 1 for band in bands], window=window, out_dtype=dtype)
+    return values
 
 
 @contextmanager

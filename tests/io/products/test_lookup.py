@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from hyperfuse.io.products.swath import LARGEST_OVERHEAD, LookupReader
+from hyperfuse.io.products.swath import LARGEST_OVERHEAD, on_map
 
 HEIGHT, WIDTH, MAP = 300, 280, 400
 
@@ -55,7 +55,7 @@ def test_windows_of_a_rotated_map(window: tuple[slice, slice]) -> None:
     image = np.random.default_rng(0).integers(1, 1000, (3, HEIGHT, WIDTH))
     source = Counting(image)
     rows, columns = window
-    read = LookupReader(source, RotatedLookup(), -1).read(np.array([2, 0]), rows, columns)
+    read = on_map(source, RotatedLookup(), -1).read(np.array([2, 0]), rows, columns)
     from_rows, from_columns = RotatedLookup().window(rows, columns)
     pixels = 0
     for place in np.ndindex(from_rows.shape):
@@ -70,5 +70,5 @@ def test_windows_of_a_rotated_map(window: tuple[slice, slice]) -> None:
 
 def test_a_window_without_pixels_reads_nothing() -> None:
     source = Counting(np.ones((1, HEIGHT, WIDTH)))
-    read = LookupReader(source, RotatedLookup(), -1).read(np.array([0]), slice(0, 3), slice(390, 400))
+    read = on_map(source, RotatedLookup(), -1).read(np.array([0]), slice(0, 3), slice(390, 400))
     assert (read == -1).all() and not source.boxes

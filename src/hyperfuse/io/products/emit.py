@@ -7,11 +7,11 @@ import re
 import numpy as np
 from affine import Affine
 
-from hyperfuse.io.arrays import TransposedReader
-from hyperfuse.io.cube import WindowReader, fitting_nodata
+from hyperfuse.io.arrays import transposed
+from hyperfuse.io.cube import fitting_nodata
 from hyperfuse.io.hdf5 import opened_hdf5
 from hyperfuse.io.products.product import Band, MapGrid, Product, ProductFile, ProductFiles, identity, make_product
-from hyperfuse.io.products.swath import ANY_ARRAY, SENSOR_GEOMETRY, Hdf5Metadata, LoadMember, LookupReader, StoredLookup
+from hyperfuse.io.products.swath import ANY_ARRAY, SENSOR_GEOMETRY, Hdf5Metadata, LoadMember, StoredLookup, on_map
 
 KEY = re.compile(r"EMIT_L\d\w_(RFL|RAD)_\w+\.nc", re.IGNORECASE)
 BANDS = "sensor_band_parameters"
@@ -42,14 +42,14 @@ def open_emit(files: ProductFiles, key: ProductFile, variable: str | None) -> Pr
         for wavelength, fwhm, flag in zip(*columns, good, strict=True)
     ]
     fill = fitting_nodata(array.attributes.get("_FillValue", FILL), array.dtype)
-    reader: WindowReader = TransposedReader(array, (2, 0, 1))
+    reader = transposed(array, (2, 0, 1))
     grid: MapGrid = (None, None)
     notes = {}
     if chosen != SENSOR_GEOMETRY:
         height, width = metadata.array(GLT_Y, (None, None), "iu").shape
         metadata.array(GLT_X, (height, width), "iu")
         lookup = StoredLookup(LoadMember(key, GLT_Y), LoadMember(key, GLT_X), (height, width))
-        reader = LookupReader(reader, lookup, FILL if fill is None else fill)
+        reader = on_map(reader, lookup, FILL if fill is None else fill)
         crs = metadata.crs("spatial_ref", metadata.text("spatial_ref") or "EPSG:4326")
         grid = crs, Affine.from_gdal(*map(float, metadata.numbers("geotransform", 6)))
         notes["geometry"] = "map, by the geometry lookup table of the product"

@@ -7,15 +7,13 @@ pixel. Slots of the arrays whose wavelength is zero have no band and are left ou
 from __future__ import annotations
 
 import re
-from functools import partial
 from typing import Any
 
 import numpy as np
 from affine import Affine
-from numpy.typing import NDArray
 
 from hyperfuse.errors import CubeFileError
-from hyperfuse.io.arrays import FoundArray, TransposedReader
+from hyperfuse.io.arrays import transposed
 from hyperfuse.io.cube import WindowReader
 from hyperfuse.io.hdf5 import opened_hdf5
 from hyperfuse.io.products.product import Band, MapGrid, Product, ProductFile, ProductFiles, identity, make_product
@@ -23,10 +21,10 @@ from hyperfuse.io.products.swath import (
     ANY_ARRAY,
     SENSOR_GEOMETRY,
     Hdf5Metadata,
-    JoinedReader,
     LoadMember,
-    LookupReader,
     NearestLookup,
+    joined,
+    on_map,
 )
 
 KEY = re.compile(r"PRS_L\w+\.he5", re.IGNORECASE)
@@ -55,7 +53,6 @@ def open_prisma(files: ProductFiles, key: ProductFile, variable: str | None) -> 
     others = [*DETECTORS, PANCHROMATIC, *([] if level == "L2D" else [SENSOR_GEOMETRY]), ANY_ARRAY]
     scene = metadata.text("Product_Name") or key.base_name
     notes = {}
-    reader: WindowReader
     if chosen == PANCHROMATIC:
         bands, reader, grid = _open_panchromatic(metadata, level)
         scene = f"{scene}, panchromatic (400-700 nm)"
@@ -63,9 +60,9 @@ def open_prisma(files: ProductFiles, key: ProductFile, variable: str | None) -> 
         detectors = [chosen] if chosen in DETECTORS else DETECTORS
         parts = [_open_detector(detector, metadata, level) for detector in detectors]
         bands = [band for part in parts for band in part[0]]
-        reader = JoinedReader(tuple((part, slots) for _, part, slots in parts))
-        reader, grid = _place(reader, metadata, level, sensor_geometry=chosen == SENSOR_GEOMETRY.upper())
-        if isinstance(reader, LookupReader):
+        is_swath = chosen == SENSOR_GEOMETRY.upper()
+        reader, grid = _place(joined(tuple(part[1:] for part in parts)), metadata, level, sensor_geometry=is_swath)
+        if level != "L2D" and not is_swath:
             notes["geometry"] = "map, nearest pixel by latitude and longitude"
         unused = sum(part.shape[0] - len(slots) for _, part, slots in parts)
         notes["left out"] = f"{unused} slots without a wavelength"
@@ -90,7 +87,7 @@ def _read_level(source: Any) -> str | None:
 
 def _open_detector(
     detector: str, metadata: Hdf5Metadata, level: str
-) -> tuple[list[Band], TransposedReader, tuple[int, ...]]:
+) -> tuple[list[Band], WindowReader, tuple[int, ...]]:
     """Return the bands by increasing wavelength, the reader of all slots of the array, and the slots of the bands."""
     array = metadata.array(f"{SWATHS}/PRS_{level}_HCO/Data Fields/{detector}_Cube", (None, None, None))
     suffix = detector.capitalize()
@@ -108,7 +105,7 @@ def _open_detector(
         Band(f"{detector} {slot + 1}", wavelength[slot], fwhm[slot], *scaling, good=bool(good[slot]), detector=detector)
         for slot in slots
     ]
-    return bands, TransposedReader(array, (1, 0, 2)), tuple(slots)
+    return bands, transposed(array, (1, 0, 2)), tuple(slots)
 
 
 def _scaling(metadata: Hdf5Metadata, level: str, suffix: str) -> tuple[float, float]:
@@ -135,20 +132,14 @@ def _place(
             raise CubeFileError(got, "coordinates of each pixel", remedy)
         tables.append(LoadMember(metadata.file, name))
     lookup = NearestLookup.covering(tables[0], tables[1], PIXEL)
-    return LookupReader(reader, lookup, FILL), (lookup.crs, lookup.transform)
+    return on_map(reader, lookup, FILL), (lookup.crs, lookup.transform)
 
 
 def _open_panchromatic(metadata: Hdf5Metadata, level: str) -> tuple[list[Band], WindowReader, MapGrid]:
     array = metadata.array(f"{SWATHS}/PRS_{level}_PCO/Data Fields/Cube", (None, None))
-    cube = FoundArray(array.name, (1, *array.shape), array.dtype, partial(_load_one_band, array))
-    reader = TransposedReader(cube, (0, 1, 2))
     bands = [Band("PAN", 550.0, 300.0, *_scaling(metadata, level, "Pan"))]
-    return bands, reader, _map_grid(metadata, array.shape, PAN_PIXEL) if level == "L2D" else (None, None)
-
-
-def _load_one_band(array: FoundArray, key: tuple[Any, ...]) -> NDArray[Any]:
-    """Read part of a 2-D array as the one band of a cube."""
-    return np.asarray(array.load(key[1:])[np.newaxis][key[0]])
+    grid = _map_grid(metadata, array.shape, PAN_PIXEL) if level == "L2D" else (None, None)
+    return bands, transposed(array.as_cube(), (0, 1, 2)), grid
 
 
 def _map_grid(metadata: Hdf5Metadata, shape: tuple[int, ...], pixel: float) -> MapGrid:

@@ -7,6 +7,7 @@ import re
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from rasterio.windows import Window
 
 from hyperfuse.errors import CubeFileError, OptionError
-from hyperfuse.io.cube import lazy_variable, reading
+from hyperfuse.io.cube import WindowReader, lazy_variable, reading
 from hyperfuse.io.grid import PIXEL_TOLERANCE
 from hyperfuse.io.products.product import DOWNLOAD_AGAIN, MapGrid, ProductFile, ProductFiles
 from hyperfuse.io.raster import check_truncated, raster_dataset, read_raster
@@ -54,35 +55,29 @@ class Plane:
     zoom: int = 1
 
 
-@dataclass(frozen=True)
-class StackReader:
-    """Reads bands of one or many files as one array; pixels of coarser bands are repeated, never interpolated."""
+def stack_reader(planes: tuple[Plane, ...], size: tuple[int, int], dtype: np.dtype[Any]) -> WindowReader:
+    """Return a reader of bands of one or many files; pixels of coarser bands are repeated, never interpolated."""
+    return WindowReader((len(planes), *size), dtype, partial(_read_planes, planes, dtype))
 
-    planes: tuple[Plane, ...]
-    shape: tuple[int, int, int]
-    dtype: np.dtype[Any]
 
-    def read(self, bands: NDArray[np.int64], rows: slice, columns: slice) -> NDArray[Any]:
-        block = np.empty((bands.size, rows.stop - rows.start, columns.stop - columns.start), self.dtype)
-        by_file: dict[tuple[ProductFile, int], list[int]] = {}
-        for position, band in enumerate(bands):
-            plane = self.planes[int(band)]
-            by_file.setdefault((plane.file, plane.zoom), []).append(position)
-        for (file, zoom), positions in by_file.items():
-            indexes = [self.planes[int(bands[position])].index for position in positions]
-            block[positions] = self._read_file(file, zoom, indexes, rows, columns)
-        return block
-
-    def _read_file(self, file: ProductFile, zoom: int, indexes: list[int], rows: slice, columns: slice) -> NDArray[Any]:
+def _read_planes(
+    planes: tuple[Plane, ...], dtype: np.dtype[Any], bands: NDArray[np.int64], rows: slice, columns: slice
+) -> NDArray[Any]:
+    block = np.empty((bands.size, rows.stop - rows.start, columns.stop - columns.start), dtype)
+    by_file: dict[tuple[ProductFile, int], list[int]] = {}
+    for position, band in enumerate(bands):
+        plane = planes[int(band)]
+        by_file.setdefault((plane.file, plane.zoom), []).append(position)
+    for (file, zoom), positions in by_file.items():
+        indexes = [planes[int(bands[position])].index for position in positions]
         top, left = rows.start // zoom, columns.start // zoom
         window = Window(left, top, -(-columns.stop // zoom) - left, -(-rows.stop // zoom) - top)
         with raster_dataset(file.gdal_path()) as source:
-            values: NDArray[Any] = source.read(indexes, window=window, out_dtype=self.dtype)
-        if zoom == 1:
-            return values
+            values: NDArray[Any] = source.read(indexes, window=window, out_dtype=dtype)
         inner_rows = slice(rows.start - top * zoom, rows.stop - top * zoom)
         inner_columns = slice(columns.start - left * zoom, columns.stop - left * zoom)
-        return values.repeat(zoom, axis=1).repeat(zoom, axis=2)[:, inner_rows, inner_columns]
+        block[positions] = values.repeat(zoom, axis=1).repeat(zoom, axis=2)[:, inner_rows, inner_columns]
+    return block
 
 
 def read_info(file: ProductFile) -> RasterInfo:
@@ -127,7 +122,7 @@ def _refuse_truncated_jp2(file: ProductFile) -> None:
             raise file.damaged(" is truncated: a box exceeds its end", "a whole file")
 
 
-def stack(images: Sequence[RasterInfo], indexes: Sequence[int] | None = None) -> tuple[StackReader, RasterInfo]:
+def stack(images: Sequence[RasterInfo], indexes: Sequence[int] | None = None) -> tuple[WindowReader, RasterInfo]:
     """Stack one band of each image (the first by default) on the grid of the finest image, which is returned too."""
     finest = max(images, key=lambda image: image.width)
     planes = tuple(
@@ -135,7 +130,7 @@ def stack(images: Sequence[RasterInfo], indexes: Sequence[int] | None = None) ->
         for image, index in zip(images, indexes or [1] * len(images), strict=True)
     )
     dtype = np.result_type(*{image.dtype for image in images})
-    return StackReader(planes, (len(planes), finest.height, finest.width), dtype), finest
+    return stack_reader(planes, (finest.height, finest.width), dtype), finest
 
 
 def _zoom(image: RasterInfo, finest: RasterInfo) -> int:
@@ -192,7 +187,7 @@ def relocatable(cube: xr.DataArray, file: ProductFile) -> xr.DataArray:
     if not file.is_member:
         return cube
     planes = tuple(Plane(file, band + 1) for band in range(cube.sizes["band"]))
-    reader = StackReader(planes, (cube.sizes["band"], cube.sizes["y"], cube.sizes["x"]), cube.dtype)
+    reader = stack_reader(planes, (cube.sizes["y"], cube.sizes["x"]), cube.dtype)
     moved = xr.DataArray(lazy_variable(reader), coords=cube.coords, attrs=cube.attrs)
     moved.encoding = cube.encoding
     return moved

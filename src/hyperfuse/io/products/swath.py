@@ -7,9 +7,10 @@ one, if it is near enough.
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -101,74 +102,66 @@ class Hdf5Metadata:
             raise self.file.damaged(f": {name} is {value}"[:200], "a coordinate reference system") from error
 
 
-@dataclass(frozen=True)
-class JoinedReader:
-    """Concatenates bands of several readers of one size; of each reader, the bands listed."""
-
-    parts: tuple[tuple[WindowReader, tuple[int, ...]], ...]
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        _, height, width = self.parts[0][0].shape
-        return sum(len(chosen) for _, chosen in self.parts), height, width
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        return np.result_type(*{reader.dtype for reader, _ in self.parts})
-
-    def read(self, bands: Indices, rows: slice, columns: slice) -> NDArray[Any]:
-        block = np.empty((bands.size, rows.stop - rows.start, columns.stop - columns.start), self.dtype)
-        first = 0
-        for reader, chosen in self.parts:
-            here = (bands >= first) & (bands < first + len(chosen))
-            if here.any():
-                block[here] = reader.read(np.array(chosen, dtype=np.int64)[bands[here] - first], rows, columns)
-            first += len(chosen)
-        return block
+Parts = tuple[tuple[WindowReader, tuple[int, ...]], ...]
+"""Readers of one size, and of each the bands that are used."""
 
 
-@dataclass(frozen=True)
-class LookupReader:
-    """Reads windows of the map from an image in sensor geometry.
+def joined(parts: Parts) -> WindowReader:
+    """Return a reader of the bands of several readers, one after the other."""
+    _, height, width = parts[0][0].shape
+    dtype = np.result_type(*{reader.dtype for reader, _ in parts})
+    return WindowReader((sum(len(bands) for _, bands in parts), height, width), dtype, partial(_read_joined, parts))
+
+
+def _read_joined(parts: Parts, bands: Indices, rows: slice, columns: slice) -> NDArray[Any]:
+    every = [(reader, band) for reader, chosen in parts for band in chosen]
+    blocks = [
+        reader.read(np.array([every[int(band)][1] for band in run]), rows, columns)
+        for reader, run in itertools.groupby(bands, key=lambda band: every[int(band)][0])
+    ]
+    return np.concatenate(blocks)
+
+
+def on_map(source: WindowReader, lookup: StoredLookup | NearestLookup, nodata: float) -> WindowReader:
+    """Return a reader of the map that an image in sensor geometry is placed on.
 
     `lookup.window` gives the row and column in that image for each pixel of a window of the map, -1 for none.
     """
+    shape = (source.shape[0], *lookup.shape)
+    return WindowReader(shape, source.dtype, partial(_read_map, source, lookup, nodata))
 
-    source: WindowReader
-    lookup: StoredLookup | NearestLookup
-    nodata: float
 
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        return (self.source.shape[0], *self.lookup.shape)
+def _read_map(
+    source: WindowReader,
+    lookup: StoredLookup | NearestLookup,
+    nodata: float,
+    bands: Indices,
+    rows: slice,
+    columns: slice,
+) -> NDArray[Any]:
+    from_rows, from_columns = lookup.window(rows, columns)
+    block = np.full((bands.size, *from_rows.shape), nodata, source.dtype)
+    _fill(block, source, bands, from_rows, from_columns)
+    return block
 
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        return self.source.dtype
 
-    def read(self, bands: Indices, rows: slice, columns: slice) -> NDArray[Any]:
-        from_rows, from_columns = self.lookup.window(rows, columns)
-        block = np.full((bands.size, *from_rows.shape), self.nodata, self.dtype)
-        self._fill(block, bands, from_rows, from_columns)
-        return block
-
-    def _fill(self, block: NDArray[Any], bands: Indices, from_rows: Indices, from_columns: Indices) -> None:
-        """Fill a window, which is rotated in the sensor's image: in halves if its bounding box is mostly unneeded."""
-        _, height, width = self.source.shape
-        seen = (from_rows >= 0) & (from_columns >= 0) & (from_rows < height) & (from_columns < width)
-        if not seen.any():
-            return
-        pixel_rows, pixel_columns = from_rows[seen], from_columns[seen]
-        top, left = int(pixel_rows.min()), int(pixel_columns.min())
-        bottom, right = int(pixel_rows.max()) + 1, int(pixel_columns.max()) + 1
-        if (bottom - top) * (right - left) > LARGEST_OVERHEAD * pixel_rows.size and max(seen.shape) > SMALLEST_PIECE:
-            axis = int(np.argmax(seen.shape))
-            halves = (np.array_split(array, 2, axis=axis) for array in (from_rows, from_columns))
-            for part, *lookup in zip(np.array_split(block, 2, axis=axis + 1), *halves, strict=True):
-                self._fill(part, bands, *lookup)
-            return
-        values = self.source.read(bands, slice(top, bottom), slice(left, right))
-        block[:, seen] = values[:, pixel_rows - top, pixel_columns - left]
+def _fill(block: NDArray[Any], source: WindowReader, bands: Indices, from_rows: Indices, from_columns: Indices) -> None:
+    """Fill a window, which is rotated in the sensor's image: in halves if its bounding box is mostly unneeded."""
+    _, height, width = source.shape
+    seen = (from_rows >= 0) & (from_columns >= 0) & (from_rows < height) & (from_columns < width)
+    if not seen.any():
+        return
+    pixel_rows, pixel_columns = from_rows[seen], from_columns[seen]
+    top, left = int(pixel_rows.min()), int(pixel_columns.min())
+    bottom, right = int(pixel_rows.max()) + 1, int(pixel_columns.max()) + 1
+    if (bottom - top) * (right - left) > LARGEST_OVERHEAD * pixel_rows.size and max(seen.shape) > SMALLEST_PIECE:
+        axis = int(np.argmax(seen.shape))
+        halves = (np.array_split(array, 2, axis=axis) for array in (from_rows, from_columns))
+        for part, *lookup in zip(np.array_split(block, 2, axis=axis + 1), *halves, strict=True):
+            _fill(part, source, bands, *lookup)
+        return
+    values = source.read(bands, slice(top, bottom), slice(left, right))
+    block[:, seen] = values[:, pixel_rows - top, pixel_columns - left]
 
 
 @dataclass(frozen=True)
