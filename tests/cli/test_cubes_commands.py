@@ -220,7 +220,7 @@ class TestBadInput:
 
     def test_a_pipe_is_not_waited_for(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         os.mkfifo(tmp_path / "pipe.tif")
-        assert "is no regular file" in complaint(capsys, "info", tmp_path / "pipe.tif")
+        assert "is not a regular file" in complaint(capsys, "info", tmp_path / "pipe.tif")
 
     def test_names_that_are_awkward(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert "does not exist" in complaint(capsys, "info", tmp_path / "two\nlines.tif")

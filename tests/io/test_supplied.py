@@ -72,7 +72,7 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     for given, error, message in (
         ([450, 550], BandError, "2 wavelengths for the 3 bands of the cube"),
         ("Sentinel-2A", OptionError, "for 3 bands"),
-        ("no_such_sensor", OptionError, "which is no file"),
+        ("no_such_sensor", OptionError, "which is not a file"),
         (tmp_path / "empty.txt", CubeFileError, "no column of wavelengths"),
     ):
         with pytest.raises(error, match=message):

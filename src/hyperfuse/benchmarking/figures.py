@@ -63,7 +63,7 @@ def load_fused(folder: Path, models: Iterable[str]) -> dict[str, FusedViews]:
 
 
 def _file_of(folder: Path, model: str | None = None) -> Path:
-    """Of the inputs, or of a model: a name that is no file name, or that of the inputs, gets another one."""
+    """The file of the inputs, or of a model; a name that no file can have, or that of the inputs, is changed."""
     if model is None:
         return folder / f"{INPUTS}.npz"
     usable = re.sub(r"[^\w.+ -]+", "_", model)

@@ -125,7 +125,7 @@ def around_the_place(document: Path, folder: Path) -> tuple[str, str]:
     try:
         text = document.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        reason = f": {error.strerror}" if isinstance(error, OSError) else " is no text"
+        reason = f": {error.strerror}" if isinstance(error, OSError) else " is not a text file"
         raise OptionError(f"{document}{reason}", "a Markdown file", "check --into") from error
     if text.count(begin) != 1 or text.count(end) != 1 or text.index(begin) > text.index(end):
         expected = f"the lines {begin} and {end}, once each"

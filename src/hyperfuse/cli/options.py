@@ -39,7 +39,7 @@ def print_json(record: Any) -> None:
 
 
 def printable(path: Path) -> str:
-    """A file's name may hold bytes that are no text, and characters that rewrite the terminal."""
+    """A file's name may hold bytes that are not text, and characters that rewrite the terminal."""
     return without_controls(str(path).encode("utf-8", "surrogateescape").decode("utf-8", "replace"))
 
 

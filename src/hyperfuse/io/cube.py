@@ -278,7 +278,7 @@ def text_attributes(cube: xr.DataArray) -> dict[str, str]:
 def lengths_in_nanometres(
     wavelength: ArrayLike | None, fwhm: ArrayLike | None, unit: str | None, fwhm_unit: str | None, where: str = ""
 ) -> tuple[Lengths | None, Lengths | None]:
-    """Convert wavelengths and widths to nm; None for what is no length.
+    """Convert wavelengths and widths to nm; None for what is not a length.
 
     A unit that is missing, or in which no sensor works (0.46 nm), is replaced with one warning by the one that makes
     sense. Widths without a unit of their own follow the wavelengths, which are far easier to judge.

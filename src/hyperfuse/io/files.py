@@ -252,7 +252,7 @@ def _check_readable(path: Path) -> None:
         if path.is_dir():
             return
         if not path.is_file():
-            raise CubeFileError(f"{path} is no regular file", "a file or a folder", "save it to a file first")
+            raise CubeFileError(f"{path} is not a regular file", "a file or a folder", "save it to a file first")
         with path.open("rb") as stream:
             if not stream.read(1):
                 raise CubeFileError(f"{path} is empty", "a whole file", "fetch it again")

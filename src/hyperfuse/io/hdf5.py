@@ -88,7 +88,7 @@ def arrays_in_hdf5(path: Path, *, reverse_axes: bool = False) -> list[FoundArray
 
 
 def _dtype(item: Any) -> np.dtype[Any] | None:
-    """None for what is no array of numbers or texts, also for types that numpy does not know."""
+    """None for anything but an array of numbers or texts, also for types that numpy does not know."""
     import h5py
 
     if not isinstance(item, h5py.Dataset):

@@ -146,7 +146,7 @@ def _in_header(text: str, path: Path) -> Columns:
 
 
 def _in_table(text: str, path: Path) -> Columns:
-    """The columns that a header calls wavelengths and widths; without one the first that is no count, and the next."""
+    """The columns that a header calls wavelengths and widths; else the first that is not a count, and the next."""
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
     separator = next((mark for mark in "\t;," if lines and mark in lines[-1]), None)
     rows = [[entry.strip() for entry in line.split(separator)] for line in lines]
@@ -186,7 +186,7 @@ def _of_sensor(text: str, bands: int) -> Columns:
     sensor = next((known for known in TABLES if re.sub(r"[^a-z0-9]", "", known.lower()) == simplified), None)
     if sensor is None:
         expected = f"{EXPECTED}: {', '.join((*TABLES, 'Hyperion'))}"
-        raise OptionError(f"wavelengths {text!r}, which is no file", expected)
+        raise OptionError(f"wavelengths {text!r}, which is not a file", expected)
     table = TABLES[sensor]
     selections: Sequence[Sequence[str]] = S2_SELECTIONS
     if sensor in landsat.SENSORS:

@@ -2,8 +2,8 @@
 one for every size and scale of its pair of sensors.
 
 `torch.onnx.export` traces the network once with dynamic sizes; `forward` depends on a size only through slices,
-`arange` and products, so the file takes any pair that the network takes. What is no function of the pair that ONNX can
-express is a further input, see `export_onnx`.
+`arange` and products, so the file takes any pair that the network takes. Whatever ONNX cannot compute from the
+pair is a further input, see `export_onnx`.
 
 Shapes: B batch, C hsi bands, M msi bands, D features, K components or knots, h w coarse, H W fine.
 """

@@ -250,7 +250,7 @@ class BandLayout:
 
 
 def _usual_spacing(distances: FloatArray, fwhm: FloatArray) -> FloatArray:
-    """The larger of the median spacings on both sides of a band, so that the edge of a detector is no gap."""
+    """The larger of the median spacings on both sides of a band, so that the edge of a detector is not a gap."""
     spacing = np.where(np.isnan(fwhm), LONE_BAND_NM, fwhm)
     for i in range(fwhm.size):
         sides = (distances[max(0, i - NEIGHBOURS) : i], distances[i : i + NEIGHBOURS])

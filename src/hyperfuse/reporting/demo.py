@@ -44,7 +44,7 @@ def run_demo(folder: Path) -> DemoResult:
     """Simulate a pair from Indian Pines, fuse it blind with every method, and write scores, figure and cubes."""
     make_folder(folder)
     with warnings.catch_warnings():
-        # 145 pixels are no multiple of the scale: the loss of one row and column needs no warning here.
+        # 145 is not a multiple of the scale: the loss of one row and column needs no warning here.
         warnings.filterwarnings("ignore", message="reference cropped")
         pair = simulate(indian_pines(), SCALE, SRF)
     fused, seconds = _fuse_by_method(pair)

@@ -270,7 +270,7 @@ def _edges(image: NDArray[np.float32]) -> Floats:
     filled = np.nan_to_num(image.astype(np.float64))
     level = filled.std(axis=(1, 2), keepdims=True)
     edges: Floats = np.hypot(*np.gradient((filled / np.where(level > 0, level, 1)).mean(axis=0)))
-    edges[~np.isfinite(image).all(axis=0)] = 0  # the border of missing data is no detail
+    edges[~np.isfinite(image).all(axis=0)] = 0  # the border of missing data is not detail
     return np.minimum(edges, np.percentile(edges, ERROR_PERCENTILE))
 
 

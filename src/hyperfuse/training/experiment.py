@@ -317,7 +317,7 @@ def _known_keys(location: tuple[int | str, ...]) -> list[str]:
     for part in location:
         fields = [model.model_fields[str(part)] for model in models if str(part) in model.model_fields]
         inner = [model for field in fields for model in _models_in(field.annotation)]
-        # What is no field is the kind of a table, or an index into a list of tables.
+        # Whatever is not a field is the kind of a table, or an index into a list of tables.
         models = inner or [each for each in models if part == _kind(each)] or models
     keys = {key for model in models for key in model.model_fields}
     return sorted(keys | {"preset"} if location[:1] == ("network",) else keys)
