@@ -35,6 +35,14 @@ def names(*modules: Any) -> dict[str, Any]:
     return known | {getattr(each, "__name__", str(each)): each for each in LIBRARIES} | {"xr": xr, "Any": Any}
 
 
+def test_every_module_is_named():
+    text, root = PAGE.read_text(encoding="utf-8"), Path(hyperfuse.__file__).parent
+    modules = [path for path in root.rglob("*.py") if not path.name.startswith("__")]
+    alike = root / "io" / "products", root / "models" / "baselines"  # one module per mission and per network
+    unnamed = [path for path in modules if f"{path.name}`" not in text and path.parent not in alike]
+    assert not unnamed, f"ARCHITECTURE.md does not name {', '.join(map(str, unnamed))}"
+
+
 def test_a_format(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "FORMATS", dict(files.FORMATS))
     monkeypatch.setattr(isolation, "_is_child", True)  # functions of no module cannot be sent to a child
