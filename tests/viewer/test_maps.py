@@ -136,6 +136,17 @@ def test_uncertainty_is_the_mean_over_bands(folder: Path) -> None:
     np.testing.assert_allclose(map_of(view, "uncertainty_map"), expected, rtol=1e-5)
 
 
+def test_change_mask(folder: Path, tmp_path: Path) -> None:
+    """Its colours span 0 to 1, whatever its values are."""
+    reference = open_cube(folder / "reference.tif")
+    weight = reference.isel(band=[0]).copy(data=np.full((1, *reference.shape[1:]), 0.5, dtype=np.float32))
+    write_cube(weight, tmp_path / "weight.tif")
+    view = View(1, open_images({"fused": folder / "reference.tif", "change_mask": tmp_path / "weight.tif"}))
+    layer = view.layer("change", Rendering())
+    np.testing.assert_array_equal(layer.window(slice(0, 3), slice(0, 4)), np.full((1, 3, 4), 0.5))
+    assert view.limits("change", Rendering())[0].tolist() == [[0, 1]]
+
+
 def test_nearest_values_of_a_coarse_image(folder: Path) -> None:
     scene = open_images({"fused": folder / "reference.tif", "hsi": folder / "hsi.tif"})
     coarse = scene.images["hsi"].cube.values

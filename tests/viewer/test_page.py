@@ -36,12 +36,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     noise = 0.02 * np.random.default_rng(0).standard_normal(reference.shape).astype(np.float32)
     write_cube(reference.copy(data=reference.values + noise), folder / "fused.tif")
     write_cube(reference.copy(data=np.full_like(reference.values, 0.02)), folder / "sure.tif")
+    weight = reference.isel(band=[0]).copy(data=np.ones((1, *reference.shape[1:]), dtype=np.float32))
+    weight[:, :30, :30] = 0.2
+    write_cube(weight, folder / "weight.tif")
     return folder
 
 
 @pytest.fixture(scope="module")
 def url(folder: Path) -> Iterator[str]:
-    names = {"fused": "fused", "hsi": "hsi", "msi": "msi", "reference": "reference", "uncertainty": "sure"}
+    names = {role: role for role in ("fused", "hsi", "msi", "reference")}
+    names |= {"uncertainty": "sure", "change_mask": "weight"}
     with served({role: folder / f"{name}.tif" for role, name in names.items()}, folder) as url:
         yield url
 
@@ -144,7 +148,7 @@ def test_spectra_pins_region_and_exports(page: Any, folder: Path) -> None:
     expected = open_cube(folder / "fused.tif").values[:, row - 1, column - 1]
     np.testing.assert_allclose([float(line["value"]) for line in fused], expected, rtol=1e-6)
     assert [index for index, line in enumerate(fused) if line["good"] == "0"] == list(BAD)
-    assert {line["image"] for line in lines} == {"fused", "hsi", "msi", "reference", "uncertainty"}
+    assert {line["image"] for line in lines} == {"fused", "hsi", "msi", "reference", "uncertainty", "change_mask"}
     assert any(line["deviation"] for line in lines if line["place"].startswith("region"))
 
     with page.expect_download() as download:
@@ -159,7 +163,8 @@ def test_spectra_pins_region_and_exports(page: Any, folder: Path) -> None:
 def test_swipe_and_blink(page: Any) -> None:
     page.locator("[data-compare=swipe]").click()
     page.select_option("#layer-b", "angle")
-    page.wait_for_selector("#legend")
+    page.wait_for_selector("#legend-b:has-text('spectral angle')")
+    assert not page.locator("#legend").is_visible()
     drawn(page)
     left, right = colour_at(page, 0.45, 0.42), colour_at(page, 0.55, 0.42)
     box = page.locator("#divider").bounding_box()
@@ -176,6 +181,75 @@ def test_swipe_and_blink(page: Any) -> None:
     page.locator("[data-compare=blink]").click()
     page.wait_for_function("() => document.getElementById('badge-a').textContent === 'HSI'")
     page.wait_for_function("() => document.getElementById('badge-a').textContent === 'Fused'")
+
+
+def test_each_map_of_a_swipe_has_its_legend(page: Any) -> None:
+    held: list[Any] = []
+    page.locator("[data-compare=swipe]").click()
+    page.select_option("#layer-a", "change")
+    page.select_option("#layer-b", "difference")
+    page.wait_for_selector("#legend:has-text('how far the MSI was used')")
+    page.wait_for_selector("#legend-b:has-text('fused - reference')")
+    assert page.locator("#legend .ends").inner_text().split() == ["≤", "0", "≥", "1"]
+    page.route(re.compile("api/legends"), lambda route: held.append(route))
+    page.select_option("#layer-b", "angle")
+    page.wait_for_selector("#legend-b .pending")
+    assert page.locator("#legend-b").inner_text().split("\n") == ["Spectral angle", "loading …"]
+    assert page.locator("#legend .ends").is_visible()
+    for each in held:
+        each.continue_()
+    page.wait_for_selector("#legend-b .ends")
+    drawn(page)
+
+
+def test_a_region_drawn_by_keys(page: Any) -> None:
+    page.keyboard.press("r")
+    page.wait_for_selector("#messages:has-text('Enter sets a corner')")
+    for key in ("Enter", "ArrowRight", "Enter", "Enter", "Backspace", "Shift+ArrowDown", "ArrowDown", "Enter"):
+        page.keyboard.press(key)
+    with page.expect_response(re.compile("api/regions")) as response:
+        page.keyboard.press("Shift+Enter")
+    (top, left), (same, right), (bottom, below) = response.value.json()["corners"]
+    assert same == top and right == below
+    assert (bottom - top) / (right - left) == pytest.approx(88 / 80)
+    page.wait_for_selector("text=region of")
+    page.keyboard.press("r")
+    page.keyboard.press("Enter")
+    page.keyboard.press("Escape")
+    assert page.locator(".pins li").count() == 1
+    assert page.locator("#messages:has-text('Enter sets a corner')").count() == 0
+
+
+def test_charts_leave_gaps_at_bad_bands(page: Any) -> None:
+    page.locator("#tab-scores").click()
+    page.locator("#score").click()
+    page.wait_for_selector("#scores")
+    script = """async () => {
+        const { lineOf, positions, shaded } = await import(new URL("script/series.js", document.baseURI));
+        const { lead } = await import(new URL("script/store.js", document.baseURI));
+        const one = lead(), line = lineOf(one, positions(one), one.good.map(() => 1));
+        return [line.bands.filter((band, at) => line.y[at] === null), shaded().length];
+    }"""
+    # Two bad bands, and two holes between the spectral ranges of the scene.
+    gaps, greys = page.evaluate(script)
+    assert gaps.count(None) == 2
+    assert {gap for gap in gaps if gap is not None} == set(BAD)
+    assert greys == len(gaps)
+
+
+def test_tour(page: Any) -> None:
+    page.wait_for_selector("#messages:has-text('New here?')")
+    page.keyboard.press("?")
+    page.locator("#tour-start").click()
+    for stop in range(1, 6):
+        page.wait_for_selector(f"#tour:has-text('{stop} of 5')")
+        page.locator("#tour .primary").click()
+    page.wait_for_selector("#tour", state="detached")
+    assert page.locator(".pins li").count() == 1 or page.locator("#panel-scores").is_visible()
+    assert page.locator("[data-compare=one]").get_attribute("aria-checked") == "true"
+    page.reload()
+    page.wait_for_selector("html[data-ready=yes]")
+    assert page.locator("#messages > *").count() == 0
 
 
 def test_bands_indices_and_colour_maps(page: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +17,9 @@ from tests.viewer.viewer_scenes import write_pair
 
 from hyperfuse.config import FuseConfig
 from hyperfuse.io.files import open_cube
+from hyperfuse.progress import ProgressReport
 from hyperfuse.viewer import app
+from hyperfuse.viewer.jobs import Job
 
 IMAGES = ("hsi", "msi", "reference")
 
@@ -59,7 +62,7 @@ def test_scene(client: httpx.Client) -> None:
     assert scene["images"][1]["scale"] == [4.0, 4.0]
     assert scene["images"][1]["path"] == "hsi.tif"
     assert {"NDVI", "NDWI", "NDMI", "NBR", "EVI"} <= {index["name"] for index in scene["indices"]}
-    assert not any(map_["unavailable"] for map_ in scene["maps"] if map_["name"] != "uncertainty_map")
+    assert not any(map_["unavailable"] for map_ in scene["maps"] if map_["name"] not in ("uncertainty_map", "change"))
 
 
 def test_tile(client: httpx.Client) -> None:
@@ -106,7 +109,7 @@ def test_estimate_fuse_view_download(client: httpx.Client, folder: Path) -> None
     assert estimated["result"]["scale"] == [4.0, 4.0]
     methods = {method["name"] for method in client.get("api/methods").json()["methods"]}
     assert {"auto", "gsa", "local_fuse"} <= methods
-    fusion = pair | {"output": "deeper/out.tif", "options": {"method": "gsa"}}
+    fusion = pair | {"output": "deeper/out.tif", "options": {"method": "gsa", "change_mask": True}}
     done = finished(client, client.post("api/fuse", json=fusion).json())
     assert done["state"] == "done", done
     assert done["result"] == {
@@ -114,16 +117,32 @@ def test_estimate_fuse_view_download(client: httpx.Client, folder: Path) -> None
         "msi": "msi.tif",
         "output": "deeper/out.tif",
         "bytes": (folder / "deeper" / "out.tif").stat().st_size,
+        "change_mask": "deeper/out_change_mask.tif",
         "method": "gsa",
         "downloads": ["deeper/out.tif"],
     }
-    scene = client.post("api/scene", json=pair | {"fused": "deeper/out.tif", "reference": "reference.tif"}).json()
+    opened = {"fused": "deeper/out.tif", "reference": "reference.tif", "change_mask": done["result"]["change_mask"]}
+    scene = client.post("api/scene", json=pair | opened).json()
     assert scene["lead"] == "fused"
+    assert not any(map_["unavailable"] for map_ in scene["maps"] if map_["name"] == "change")
     content = client.get("api/download", params={"path": "deeper/out.tif"})
     assert content.content == (folder / "deeper" / "out.tif").read_bytes()
     assert "attachment" in content.headers["content-disposition"]
     scores = finished(client, client.post("api/scores").json())
     assert scores["result"]["reference"]["psnr_db"] > 30
+
+
+def test_time_left_is_told_only_where_it_is_known() -> None:
+    job = Job("fuse")
+    assert job.seconds_left() is None
+    job.report = ProgressReport("Fusing", "tiles", 1, 10, 0, seconds=0.2, rate=5.0)
+    assert job.seconds_left() is None
+    job.report = ProgressReport("Fusing", "tiles", 4, 10, 0, seconds=4.0, rate=1.0)
+    job.reported = time.monotonic() - 2
+    assert job.seconds_left() == pytest.approx(4, abs=0.5)
+    # The estimate has run out: a step takes longer than those before it.
+    job.reported = time.monotonic() - 9
+    assert job.seconds_left() is None
 
 
 def test_uncertainty_of_what_was_fused(client: httpx.Client) -> None:
@@ -144,11 +163,15 @@ def test_uncertainty_of_what_was_fused(client: httpx.Client) -> None:
 
 def test_options_of_the_form_are_those_of_the_configuration(client: httpx.Client, folder: Path) -> None:
     fields = {field["name"]: field for field in client.get("api/methods").json()["fields"]}
-    hidden = {"method", "weights", "resume", "uncertainty", "change_mask", "cluster", "srf", "creation_options"}
+    hidden = {"method", "weights", "resume", "uncertainty", "cluster", "srf", "creation_options"}
     hidden |= {"wavelengths", "msi_wavelengths"}
     assert set(fields) == set(FuseConfig.model_fields) - hidden
     assert fields["estimate"] | {"help": ""} == {
         "name": "estimate",
+        "flag": "--estimate",
+        "negative_flag": "--no-estimate",
+        "values": 1,
+        "repeat": False,
         "label": "Estimate",
         "help": "",
         "group": "How the pair was observed",

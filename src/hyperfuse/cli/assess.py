@@ -79,6 +79,7 @@ def view(
     msi: Annotated[Path | None, typer.Option(help="The MSI that it was fused from.")] = None,
     reference: Annotated[Path | None, typer.Option(help="The true image, if known.")] = None,
     uncertainty: Annotated[Path | None, typer.Option(help="Its uncertainty, by `fuse --uncertainty`.")] = None,
+    change_mask: Annotated[Path | None, typer.Option(help="What `fuse --change-mask` wrote.")] = None,
     folder: Annotated[
         Path, typer.Option(help="Files below this folder can be opened and fused on the page.", show_default="this one")
     ] = Path(),
@@ -98,7 +99,8 @@ def view(
             f"{error.name} is not installed, which the page needs", remedy="pip install 'hyperfuse[view]'"
         ) from error
 
-    given = {"fused": fused, "hsi": hsi, "msi": msi, "reference": reference, "uncertainty": uncertainty}
+    given = {"fused": fused, "hsi": hsi, "msi": msi, "reference": reference}
+    given |= {"uncertainty": uncertainty, "change_mask": change_mask}
     images = {role: path.absolute() for role, path in given.items() if path is not None}
     serve(
         images,

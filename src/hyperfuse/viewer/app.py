@@ -34,7 +34,7 @@ TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".s
 COLOUR_STOPS = 16
 
 Json = dict[str, Any]
-Role = Literal["fused", "hsi", "msi", "reference", "uncertainty"]
+Role = Literal["fused", "hsi", "msi", "reference", "uncertainty", "change_mask"]
 Corners = Annotated[list[tuple[float, float]], Body(embed=True, max_length=MOST_CORNERS)]
 Position = Annotated[float, Query(allow_inf_nan=False)]
 RenderingOf = Annotated[Rendering, Query()]

@@ -27,7 +27,14 @@ from hyperfuse.metrics.pairing import Floats
 
 AS_STORED = PairInputConfig()
 # What a file may be opened as, and its title on the page.
-ROLES = {"fused": "Fused", "hsi": "HSI", "msi": "MSI", "reference": "Reference", "uncertainty": "Uncertainty"}
+ROLES = {
+    "fused": "Fused",
+    "hsi": "HSI",
+    "msi": "MSI",
+    "reference": "Reference",
+    "uncertainty": "Uncertainty",
+    "change_mask": "Change mask",
+}
 # The first of these that is open gives the page its grid and the bands to choose from.
 LEADING = ("fused", "reference", "msi", "hsi")
 ON_ITSELF = GridPlacement(0.0, 1.0, 0.0, 1.0)
@@ -123,7 +130,7 @@ def open_images(paths: Mapping[str, Path], inputs: PairInputConfig = AS_STORED) 
             raise GridError(f"{both}: {error.got}", error.expected, error.remedy) from error
         raster = _raster_of(paths[role], cube)
         images[role] = OpenImage(role, paths[role], cube, raster, grid, placement, opened[role][1])
-        if wavelengths_nm(cube) is None and role != "uncertainty":
+        if wavelengths_nm(cube) is None and role not in ("uncertainty", "change_mask"):
             notes.append(f"{ROLES[role]}: wavelengths unknown, bands are matched by number")
     return OpenImages(images, images[lead], grid, tuple(notes))
 

@@ -11,6 +11,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
@@ -47,6 +48,7 @@ MOST_AT_ONCE = 2
 MOST_KEPT = 50
 LONGEST_TEXT = 500
 SECONDS_TO_END = 20.0
+LEAST_SECONDS_TO_TELL = 1.0
 # Of an estimation; it gets as much memory as that of a fusion, and never less than this.
 # One window of the fused image as float32, beside which lie the HSI's and what the operators need.
 WINDOW_BYTES = 48 * 2**20
@@ -54,7 +56,7 @@ WINDOW_BYTES = 48 * 2**20
 # The form of the page offers every option of `FuseConfig` whose type it has an input for, except these: those with a
 # control of their own, and those that write another file or use other machines.
 OWN_CONTROL = ("method", "weights", "resume")
-NOT_OFFERED = ("uncertainty", "change_mask", "cluster")
+NOT_OFFERED = ("uncertainty", "cluster")
 GROUPS = ("Method", OBSERVATION, INPUTS, OUTPUT, LARGE_SCENES)
 FORM_DEFAULTS = {"overviews": True}
 UNCERTAINTY_STORAGE: dict[str, Any] = {"dtype": "float32", "scale_factor": 1.0, "nodata": None, "uncertainty": None}
@@ -85,6 +87,7 @@ class Job:
     name: str = field(default_factory=lambda: secrets.token_hex(8))
     state: str = "running"
     report: ProgressReport = field(default_factory=lambda: ProgressReport("Starting", "", 0, 0, 0, 0.0))
+    reported: float = field(default_factory=time.monotonic)
     result: Any = None
     error: dict[str, str] | None = None
     notes: list[str] = field(default_factory=list)
@@ -103,16 +106,23 @@ class Job:
             "done": self.report.done,
             "total": self.report.total,
             "megapixels_per_second": self.report.megapixels_per_second,
-            "seconds_left": self.report.seconds_left,
+            "seconds_left": self.seconds_left(),
             "seconds": (self.ended or time.monotonic()) - self.started,
             "notes": list(self.notes),
             "result": self.result,
             "error": self.error,
         }
 
+    def seconds_left(self) -> float | None:
+        """Of the present step; None where too little is done to tell, and when the estimate has run out."""
+        if self.report.seconds_left is None or self.report.seconds < LEAST_SECONDS_TO_TELL:
+            return None
+        left = self.report.seconds_left - (time.monotonic() - self.reported)
+        return left if left > 0 else None
+
     def run(self, work: Work) -> None:
         def listen(report: ProgressReport) -> None:
-            self.report = report
+            self.report, self.reported = report, time.monotonic()
 
         _notes.set(self.notes)
         try:
@@ -201,7 +211,10 @@ class FuseRequest(Pair):
 def form_fields() -> list[dict[str, Any]]:
     """The options of a fusion that the form offers, derived from `FuseConfig`."""
     fields = [
-        one | {"group": one["group"] or GROUPS[0], "default": FORM_DEFAULTS.get(one["name"], one["default"])}
+        one
+        | {"group": one["group"] or GROUPS[0], "default": FORM_DEFAULTS.get(one["name"], one["default"])}
+        # A further file is written beside the first, under a name derived from its name.
+        | ({"input": "checkbox", "default": False} if one["input"] == "output" else {})
         for one in describe_options(FuseConfig)
         if one["input"] != "any" and not one["repeat"] and one["name"] not in (*OWN_CONTROL, *NOT_OFFERED)
     ]
@@ -223,8 +236,13 @@ def fuse_config(folder: Folder, options: dict[str, Any]) -> FuseConfig:
 def fusion(folder: Folder, request: FuseRequest, *, uncertainty: bool = False) -> Work:
     """Check a request at once; the returned function fuses, or computes the expected error of what was fused."""
     hsi, msi = folder.cube(request.hsi), folder.cube(request.msi)
-    config = fuse_config(folder, request.options)
+    wants_mask = request.options.get("change_mask") is True
+    config = fuse_config(folder, {**request.options, "change_mask": None})
     output = folder.output(request.output, overwrite=config.overwrite)
+    if wants_mask and not uncertainty:
+        name = Path(request.output)
+        mask = folder.output(str(name.with_name(f"{name.stem}_change_mask.tif")), overwrite=config.overwrite)
+        config = config.replace(change_mask=mask)
     if uncertainty:
         # The first step checks that these options have an uncertainty.
         config = config.replace(uncertainty=output).replace(**UNCERTAINTY_STORAGE)
@@ -243,6 +261,7 @@ def fusion(folder: Folder, request: FuseRequest, *, uncertainty: bool = False) -
             "msi": request.msi,
             "output": folder.name_of(output),
             "bytes": sum(path.stat().st_size for path in (files or output.rglob("*"))),
+            "change_mask": None if config.change_mask is None else folder.name_of(config.change_mask),
             "method": str(open_cube(output).attrs.get("hyperfuse_method", config.method)),
             "downloads": [folder.name_of(path) for path in files],
         }

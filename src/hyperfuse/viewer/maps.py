@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -130,6 +130,14 @@ def uncertainty_layer(opened: OpenImages, pair: PairOf) -> Layer:
     return image_layer(image, Composite("mean", np.arange(image.bands), 1, mean, label))
 
 
+def change_layer(opened: OpenImages, pair: PairOf) -> Layer:
+    """From 1, where both images agree, to 0, where the MSI shows something else."""
+    image = opened.images["change_mask"]
+    label = "how far the MSI was used, 0: not at all"
+    composite = Composite("first", np.arange(1), 1, lambda values: values.astype(np.float32), label)
+    return replace(image_layer(image, composite), limits=(0.0, 1.0))
+
+
 def _consistent_placement(opened: OpenImages) -> GridPlacement:
     """How the fused image's pixels lie in the HSI's; raises where it cannot be degraded to the HSI."""
     fused, hsi = opened.images["fused"], opened.images["hsi"]
@@ -224,6 +232,7 @@ MAPS: dict[str, MapKind] = {
     "consistency_hsi": MapKind("HSI consistency", ("fused", "hsi"), hsi_layer),
     "consistency_msi": MapKind("MSI consistency", ("fused", "hsi", "msi"), msi_layer),
     "uncertainty_map": MapKind("Uncertainty", ("uncertainty",), uncertainty_layer),
+    "change": MapKind("Change mask", ("change_mask",), change_layer),
 }
 
 

@@ -159,6 +159,8 @@ class View:
 
     def _own_limits(self, name: str, rendering: Rendering) -> Limits:
         layer, low, high = self.layer(name, rendering), rendering.low, rendering.high
+        if layer.limits is not None:
+            return np.array([layer.limits])
         sample = self._samples.get(layer.key, lambda: sampled(layer))
         return self._limits.get((layer.key, low, high), lambda: percentile_limits(sample, low, high))
 

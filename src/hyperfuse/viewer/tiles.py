@@ -70,6 +70,8 @@ class Layer:
     decimated: Callable[[slice, slice, int], Planes] | None = None
     """The same of every n-th pixel, where overviews make that cheap; the window begins at multiples of n."""
     can_skip: bool = False
+    limits: tuple[float, float] | None = None
+    """Of the colours, where they do not follow from the values."""
 
 
 def image_layer(image: OpenImage, composite: Composite) -> Layer:

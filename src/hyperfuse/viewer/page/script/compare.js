@@ -4,11 +4,13 @@ import { redraw } from "./map.js";
 import { emit, on, state, titleOf } from "./store.js";
 
 const BLINK_MS = 800;
+// Images that are shown as maps only.
+const ONLY_MAPS = ["uncertainty", "change_mask"];
 let ticking = null;
 
 export function fillLayers() {
   const { images, maps } = state.scene;
-  const shown = images.filter((one) => one.role !== "uncertainty");
+  const shown = images.filter((one) => !ONLY_MAPS.includes(one.role));
   const offered = maps.filter((map) => !map.unavailable);
   for (const side of ["a", "b"]) {
     const select = find(`layer-${side}`);
@@ -68,6 +70,7 @@ export function peek(atB) {
   state.showsB = atB;
   badges();
   redraw();
+  emit("peek");
 }
 
 export function moveSplit(split) {

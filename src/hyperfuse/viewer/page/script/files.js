@@ -6,7 +6,14 @@ import { watch } from "./jobs.js";
 import { errorBox, notify, showError } from "./messages.js";
 import { emit, image, on, state } from "./store.js";
 
-const ROLES = { fused: "Fused or any cube", hsi: "HSI", msi: "MSI", reference: "Reference", uncertainty: "Uncertainty" };
+const ROLES = {
+  fused: "Fused or any cube",
+  hsi: "HSI",
+  msi: "MSI",
+  reference: "Reference",
+  uncertainty: "Uncertainty",
+  change_mask: "Change mask",
+};
 
 export async function openScene(files) {
   emit("opened", await post("api/scene", files));

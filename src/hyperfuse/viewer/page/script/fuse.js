@@ -126,10 +126,10 @@ function cancelled(request) {
 }
 
 function result(job, request) {
-  const { output, method, bytes: size, downloads, hsi, msi } = job.result;
+  const { output, method, bytes: size, downloads, hsi, msi, change_mask } = job.result;
   const view = async () => {
     try {
-      await openScene({ fused: output, hsi, msi });
+      await openScene({ fused: output, hsi, msi, ...(change_mask && { change_mask }) });
       notify(`Showing ${output}`);
     } catch (error) {
       replace(parts.work, errorBox(error));

@@ -2,10 +2,11 @@
 import { find } from "./dom.js";
 import { marks } from "./marks.js";
 import { redraw, view } from "./map.js";
-import { emit, state } from "./store.js";
+import { emit, on, state } from "./store.js";
 
 const STILL = 6; // screen pixels that a click may tremble
 const STEP = 80;
+const FINE_STEP = 8;
 const canvas = find("canvas");
 const pointers = new Map();
 let travelled = 0;
@@ -77,11 +78,19 @@ function up(event) {
   else if (event.type === "pointerup" && travelled <= STILL) pick(pixel(place(event)), event.shiftKey);
 }
 
-function finishRegion() {
-  const corners = marks.path;
+export function finishRegion() {
+  const corners = marks.path ?? [];
   marks.path = null;
   redraw();
   if (corners.length >= 3) emit("region", thinned(corners));
+}
+
+// Corner by corner, at the cross in the middle of the map.
+function drawByKey(event) {
+  const corners = (marks.path ??= []);
+  if (event.key === "Backspace") corners.pop();
+  else if (event.shiftKey) return finishRegion();
+  else corners.push([view.y - 0.5, view.x - 0.5]);
 }
 
 function thinned(corners) {
@@ -94,9 +103,11 @@ function hover(at) {
 }
 
 function key(event) {
-  const steps = { ArrowLeft: [STEP, 0], ArrowRight: [-STEP, 0], ArrowUp: [0, STEP], ArrowDown: [0, -STEP] };
+  const step = event.shiftKey ? FINE_STEP : STEP;
+  const steps = { ArrowLeft: [step, 0], ArrowRight: [-step, 0], ArrowUp: [0, step], ArrowDown: [0, -step] };
   if (event.ctrlKey || event.altKey || event.metaKey) return;
   if (event.key in steps) view.move(...steps[event.key]);
+  else if (state.drawing && ["Enter", "Backspace"].includes(event.key)) drawByKey(event);
   else if (event.key === "Enter") return pick({ row: view.y - 0.5, column: view.x - 0.5 }, event.shiftKey);
   else return;
   marks.cross = true;
@@ -116,6 +127,13 @@ export function startGestures() {
   canvas.addEventListener("keydown", key);
   canvas.addEventListener("focus", () => {
     marks.cross = canvas.matches(":focus-visible") && !pointers.size;
+    redraw();
+  });
+  // Whoever starts drawing by a key goes on with keys.
+  on("drawing", (byKey) => {
+    marks.path = null;
+    if (byKey) canvas.focus({ focusVisible: true });
+    marks.cross = byKey;
     redraw();
   });
   canvas.addEventListener("blur", () => {

@@ -1,13 +1,13 @@
 // All keys, in one place: the list that is shown is the list that works.
-import { find, isTyping, make, replace } from "./dom.js";
+import { button, find, isTyping, make, replace } from "./dom.js";
 
-export function startHelp(keys) {
+export function startHelp(keys, startTour) {
   const dialog = find("help");
   const open = () => dialog.showModal();
   const described = [
     ...keys,
-    { keys: ["← ↑ → ↓"], caption: "Move the map, when it has the focus" },
-    { keys: ["Enter"], caption: "Spectrum at the middle of the map" },
+    { keys: ["← ↑ → ↓"], caption: "Move the map, when it has the focus; with Shift in small steps" },
+    { keys: ["Enter"], caption: "Spectrum at the middle of the map, or a corner of the region" },
     { keys: ["?"], caption: "This list" },
   ];
   replace(
@@ -36,7 +36,12 @@ export function startHelp(keys) {
       { className: "note" },
       "Mouse: drag to move, wheel to zoom, click for a spectrum, Shift and click to keep it. Fingers: drag, pinch, tap.",
     ),
-    make("p", {}, make("button", { type: "button", className: "primary", on: { click: () => dialog.close() } }, "Close")),
+    make(
+      "p",
+      { className: "row" },
+      button("Close", () => dialog.close(), { className: "primary" }),
+      button("20-second tour", () => (dialog.close(), startTour()), { id: "tour-start" }),
+    ),
   );
   find("help-open").addEventListener("click", open);
   const byKey = new Map(keys.flatMap((one) => one.keys.map((name) => [name.toLowerCase(), one])));

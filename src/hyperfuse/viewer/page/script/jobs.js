@@ -47,7 +47,7 @@ export function watch(job, title, ended) {
     if (now.total) bar.value = now.done / now.total;
     else bar.removeAttribute("value");
     const speed = now.megapixels_per_second ? ` · ${number(now.megapixels_per_second, 2)} MPix/s` : "";
-    const left = now.seconds_left !== null && now.done ? ` · about ${duration(now.seconds_left)} left` : "";
+    const left = now.seconds_left !== null ? ` · about ${duration(now.seconds_left)} left of this step` : "";
     const counted = now.total > 1 ? ` ${now.done} of ${now.total} ${now.unit}` : "";
     caption.textContent =
       now.state === "stopping" ? "Stopping …" : `${now.step}${counted} · ${duration(now.seconds)} so far${speed}${left}`;

@@ -5,23 +5,25 @@ import { view, visibleLayers } from "./map.js";
 import { image, isMap, on, renderingQuery, state, titleOf } from "./store.js";
 
 const NICE = [1, 2, 5];
-let latest = 0;
+const SIDES = ["legend", "legend-b"];
 
-async function update() {
-  const box = find("legend");
-  const layer = visibleLayers().find((name) => isMap(name)) ?? visibleLayers()[0];
-  const mine = (latest += 1);
-  if (!layer) {
-    box.hidden = true;
-    return;
-  }
-  let legend;
-  try {
-    legend = await get(`api/legends/${state.scene.number}/${layer}?${renderingQuery(layer)}`);
-  } catch {
-    legend = null;
-  }
-  if (mine !== latest) return;
+// The first layer is at the left, the second of a swipe at the right.
+function update() {
+  SIDES.forEach((id, side) => show(find(id), visibleLayers()[side]));
+}
+
+const hasRamp = (layer) => isMap(layer) || ["band", "index"].includes(state.rendering.style);
+
+// A legend never outlives what it describes: until the next one has arrived, only its title is there.
+async function show(box, layer) {
+  const address = layer && hasRamp(layer) && `api/legends/${state.scene.number}/${layer}?${renderingQuery(layer)}`;
+  if ((box.dataset.address ?? "") === (address || "")) return;
+  box.dataset.address = address || "";
+  box.hidden = !address;
+  if (!address) return replace(box);
+  replace(box, make("figcaption", {}, titleOf(layer)), make("div", { className: "pending" }, "loading …"));
+  const legend = await get(address).catch(() => null);
+  if (box.dataset.address !== address) return;
   box.hidden = !legend?.stops;
   if (legend?.stops)
     replace(
@@ -85,7 +87,7 @@ function scaleBar() {
 }
 
 export function startLegend() {
-  for (const event of ["rendering", "layers", "compare", "scene"]) on(event, update);
+  for (const event of ["rendering", "layers", "compare", "peek", "scene"]) on(event, update);
   on("hover", (at) => replace(find("place"), state.scene.number ? position(at) : []));
   on("drawn", () => {
     if (state.scene.number) scaleBar();

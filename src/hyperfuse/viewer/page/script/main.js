@@ -16,6 +16,7 @@ import { startSpectra } from "./spectra.js";
 import { emit, on, state } from "./store.js";
 import { showTab, startTabs } from "./tabs.js";
 import { startTheme, toggleTheme } from "./theme.js";
+import { offerTour, startTour } from "./tour.js";
 
 const zoom = (factor) => () => {
   view.zoomAt(factor);
@@ -42,7 +43,7 @@ const KEYS = [
   { keys: ["[", "]"], caption: "Move the line of the swipe", run: (key) => moveSplit(state.split + (key === "[" ? -0.05 : 0.05)) },
   { keys: ["C"], caption: "True colour", run: () => setStyle("true") },
   { keys: ["I"], caption: "Colour infrared", run: () => setStyle("infrared") },
-  { keys: ["R"], caption: "Draw a region", run: () => setDrawing(!state.drawing) },
+  { keys: ["R"], caption: "Draw a region", run: () => setDrawing(!state.drawing, true) },
   { keys: ["P"], caption: "Keep the last spectrum", run: pinLast },
   { keys: ["Delete"], caption: "Remove all spectra", run: clearPins },
   { keys: ["T"], caption: "Dark or light", run: toggleTheme },
@@ -79,7 +80,7 @@ startSpectra();
 startScores();
 startFiles();
 startFusing();
-startHelp(KEYS);
+startHelp(KEYS, startTour);
 on("opened", show);
 on("reload", load);
 on("stale", load);
@@ -97,4 +98,5 @@ window.addEventListener("drop", (event) => {
 await load();
 if (!state.scene.number) showTab("fuse");
 else if (state.scene.jobs.some((job) => job.kind === "fuse")) showTab("fuse");
+else offerTour();
 document.documentElement.dataset.ready = "yes";

@@ -65,11 +65,15 @@ export function clearPins() {
   emit("pins");
 }
 
-export function setDrawing(drawing) {
+export function setDrawing(drawing, byKey = false) {
   state.drawing = drawing;
   find("draw-region")?.setAttribute("aria-pressed", drawing);
   closeHint();
-  if (drawing) closeHint = notify("Draw around a region on the map", "", 0);
+  const hint = byKey
+    ? "Move the cross with the arrow keys (with Shift in small steps); Enter sets a corner, Backspace takes it back, Shift and Enter closes the region"
+    : "Draw around a region on the map";
+  if (drawing) closeHint = notify(hint, "", 0);
+  emit("drawing", drawing && byKey);
 }
 
 export function startPins() {

@@ -4,7 +4,7 @@ import { find, make, number, replace } from "./dom.js";
 import { watch } from "./jobs.js";
 import { errorBox } from "./messages.js";
 import { Plot } from "./plot.js";
-import { axis, positions } from "./series.js";
+import { axis, lineOf, positions, shaded } from "./series.js";
 import { image, lead, on, state } from "./store.js";
 
 const SCORES = [
@@ -103,12 +103,14 @@ function references(scores) {
 }
 
 function drawBands(canvas, bands) {
-  const along = positions(lead()) ?? bands.map((one) => one.band);
-  const order = bands.map((_, band) => band).sort((first, second) => along[first] - along[second]);
+  const one = lead();
+  const errors = one.good.map(() => null);
+  for (const { band, rmse } of bands) errors[band - 1] = rmse;
   const colour = getComputedStyle(document.documentElement).getPropertyValue("--accent").trim();
   if (canvas.clientWidth)
     new Plot(canvas).draw({
-      series: [{ x: order.map((band) => along[band]), y: order.map((band) => bands[band].rmse), colour }],
+      series: [{ ...lineOf(one, positions(one), errors), colour }],
+      shaded: shaded(),
       xLabel: axis().label,
       zero: true,
     });

@@ -16,45 +16,44 @@ export function positions(one) {
   return one.bands === lead().bands ? one.wavelength_nm.map((_, band) => band + 1) : null;
 }
 
+// Bands in the order of the axis, and the usual step between them.
+function ordered(along) {
+  const order = along.map((_, band) => band).sort((first, second) => along[first] - along[second]);
+  const steps = order
+    .slice(1)
+    .map((band, index) => along[band] - along[order[index]])
+    .filter((step) => step > 0)
+    .sort((first, second) => first - second);
+  return { order, usual: steps[Math.floor(steps.length / 2)] ?? Infinity };
+}
+
+// A line through the values of an image's bands, broken at bad bands and where bands are missing.
+export function lineOf(one, along, values, spread = null) {
+  const { order, usual } = ordered(along);
+  const line = { x: [], y: [], bands: [], spread: spread ? [] : null, widths: [] };
+  const add = (x, y, band) => {
+    line.x.push(x);
+    line.y.push(y);
+    line.bands.push(band);
+    line.widths.push(band === null ? 0 : one.fwhm_nm[band]);
+    if (spread) line.spread.push(band === null ? 0 : spread[band]);
+  };
+  order.forEach((band, index) => {
+    const before = order[index - 1];
+    if (index && one.role !== "msi" && along[band] - along[before] > GAP * usual) add((along[band] + along[before]) / 2, null, null);
+    add(along[band], one.good[band] ? values[band] : null, band);
+  });
+  return line;
+}
+
 export function seriesOf(pin, colour, hidden) {
   const lines = [];
   for (const spectrum of pin.spectra) {
-    const one = image(spectrum.role);
-    const along = one && STYLES[spectrum.role] && positions(one);
-    if (!along || hidden.has(spectrum.role)) continue;
-    const order = along.map((_, band) => band).sort((first, second) => along[first] - along[second]);
-    const spread = spreadOf(pin, spectrum);
-    const steps = order
-      .slice(1)
-      .map((band, index) => along[band] - along[order[index]])
-      .filter((step) => step > 0)
-      .sort((first, second) => first - second);
-    const usual = steps[Math.floor(steps.length / 2)] ?? Infinity;
-    const line = {
-      x: [],
-      y: [],
-      bands: [],
-      spread: spread ? [] : null,
-      widths: [],
-      role: spectrum.role,
-      place: pin.number,
-      colour,
-      ...STYLES[spectrum.role],
-    };
-    const add = (x, y, band) => {
-      line.x.push(x);
-      line.y.push(y);
-      line.bands.push(band);
-      line.widths.push(band === null ? 0 : one.fwhm_nm[band]);
-      if (spread) line.spread.push(band === null ? 0 : spread[band]);
-    };
-    order.forEach((band, index) => {
-      const before = order[index - 1];
-      if (index && spectrum.role !== "msi" && along[band] - along[before] > GAP * usual)
-        add((along[band] + along[before]) / 2, null, null);
-      add(along[band], one.good[band] ? spectrum.mean[band] : null, band);
-    });
-    lines.push(line);
+    const { role } = spectrum;
+    const one = image(role);
+    const along = one && STYLES[role] && positions(one);
+    if (!along || hidden.has(role)) continue;
+    lines.push({ ...lineOf(one, along, spectrum.mean, spreadOf(pin, spectrum)), role, place: pin.number, colour, ...STYLES[role] });
   }
   return lines;
 }
@@ -71,13 +70,7 @@ export function shaded() {
   const one = lead(),
     along = positions(one);
   if (!along) return [];
-  const order = along.map((_, band) => band).sort((first, second) => along[first] - along[second]);
-  const steps = order
-    .slice(1)
-    .map((band, index) => along[band] - along[order[index]])
-    .filter((step) => step > 0)
-    .sort((first, second) => first - second);
-  const usual = steps[Math.floor(steps.length / 2)] ?? 1;
+  const { order, usual } = ordered(along);
   const stretches = [];
   order.forEach((band, index) => {
     if (!one.good[band]) stretches.push([along[band] - usual / 2, along[band] + usual / 2]);
