@@ -13,12 +13,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hyperfuse.errors import BandError, CubeFileError, OptionError
+from hyperfuse.io.cube import reading
+from hyperfuse.io.files import FORMATS
 from hyperfuse.physics.observation import sigma_from_fwhm
 
 FloatArray = NDArray[np.float64]
@@ -265,28 +266,13 @@ def _is_number(cell: str) -> bool:
 
 
 def _read_matrix(path: Path) -> FloatArray:
-    try:
-        matrices = {name: array for name, array in _stored_arrays(path).items() if _is_matrix(array)}
-    except Exception as error:  # the parsers raise whatever a damaged file makes them stumble over
-        got = f"{path}: cannot be read as {path.suffix.lower()} ({error})"
-        raise CubeFileError(got, "an undamaged file without pickled objects") from error
-    if len(matrices) != 1:
-        listed = ", ".join(f"{name} {array.shape}" for name, array in matrices.items()) or "none"
-        raise CubeFileError(f"{path}: two-dimensional arrays of numbers: {listed}", "exactly one, the SRF matrix")
-    return np.asarray(next(iter(matrices.values())), dtype=np.float64)
-
-
-def _stored_arrays(path: Path) -> dict[str, Any]:
-    if path.suffix.lower() == ".mat":
-        from pymatreader import read_mat
-
-        return {name: value for name, value in read_mat(str(path)).items() if not name.startswith("__")}
-    loaded = np.load(path, allow_pickle=False)
-    if isinstance(loaded, np.ndarray):
-        return {path.stem: loaded}
-    with loaded:
-        return dict(loaded)
-
-
-def _is_matrix(array: Any) -> bool:
-    return isinstance(array, np.ndarray) and array.ndim == 2 and array.dtype.kind in "iufb" and array.size > 0
+    list_arrays = FORMATS[path.suffix.lower()].arrays
+    assert list_arrays is not None
+    with reading(path, "an undamaged file without pickled objects"):
+        matrices = [each for each in list_arrays(path) if len(each.shape) == 2 and each.is_image]
+        # MATLAB stores numbers and lists as matrices, too.
+        matrices = [each for each in matrices if min(each.shape) > 1] or matrices
+        if len(matrices) == 1:
+            return matrices[0].values().astype(np.float64)
+    listed = ", ".join(map(str, matrices)) or "none"
+    raise CubeFileError(f"{path}: two-dimensional arrays of numbers: {listed}", "exactly one, the SRF matrix")
