@@ -1,7 +1,8 @@
-"""The shipped SSA network as a method: what it gains, and pairs with more bands than it has slots."""
+"""The shipped SSA networks as methods: what they gain, and pairs with more bands than there are slots."""
 
 from __future__ import annotations
 
+import pytest
 import torch
 from tests.methods.tiny_pairs import psnr_db, tiny_pair
 
@@ -10,7 +11,9 @@ from hyperfuse.methods.catalogue import fuse_arrays
 from hyperfuse.methods.ssa import network_alone, shipped_ssa
 from hyperfuse.methods.window import Window, run_on_scene
 from hyperfuse.models.catalogue import load_model
-from hyperfuse.models.matryoshka import MatryoshkaBands
+from hyperfuse.models.matryoshka import Components, MatryoshkaBands
+from hyperfuse.models.ssa import SSA, SSAConfig
+from hyperfuse.physics.observation import known_observation
 
 
 def test_the_network_has_slots_for_every_sensor_of_the_day() -> None:
@@ -19,9 +22,12 @@ def test_the_network_has_slots_for_every_sensor_of_the_day() -> None:
     assert channels.max_channels >= 400
 
 
-def test_conditioning_on_both_images_gains_over_the_network_alone() -> None:
-    pair = tiny_pair(31, 3, (16, 16), 4)
-    images = pair.hsi, pair.msi, pair.observation
+@pytest.mark.parametrize("snr_db", [None, 40.0])
+def test_conditioning_on_both_images_gains_over_the_network_alone(snr_db: float | None) -> None:
+    pair = tiny_pair(31, 3, (16, 16), 4, snr_db=snr_db)
+    noise = 0.0 if snr_db is None else 10 ** (-snr_db / 20) * float(pair.hsi.square().mean().sqrt())
+    known = known_observation(pair.observation.srf, 4.0, hsi_noise=noise, msi_noise=noise)
+    images = pair.hsi, pair.msi, known
     alone = run_on_scene(network_alone(Window(*images)))
     bicubic, conditioned = (fuse_arrays(*images, method) for method in ("bicubic", "ssa"))
     scores = [psnr_db(image, pair.reference) for image in (bicubic, alone, conditioned)]
@@ -42,3 +48,23 @@ def test_more_bands_than_slots() -> None:
     fused = run_on_scene(network_alone(Window(*images)))
     assert fused.shape == pair.reference.shape
     assert psnr_db(fused, pair.reference) > psnr_db(fuse_arrays(*images, "bicubic"), pair.reference)
+
+
+def test_residual_starts_from_universal_and_stays_close_to_it() -> None:
+    pair = tiny_pair(31, 3, (16, 16), 4)
+    images = pair.hsi, pair.msi, pair.observation
+    universal, refined = (fuse_arrays(*images, method) for method in ("universal", "ssa-residual"))
+    config = SSAConfig(
+        width=4,
+        spectral_blocks=1,
+        spatial_blocks=1,
+        decoder_hidden=(6,),
+        feature_width=4,
+        channels=Components(count=6),
+        msi_kernel="own",
+        base="universal",
+        expected_error=True,
+        initialisation="he",
+    )
+    torch.testing.assert_close(fuse_with_network(SSA(config).eval(), *images), universal)
+    assert psnr_db(refined, pair.reference) > psnr_db(universal, pair.reference) - 0.1

@@ -133,6 +133,8 @@ def test_what_cannot_be_exported_says_why(tmp_path, capsys):
         export_onnx(build_network("dcinn-thin"), tmp_path / "network.onnx")
     with pytest.raises(OptionError, match="regressed"):
         export_onnx(SSA.from_pretrained("ssa"), tmp_path / "network.onnx")
+    with pytest.raises(OptionError, match="expected error"):
+        export_onnx(SSA.from_pretrained("ssa-residual"), tmp_path / "network.onnx")
     assert not list(tmp_path.iterdir())
 
 

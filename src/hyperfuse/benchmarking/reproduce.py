@@ -55,6 +55,7 @@ from hyperfuse.models.analysis import (
     trained_channels,
     umap_is_installed,
 )
+from hyperfuse.models.catalogue import any_preset
 from hyperfuse.models.ssa import SSA, SSAConfig
 from hyperfuse.models.weights import CONFIG_NAME, local_folder
 from hyperfuse.reporting.figures import draw_kernel_maps
@@ -74,6 +75,8 @@ COUNTED_BANDS, COUNTED_FINE, COUNTED_COARSE = 31, (128, 128), (32, 32)
 # Blocks of both encoders, and the share of the width: the paper's smallest network is also half as wide.
 SIZES = ((1, 0.5), (2, 1.0), (4, 1.0), (6, 1.0))
 BASELINES = ("dspnet", "mimo-sst", "dcinn", "pstun", "ssa-6-6")
+# Trained beside SSA, of about its size.
+TRAINED_BASELINES = {"MIMO-SST": "mimo-sst-thin", "DSPNet": "dspnet-thin"}
 
 
 @dataclass(frozen=True)
@@ -152,12 +155,15 @@ class Reproduction:
 
     def resolved(self, training: Training, steps: int) -> Experiment:
         """The recipe with what the training changes."""
-        base = load_network(self.weights_of(self.weights)).config.model_dump() if self.weights else None
+        network = dict(training.network)
+        if "kind" not in network:  # an SSA network with what the training changes
+            base = load_network(self.weights_of(self.weights)).config.model_dump() if self.weights else None
+            network = {**(base or self.recipe.get("network", {})), **network}
         tables: dict[str, Any] = {
             **self.recipe,
             "name": training.name,
             "seed": self.config.seed,
-            "network": {**(base or self.recipe.get("network", {})), **training.network},
+            "network": network,
             "scenes": [dict(table) for table in training.scenes],
             "length": {"steps": steps},
         }
@@ -257,6 +263,22 @@ def plan_without_mk(setup: Reproduction) -> Plan:
     return Plan(trainings, scorings, [each for each in printed_ablations() if each.table == "kernels"])
 
 
+def plan_baselines(setup: Reproduction) -> Plan:
+    """Networks for one sensor and number of bands each; all of a kind together take as long as the joint network."""
+    single = [group for group in setup.seen if group.train and group.tests]
+    trainings, scorings = setup.joint(), []
+    for group in single:
+        networks = {"SSA": JOINT}
+        for label, preset in TRAINED_BASELINES.items():
+            name = networks[label] = _slug(f"{preset}_{group.sensor}_{group.bands}")
+            config = any_preset(preset)
+            assert not isinstance(config, SSAConfig)
+            network = config.with_bands(group.bands, MSI_BANDS).model_dump()
+            trainings.append(Training(name, group.train, network, share=1 / len(single)))
+        scorings.append(Scoring(_slug(f"baselines_{group.sensor}_{group.bands}"), list(group.tests), networks))
+    return Plan(trainings, scorings)
+
+
 def plan_model_size(setup: Reproduction) -> Plan:
     scenes = [table for group in setup.seen for table in group.train]
     network = setup.resolved(Training(JOINT, scenes), 1).network
@@ -278,11 +300,13 @@ PLANS: dict[str, Callable[[Reproduction], Plan]] = {
     "fractional": lambda setup: plan_scales(setup, FRACTIONAL_SCALES),
     "without-mk": plan_without_mk,
     "model-size": plan_model_size,
+    "baselines": plan_baselines,
     "kernels": lambda setup: Plan(setup.joint()),
     "efficiency": lambda setup: Plan([]),
 }
-# These train their own network even where one ships; the last two take none.
-ALWAYS_TRAINED, WITHOUT_WEIGHTS = ("unseen", "without-mk", "model-size"), ("without-mk", "model-size")
+# These take no weights; they and `unseen` train their own network even where one ships.
+WITHOUT_WEIGHTS = ("without-mk", "model-size", "baselines")
+ALWAYS_TRAINED = ("unseen", *WITHOUT_WEIGHTS)
 
 
 @takes_options(ReproduceConfig)
@@ -294,7 +318,7 @@ def reproduce(
     Parameters
     ----------
     experiment
-        seen, unseen, scales, fractional, without-mk, model-size, kernels or efficiency.
+        seen, unseen, scales, fractional, without-mk, model-size, baselines, kernels or efficiency.
     folder
         Holds trainings, scores and results; the experiments of a folder share their joint network.
 

@@ -99,7 +99,7 @@ def reproduce(
         str,
         typer.Argument(
             metavar="EXPERIMENT",
-            help="seen, unseen, scales, fractional, without-mk, model-size, kernels or efficiency.",
+            help="seen, unseen, scales, fractional, without-mk, model-size, baselines, kernels or efficiency.",
         ),
     ],
     output: Annotated[

@@ -224,6 +224,7 @@ class PairBatch:
     wavelength_nm: Tensor | None  # (C,)
     bucket: str
     base: Tensor | None = None  # (B, C, H, W) that a network's residual is added to; None: the network computes it
+    base_error: Tensor | None = None  # (B, C, H, W) expected error of the base
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Self:
         """Move all tensors to a device."""

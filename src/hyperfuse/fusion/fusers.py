@@ -80,6 +80,13 @@ def network_halo(network: AnyNetwork | None, observation: Observation) -> int:
     return 0 if field is None else max(field.coarse, math.ceil(field.fine / min(observation.scale))) + 2
 
 
+def method_of(network: AnyNetwork) -> str | None:
+    """The method whose weights these are: a network that runs inside or after a method, and not on its own."""
+    if isinstance(network, PriorNetwork):
+        return "universal"
+    return "ssa-residual" if isinstance(network, SSA) and network.config.expected_error else None
+
+
 def network_fuser(
     network: AnyNetwork,
     observation: Observation,
@@ -89,9 +96,10 @@ def network_fuser(
     whole: bool = False,
 ) -> Fuser:
     """A network with the units and channels of a scene, from some of its windows; `whole`: the window is the scene."""
-    if isinstance(network, PriorNetwork):
-        fuser = MethodFuser("universal", network=network)
+    if (method := method_of(network)) is not None and not isinstance(network, BaselineNetwork):
+        fuser = MethodFuser(method, network=network)
         return fuser if whole else fuser.gather(windows)
+    assert not isinstance(network, PriorNetwork)
     samples: list[list[Tensor]] = []  # (C, n) and (M, N) of every window: pixels of the cores, without holes
     for window in windows:
         filled = _filled(window())

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from hyperfuse.config import DEFAULT_METHOD, FuseConfig, ObservationConfig, PairConfig
 from hyperfuse.errors import BandError, GridError, OptionError, ValueRangeError
 from hyperfuse.fusion.engine import CACHE_BYTES, Tile, TileJob, WindowPlace, one_thread_per_tile, place_for, read_window
-from hyperfuse.fusion.fusers import Fuser, load_network, network_fuser, network_halo
+from hyperfuse.fusion.fusers import Fuser, load_network, method_of, network_fuser, network_halo
 from hyperfuse.fusion.observe import (
     RegisteredPair,
     estimate_pair,
@@ -48,7 +48,6 @@ from hyperfuse.methods.catalogue import MethodFuser, find_method
 from hyperfuse.methods.pair_model import MOST_COMPONENTS, conditioning_halo
 from hyperfuse.methods.window import Window
 from hyperfuse.models.catalogue import AnyNetwork
-from hyperfuse.models.prior import PriorNetwork
 from hyperfuse.models.weights import BICUBIC
 from hyperfuse.physics.observation import Observation
 from hyperfuse.physics.srf import srf_for
@@ -317,14 +316,16 @@ def make_plan(
     aligned, pair = replace(aligned), replace(pair)
     bands = pair.coarse_shape[0]
     sizes = bands, pair.fine_shape[0], np.dtype(config.dtype or hsi_cube.dtype).itemsize
-    if network is None or isinstance(network, PriorNetwork):
-        held = find_method(method)
+    own_method = method if network is None else method_of(network)
+    if own_method is not None:
+        held = find_method(own_method)
         window_copies = held.window_copies + (4 if config.consistency else 0)
         workload = Workload(
             *sizes, held.core_copies, window_copies, held.component_images * min(MOST_COMPONENTS, bands)
         )
-        halo = MethodFuser(method, config.consistency).halo(observation)
+        halo = MethodFuser(own_method, config.consistency).halo(observation)
     else:
+        assert network is not None
         # A network computes features of the whole window, and so does the method that it refines.
         features = max(FEATURE_IMAGES * network.config.width, 10 * min(MOST_COMPONENTS, bands))
         workload, base = Workload(*sizes, core_copies=2.0, window_copies=5.0, components=features), network.config.base

@@ -46,7 +46,7 @@ from hyperfuse.methods.pair_model import (
     make_consistent,
     scene_level,
 )
-from hyperfuse.methods.ssa import ssa, ssa_halo
+from hyperfuse.methods.ssa import fuse_refined, ssa, ssa_halo, ssa_residual, ssa_residual_halo
 from hyperfuse.methods.universal import expected_error, fuse_guided, interpolation_error, universal, universal_halo
 from hyperfuse.methods.window import (
     EVERYWHERE,
@@ -61,6 +61,7 @@ from hyperfuse.methods.window import (
     usable_msi_bands,
 )
 from hyperfuse.models.prior import PriorNetwork
+from hyperfuse.models.ssa import SSA
 from hyperfuse.physics.estimate import NOTHING_KNOWN, KnownParts, estimate_observation
 from hyperfuse.physics.observation import Observation, SpatialOperator, require_pair
 
@@ -158,6 +159,14 @@ METHODS: dict[str, Method] = {
         halo=ssa_halo,
         window_copies=2.0,
         component_images=18,
+    ),
+    "ssa-residual": Method(
+        ssa_residual,
+        "universal, to which an SSA network over principal components adds a residual",
+        "this project, docs/model_card_ssa.md; after Liang et al. 2026",
+        halo=ssa_residual_halo,
+        window_copies=2.0,
+        component_images=24,
     ),
     "universal": Method(
         universal,
@@ -278,8 +287,8 @@ class MethodFuser:
 
     method: str
     consistency: bool = False
-    network: PriorNetwork | None = None
-    """Weights for `universal` other than those that ship."""
+    network: PriorNetwork | SSA | None = None
+    """Weights for `universal` or `ssa-residual` other than those that ship."""
     uncertainty: bool = False
     """Whether windows are the expected error of the method instead of its result."""
     statistics: tuple[Any, ...] | None = None
@@ -306,6 +315,8 @@ class MethodFuser:
 
     def _steps(self, window: Window) -> SceneComputation[Tensor]:
         method = find_method(self.method)
+        if isinstance(self.network, SSA):
+            return fuse_window(partial(fuse_refined, network=self.network), window, self.consistency)
         if self.network is not None:
             return fuse_window(partial(fuse_guided, network=self.network), window, self.consistency)
         if not self.uncertainty:

@@ -18,8 +18,16 @@ import torch
 from torch import Tensor
 
 from hyperfuse.methods.pair_model import fuse_halo, make_consistent
+from hyperfuse.methods.universal import universal_halo, universal_with_error
 from hyperfuse.methods.window import EVERYWHERE, SceneComputation, Window, in_one_pass, scene_moments
-from hyperfuse.models.matryoshka import MatryoshkaBands, PairChannels, band_units, regressed_units
+from hyperfuse.models.matryoshka import (
+    Components,
+    MatryoshkaBands,
+    PairChannels,
+    band_units,
+    regressed_units,
+    subspace_of_moments,
+)
 from hyperfuse.models.ssa import SSA
 from hyperfuse.physics.observation import Observation
 
@@ -27,25 +35,25 @@ INTERPOLATION_HALO = 2  # coarse pixels on each side that bicubic interpolation 
 
 
 @functools.cache
-def shipped_ssa() -> SSA:
+def shipped_ssa(name: str = "ssa") -> SSA:
     """The network whose weights are part of the package."""
-    return SSA.from_pretrained("ssa")
+    return SSA.from_pretrained(name)
 
 
 def ssa_halo(observation: Observation) -> int:
     """Coarse pixels of the receptive field, and those that conditioning reads around the network's result."""
-    return _network_halo(observation) + fuse_halo(observation)
+    return _network_halo(shipped_ssa(), observation) + fuse_halo(observation)
 
 
-def _network_halo(observation: Observation) -> int:
-    field = shipped_ssa().receptive_field
+def _network_halo(network: SSA, observation: Observation) -> int:
+    field = network.receptive_field
     return max(field.coarse, math.ceil(field.fine / min(observation.scale))) + INTERPOLATION_HALO
 
 
 def ssa(window: Window) -> SceneComputation[Tensor]:
     """Fuse the core of a window by the shipped network (Liang et al. 2026), conditioned on both images: (C, H, W)."""
     fused = yield from network_alone(replace(window, fine_core=EVERYWHERE))
-    return (yield from make_consistent(fused, window))
+    return (yield from make_consistent(fused, window, broad_prior=True))
 
 
 def network_alone(window: Window) -> SceneComputation[Tensor]:
@@ -67,7 +75,7 @@ def network_alone(window: Window) -> SceneComputation[Tensor]:
         scene_moments(window.coarse(window.hsi)), scene_moments(window.fine(window.msi))
     )
     msi_units = band_units(msi_mean[None], msi_covariance.diagonal()[None])
-    inner = window.near_core(_network_halo(window.observation)).window(window)
+    inner = window.near_core(_network_halo(network, window.observation)).window(window)
     turns = math.ceil(len(window.hsi) / slots)
     fused = torch.empty(len(window.hsi), *inner.fine_size)
     for turn in range(turns):
@@ -81,4 +89,32 @@ def network_alone(window: Window) -> SceneComputation[Tensor]:
         pair = inner.hsi[None, own], inner.msi[None]
         with torch.inference_mode():
             fused[own] = network(*pair, inner.observation.placement, None, PairChannels(None, None, *coding))[0]
+    return inner.fine(fused)
+
+
+def ssa_residual(window: Window) -> SceneComputation[Tensor]:
+    """Fuse the core of a window by `universal`, refined by the shipped network: (C, H, W)."""
+    return fuse_refined(window, shipped_ssa("ssa-residual"))
+
+
+def ssa_residual_halo(observation: Observation) -> int:
+    return _network_halo(shipped_ssa("ssa-residual"), observation) + universal_halo(observation)
+
+
+def fuse_refined(window: Window, network: SSA) -> SceneComputation[Tensor]:
+    """`universal`, to which a network adds a residual in components of the hsi and units of the expected error."""
+    assert isinstance(network.config.channels, Components)
+    cut = window.near_core(_network_halo(network, window.observation))
+    base, error = yield from universal_with_error(replace(window, fine_core=cut.fine))
+    (mean, covariance), (msi_mean, msi_covariance) = yield from in_one_pass(
+        scene_moments(window.coarse(window.hsi)), scene_moments(window.fine(window.msi))
+    )
+    coding = (
+        subspace_of_moments(mean[None], covariance[None], network.config.channels.count),
+        subspace_of_moments(msi_mean[None], msi_covariance[None], network.config.max_msi_bands),
+    )
+    inner = cut.window(window)
+    images = inner.hsi[None], inner.msi[None], inner.observation.placement, base[None]
+    with torch.inference_mode():
+        fused = network(*images, PairChannels(None, None, *coding), error[None])[0]
     return inner.fine(fused)

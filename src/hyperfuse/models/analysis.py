@@ -185,8 +185,9 @@ def performed_multiply_adds(
     if not isinstance(network, SSA):
         return multiply_adds(lambda: network(hsi, msi))
     base = None if network.config.base == BICUBIC else hsi.new_zeros(1, bands, *fine_size)
+    error = base if network.config.expected_error else None
     centres_nm = [torch.linspace(450.0, 900.0, count) for count in (bands, msi_bands)]
-    return multiply_adds(lambda: network(hsi, msi, None, base, network.find_channels(hsi, msi, *centres_nm)))
+    return multiply_adds(lambda: network(hsi, msi, None, base, network.find_channels(hsi, msi, *centres_nm), error))
 
 
 def multiply_adds(run: Callable[[], Tensor]) -> int:

@@ -77,7 +77,7 @@ def export_onnx(network: AnyNetwork, path: str | Path) -> list[str]:
     Raises
     ------
     OptionError
-        For the network of the method `universal`, which does not fuse by itself, and for DCINN, which solves linear
+        For the networks of the methods `universal`, `ssa` and `ssa-residual`, and for DCINN, which solves linear
         equations.
 
     Examples
@@ -101,6 +101,9 @@ def export_onnx(network: AnyNetwork, path: str | Path) -> list[str]:
         raise OptionError(got, "SSA or one of the baselines DSPNet, MIMO-SST and PSTUN", remedy)
     if isinstance(network, SSA) and network.config.standardise == "regressed":
         got = 'a network with standardise = "regressed", whose ONNX file fails for an MSI of one band'
+        raise OptionError(got, "another SSA network or baseline", "run this network with `hyperfuse fuse --weights`")
+    if isinstance(network, SSA) and network.config.expected_error:
+        got = "a network that needs the expected error of its base"
         raise OptionError(got, "another SSA network or baseline", "run this network with `hyperfuse fuse --weights`")
     inputs = _inputs_of(network)
     sizes = _EXAMPLE | _fixed_sizes(network)

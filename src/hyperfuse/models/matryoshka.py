@@ -110,6 +110,11 @@ class Subspace:
         weights = (self.basis / self.unit[:, None, :]).to(image)
         return torch.einsum("bck,bchw->bkhw", weights, image - self.mean.to(image)[:, :, None, None])
 
+    def encode_error(self, error: Tensor) -> Tensor:
+        """(B, C, H, W) standard deviations of independent errors -> (B, K, H, W) those of the coefficients."""
+        weights = (self.basis / self.unit[:, None, :]).square().to(error)
+        return torch.einsum("bck,bchw->bkhw", weights, error.square()).sqrt()
+
     def decode_change(self, change: Tensor) -> Tensor:
         """(B, K, H, W) change of the coefficients -> (B, C, H, W) change of the image."""
         return torch.einsum("bck,bkhw->bchw", (self.basis * self.unit[:, None, :]).to(change), change)
@@ -121,15 +126,19 @@ def principal_subspace(image: Tensor, count: int) -> Subspace:
     values = image.detach().double().flatten(2)
     mean = values.mean(dim=2)
     centred = values - mean[:, :, None]
-    covariance = centred @ centred.transpose(1, 2) / values.shape[2]
+    return subspace_of_moments(mean, centred @ centred.transpose(1, 2) / values.shape[2], count)
+
+
+def subspace_of_moments(mean: Tensor, covariance: Tensor, count: int) -> Subspace:
+    """The same of an image whose bands have this mean (B, C) and covariance (B, C, C)."""
     variances, vectors = torch.linalg.eigh(covariance)
-    count = min(count, image.shape[1])
+    count = min(count, mean.shape[1])
     basis = vectors.flip(dims=(2,))[:, :, :count]
     deviation = variances.flip(dims=(1,))[:, :count].clamp(min=0).sqrt()
     # The sign of an eigenvector is arbitrary; brighter is positive.
     basis = basis * torch.where(basis.sum(dim=1, keepdim=True) < 0, -1.0, 1.0)
     # A constant image has no deviation; its brightness, or at least a positive number, stands in for it.
-    brightness = values.square().mean(dim=(1, 2)).sqrt()[:, None]
+    brightness = (mean.square() + covariance.diagonal(dim1=1, dim2=2)).mean(dim=1, keepdim=True).sqrt()
     first = deviation[:, :1].maximum(_SMALLEST_DEVIATION * brightness).clamp(min=_SMALLEST_NUMBER)
     unit = (first * deviation.maximum(_SMALLEST_DEVIATION * first)).sqrt()
     return Subspace(mean, basis, unit)
@@ -272,6 +281,11 @@ class PairChannels:
         if isinstance(self.msi_coding, MsiComponents):
             return self.msi_coding.encode(image, base)
         return image if self.msi_coding is None else self.msi_coding.encode(image)
+
+    def encode_error(self, error: Tensor) -> Tensor:
+        """Encode the expected error of the base, where channels are components."""
+        assert isinstance(self.hsi_coding, Subspace)
+        return self.hsi_coding.encode_error(error)
 
     def decode_residual(self, residual: Tensor) -> Tensor:
         return residual if self.hsi_coding is None else self.hsi_coding.decode_change(residual)

@@ -36,12 +36,22 @@ from hyperfuse.models.matryoshka import (
     principal_subspace,
     regressed_units,
 )
-from hyperfuse.models.weights import BICUBIC, ModelConfig, Positive, PretrainedNetwork, ReceptiveField, ValueRange
+from hyperfuse.models.weights import (
+    BICUBIC,
+    UNIVERSAL,
+    ModelConfig,
+    Positive,
+    PretrainedNetwork,
+    ReceptiveField,
+    ValueRange,
+)
 from hyperfuse.physics.observation import mix_bands
 from hyperfuse.physics.resample import Placement, bicubic_matrix, separable, shared_edges, upsample_bicubic
 
 # Of the regression that stands in for an SRF that is not given, relative to the mean variance.
 RIDGE = 1e-2
+# Expected errors are seen as logarithms, of at least this share of a component's unit.
+SMALLEST_ERROR = 1e-3
 # Of the long skip from the msi's components to the output kernel, so that small weights of the kernel suffice.
 SKIP_GAIN = 30.0
 
@@ -59,6 +69,7 @@ class SSAConfig(ModelConfig):
                      in the first slots; "own": one kernel for each
     max_msi_bands    most msi bands that a kernel of its own takes
     base             the image that the residual is added to: "bicubic" as in the paper, or the name of a method
+    expected_error   whether the network is given the expected error of its base, and predicts in units of it
     value_range      pixel values that the network expects, from 0 up; scenes are scaled to it and back
 
     What makes joint training of sliced kernels start (docs/training.md); the defaults are the paper's:
@@ -84,6 +95,7 @@ class SSAConfig(ModelConfig):
     msi_kernel: Literal["joined", "first", "own"] = "joined"
     max_msi_bands: Positive = 16
     base: Annotated[str, Field(min_length=1)] = BICUBIC
+    expected_error: bool = False
     value_range: ValueRange = (0.0, 1.0)
     standardise: Literal["off", "bands", "signed", "correlated", "regressed"] = "off"
     equalise_inputs: bool = False
@@ -99,6 +111,11 @@ class SSAConfig(ModelConfig):
             )
         if self.standardise != "off" and isinstance(self.channels, Components):
             raise ValueError(f'got standardise = "{self.standardise}", expected "off": components have units already')
+        if self.expected_error and not (isinstance(self.channels, Components) and self.base == UNIVERSAL):
+            raise ValueError(
+                f'got expected_error with base = "{self.base}" and channels of kind "{kind}", '
+                f'expected it with base = "{UNIVERSAL}" and components'
+            )
         if self.standardise == "regressed":
             if self.msi_kernel != "own" or isinstance(self.channels, WavelengthBands):
                 raise ValueError(
@@ -218,6 +235,7 @@ class SSA(PretrainedNetwork):
         self.pair_kernel: InputKernel
         self.output_kernel: OutputKernel
         self.msi_kernel: InputKernel | None = None
+        self.error_kernel: MatryoshkaInputKernel | None = None
         channels, width = config.channels, config.width
         if isinstance(channels, WavelengthBands):
             self.hsi_kernel, self.pair_kernel = (WavelengthInputKernel(channels, width) for _ in range(2))
@@ -230,6 +248,8 @@ class SSA(PretrainedNetwork):
             self.output_kernel = MatryoshkaOutputKernel(config.feature_width, hsi_slots, kernel_size=3, padding=1)
             if config.msi_kernel == "own":
                 self.msi_kernel = MatryoshkaInputKernel(msi_slots, width, kernel_size=3, padding=1)
+            if config.expected_error:
+                self.error_kernel = MatryoshkaInputKernel(hsi_slots, width, kernel_size=3, padding=1)
         self.spectral_encoder = Encoder(width, config.spectral_blocks)
         self.spatial_encoder = Encoder(width, config.spatial_blocks)
         self.implicit_decoder = ImplicitDecoder(width, config.decoder_hidden, config.feature_width)
@@ -252,6 +272,7 @@ class SSA(PretrainedNetwork):
         placement: Placement | None = None,
         base: Tensor | None = None,
         channels: PairChannels | None = None,
+        base_error: Tensor | None = None,
     ) -> Tensor:
         """Fuse a batch of pairs.
 
@@ -266,6 +287,8 @@ class SSA(PretrainedNetwork):
             (B, C, H, W), the image that the residual is added to; needed where `config.base` is not "bicubic".
         channels
             The channels of the whole scene, where this pair is a tile of it; see `find_channels`.
+        base_error
+            (B, C, H, W), the expected error of the base; needed with `config.expected_error`.
 
         Returns
         -------
@@ -273,7 +296,7 @@ class SSA(PretrainedNetwork):
             (B, C, H, W).
         """
         self.check_pair(hsi, msi)
-        self._check_base(hsi, msi, base)
+        self._check_base(hsi, msi, base, base_error)
         fine_size, coarse_size = (msi.shape[2], msi.shape[3]), (hsi.shape[2], hsi.shape[3])
         placement = placement or shared_edges(fine_size, coarse_size)
         channels = channels or self.find_channels(hsi, msi)
@@ -285,13 +308,20 @@ class SSA(PretrainedNetwork):
         spectral_code = self.spectral_encoder(embedded)
         encoded_base = channels.encode_hsi(base)
         encoded_msi = channels.encode_msi(msi, encoded_base)
-        spatial_code = self.spatial_encoder(self._embed_pair(encoded_base, encoded_msi, channels))
+        embedded_pair = self._embed_pair(encoded_base, encoded_msi, channels)
+        if self.error_kernel is not None and base_error is not None:
+            error = channels.encode_error(base_error).clamp_min(SMALLEST_ERROR)
+            embedded_pair = embedded_pair + self._embed(self.error_kernel, 1 + error.log10())
+        spatial_code = self.spatial_encoder(embedded_pair)
         # Eq. (6), (7) and (9)
         features = self.implicit_decoder(spectral_code, spatial_code, placement)
         if self.config.standardise == "regressed":
             features = self._add_missing(features, encoded_msi)
         # Eq. (8): X = Y_HR + K_outp(X_res)
-        return base + channels.decode_residual(self._output(features, hsi.shape[1], channels))
+        residual = self._output(features, hsi.shape[1], channels)
+        if base_error is not None:
+            residual = error * residual
+        return base + channels.decode_residual(residual)
 
     def _add_missing(self, features: Tensor, encoded_msi: Tensor) -> Tensor:
         """A long skip: what the base lacks of a component of the msi is added to the first feature of its group."""
@@ -397,12 +427,15 @@ class SSA(PretrainedNetwork):
             elif bands > most or msi_bands > most_msi:
                 raise BandError(got, f"at most {most} and {most_msi}", remedy)
 
-    def _check_base(self, hsi: Tensor, msi: Tensor, base: Tensor | None) -> None:
+    def _check_base(self, hsi: Tensor, msi: Tensor, base: Tensor | None, base_error: Tensor | None) -> None:
         name, expected = self.config.base, (hsi.shape[0], hsi.shape[1], msi.shape[2], msi.shape[3])
         if base is None and name != BICUBIC:
             raise GridError("no base", f"the image of {name}, which this network adds to", f"run {name} before it")
         if base is not None and tuple(base.shape) != expected:
             raise GridError(f"a base of shape {tuple(base.shape)}", f"{expected}: the hsi's bands on the msi's pixels")
+        got = None if base_error is None else tuple(base_error.shape)
+        if got != (expected if self.config.expected_error else None):
+            raise GridError(f"an expected error of shape {got}", f"{expected if self.config.expected_error else None}")
 
 
 def _slots(config: SSAConfig, channels: MatryoshkaBands | Components | FixedBands) -> tuple[int, int, int]:

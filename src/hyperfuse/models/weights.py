@@ -31,6 +31,7 @@ FORMAT = "hyperfuse-network"
 FORMAT_VERSION = 1
 HUB_PREFIX = "hf://"
 BICUBIC = "bicubic"
+UNIVERSAL = "universal"
 # Far above any network that could be run, and small enough for torch to hold the size of a tensor.
 LARGEST_SIZE = 1_000_000
 _KEYS = {"format", "format_version", "preset", "network", "margin", "provenance", "weights"}

@@ -26,6 +26,7 @@ from hyperfuse.data.sampler import PairBatches, batch_loader, process_slots
 from hyperfuse.errors import TrainingError
 from hyperfuse.models.catalogue import AnyNetwork, build_network
 from hyperfuse.models.prior import PriorNetwork
+from hyperfuse.models.ssa import SSA
 from hyperfuse.models.weights import BICUBIC
 from hyperfuse.progress import Advance, progress
 from hyperfuse.training.experiment import Experiment
@@ -213,14 +214,15 @@ class Trainer:
         """Batches from the next step on; each process draws its share of the slots of every batch."""
         loop, fabric = self.experiment.loop, self.fabric
         # The prior network runs inside its base.
-        base = BICUBIC if isinstance(self.network, PriorNetwork) else self.experiment.network.base
+        base = BICUBIC if isinstance(self.network, PriorNetwork) else self.network.config.base
+        expected_error = isinstance(self.network, SSA) and self.network.config.expected_error
         batches = PairBatches(
             self.scenes.buckets,
             self.experiment.simulation,
             seed=self.experiment.seed,
             batch_size=loop.batch_size,
             slots=self.slots,
-            finish=partial(add_base, method=base),
+            finish=partial(add_base, method=base, expected_error=expected_error),
         )
         start, end = (step * loop.accumulate for step in (self.progress.step, self.steps))
         loader = batch_loader(batches, start, end, workers=loop.workers, pin_memory=fabric.device.type == "cuda")

@@ -14,6 +14,8 @@ from torch import Tensor, nn
 from hyperfuse.data.observing import PairBatch
 from hyperfuse.fusion.fusers import fuse_with_network, msi_centres_nm
 from hyperfuse.methods.catalogue import fuse_arrays
+from hyperfuse.methods.universal import universal_with_error
+from hyperfuse.methods.window import Window, run_on_scene
 from hyperfuse.models.baselines.base import BaselineNetwork
 from hyperfuse.models.baselines.mimo_sst import MIMOSST, ScaleOutputs, loss_over_scales
 from hyperfuse.models.catalogue import AnyNetwork
@@ -24,11 +26,15 @@ from hyperfuse.physics.resample import shared_edges, upsample_bicubic
 from hyperfuse.training.experiment import LoopSettings
 
 
-def add_base(batch: PairBatch, method: str) -> PairBatch:
+def add_base(batch: PairBatch, method: str, *, expected_error: bool = False) -> PairBatch:
     """Run the method of the network's base on every pair of a batch; bicubic is computed by the network."""
     if method == BICUBIC:
         return batch
     pairs = zip(batch.hsi, batch.msi, assumed_observations(batch), strict=True)
+    if expected_error:
+        both = [run_on_scene(universal_with_error(Window(*pair))) for pair in pairs]
+        base, error = (torch.stack(images) for images in zip(*both, strict=True))
+        return replace(batch, base=base, base_error=error)
     return replace(batch, base=torch.stack([fuse_arrays(*pair, method) for pair in pairs]))
 
 
@@ -67,7 +73,7 @@ class NetworkOnBatch(nn.Module):
                 return network.forward_scales(hsi, msi)
             if isinstance(network, BaselineNetwork):
                 return cast(Tensor, network(hsi, msi))
-            return cast(Tensor, network(hsi, msi, None, batch.base, channels))
+            return cast(Tensor, network(hsi, msi, None, batch.base, channels, batch.base_error))
 
 
 WINDOW, WINDOW_SIGMA = 11, 1.5
