@@ -14,9 +14,11 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 
-from hyperfuse.methods.catalogue import fuse_arrays
+from hyperfuse.methods.catalogue import MethodFuser
+from hyperfuse.methods.window import Window
 from hyperfuse.metrics.metrics import psnr_db, sam_degrees
 from hyperfuse.models.catalogue import AnyNetwork, load_model
+from hyperfuse.models.ssa import SSA
 from hyperfuse.training.experiment import read_experiment
 from hyperfuse.training.scene_sets import Score, ValidationCase, gather_scenes, validate
 
@@ -27,10 +29,17 @@ def main() -> None:
     parser.add_argument("weights", type=Path, nargs="+")
     parser.add_argument("--methods", nargs="*", default=["bicubic"])
     parser.add_argument("--scales", type=float, nargs="+", default=[4.0])
+    parser.add_argument(
+        "--conditioned", action="store_true", help="also condition on both images, as --method ssa does"
+    )
     parser.add_argument("--set", dest="changes", action="append", default=[])
     arguments = parser.parse_args()
     rows: dict[str, Callable[[ValidationCase], Score | None]] = {name: _by_method(name) for name in arguments.methods}
-    rows |= {folder.parent.name: _by_network(load_model(folder)) for folder in arguments.weights}
+    for folder in arguments.weights:
+        network = load_model(folder)
+        rows[folder.parent.name] = _by_network(network)
+        if arguments.conditioned and isinstance(network, SSA):
+            rows[f"{folder.parent.name}, conditioned"] = _by_fuser(MethodFuser("ssa", network=network))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # scenes are cut to whole coarse pixels
         for scale in arguments.scales:
@@ -55,8 +64,12 @@ def _print_table(
 
 
 def _by_method(name: str) -> Callable[[ValidationCase], Score | None]:
+    return _by_fuser(MethodFuser(name))
+
+
+def _by_fuser(fuser: MethodFuser) -> Callable[[ValidationCase], Score | None]:
     def score(case: ValidationCase) -> Score:
-        fused = fuse_arrays(case.hsi, case.msi, case.observation, name).clamp(0, 1).numpy()
+        fused = fuser.fuse_window(Window(case.hsi, case.msi, case.observation)).clamp(0, 1).numpy()
         reference = case.reference.numpy()
         return Score(psnr_db(fused, reference, 1.0), sam_degrees(fused, reference))
 

@@ -28,7 +28,7 @@ def test_conditioning_on_both_images_gains_over_the_network_alone(snr_db: float 
     noise = 0.0 if snr_db is None else 10 ** (-snr_db / 20) * float(pair.hsi.square().mean().sqrt())
     known = known_observation(pair.observation.srf, 4.0, hsi_noise=noise, msi_noise=noise)
     images = pair.hsi, pair.msi, known
-    alone = run_on_scene(network_alone(Window(*images)))
+    alone = run_on_scene(network_alone(Window(*images), shipped_ssa()))
     bicubic, conditioned = (fuse_arrays(*images, method) for method in ("bicubic", "ssa"))
     scores = [psnr_db(image, pair.reference) for image in (bicubic, alone, conditioned)]
     assert scores[0] < scores[1] < scores[2]
@@ -38,14 +38,16 @@ def test_weights_by_their_name_are_the_network_alone() -> None:
     pair = tiny_pair(31, 3, (16, 16), 4)
     images = pair.hsi, pair.msi, pair.observation
     by_name = fuse_with_network(load_model("ssa"), *images)
-    torch.testing.assert_close(by_name, run_on_scene(network_alone(Window(*images))), atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(
+        by_name, run_on_scene(network_alone(Window(*images), shipped_ssa())), atol=1e-4, rtol=1e-4
+    )
 
 
 def test_more_bands_than_slots() -> None:
     slots = shipped_ssa().config.channels.max_channels
     pair = tiny_pair(slots + 7, 18, (8, 8), 2)
     images = pair.hsi, pair.msi, pair.observation
-    fused = run_on_scene(network_alone(Window(*images)))
+    fused = run_on_scene(network_alone(Window(*images), shipped_ssa()))
     assert fused.shape == pair.reference.shape
     assert psnr_db(fused, pair.reference) > psnr_db(fuse_arrays(*images, "bicubic"), pair.reference)
 

@@ -46,7 +46,7 @@ from hyperfuse.methods.pair_model import (
     make_consistent,
     scene_level,
 )
-from hyperfuse.methods.ssa import fuse_refined, ssa, ssa_halo, ssa_residual, ssa_residual_halo
+from hyperfuse.methods.ssa import fuse_conditioned, fuse_refined, ssa, ssa_halo, ssa_residual, ssa_residual_halo
 from hyperfuse.methods.universal import expected_error, fuse_guided, interpolation_error, universal, universal_halo
 from hyperfuse.methods.window import (
     EVERYWHERE,
@@ -82,6 +82,7 @@ class Method:
     window_copies: float = 0.0  # images of all bands, as large as the window
     component_images: int = 0  # images of all components, near the core
     uncertainty: SceneFunction | None = None  # expected error of the fused core, with the same halo and memory
+    learned: bool = False  # whether a network shaped the result, whose error the hsi then tells little about
 
 
 METHODS: dict[str, Method] = {
@@ -167,6 +168,7 @@ METHODS: dict[str, Method] = {
         halo=ssa_residual_halo,
         window_copies=2.0,
         component_images=24,
+        learned=True,
     ),
     "universal": Method(
         universal,
@@ -175,7 +177,14 @@ METHODS: dict[str, Method] = {
         halo=universal_halo,
         component_images=16,
         uncertainty=expected_error,
+        learned=True,
     ),
+}
+# Methods that can be run with other weights than those that ship.
+OTHER_WEIGHTS: dict[str, Callable[..., SceneComputation[Tensor]]] = {
+    "universal": fuse_guided,
+    "ssa": fuse_conditioned,
+    "ssa-residual": fuse_refined,
 }
 AUTO = "auto"
 DEFAULT = "universal"
@@ -242,7 +251,12 @@ def fuse_arrays(
 
 
 def fuse_window(
-    function: SceneFunction, window: Window, consistency: bool = False, without_msi: SceneFunction = bicubic
+    function: SceneFunction,
+    window: Window,
+    consistency: bool = False,
+    without_msi: SceneFunction = bicubic,
+    *,
+    learned: bool = False,
 ) -> SceneComputation[Tensor]:
     """Fuse the core of a window by any function; by `without_msi` if the msi is constant."""
     pair = yield from prepare_pair(window)
@@ -251,7 +265,7 @@ def fuse_window(
     if consistency:
         # The halo is fused too; statistics are still taken in the coarse core.
         fused = yield from function(replace(pair.window, fine_core=EVERYWHERE))
-        fused = yield from make_consistent(fused, pair.window)
+        fused = yield from make_consistent(fused, pair.window, broad_prior=learned)
     else:
         fused = yield from function(pair.window)
     return mask_missing(fused * pair.hsi_unit, replace(window, msi=window.msi[pair.msi_bands]))
@@ -288,7 +302,7 @@ class MethodFuser:
     method: str
     consistency: bool = False
     network: PriorNetwork | SSA | None = None
-    """Weights for `universal` or `ssa-residual` other than those that ship."""
+    """Weights for a method of `OTHER_WEIGHTS` other than those that ship."""
     uncertainty: bool = False
     """Whether windows are the expected error of the method instead of its result."""
     statistics: tuple[Any, ...] | None = None
@@ -315,12 +329,9 @@ class MethodFuser:
 
     def _steps(self, window: Window) -> SceneComputation[Tensor]:
         method = find_method(self.method)
-        if isinstance(self.network, SSA):
-            return fuse_window(partial(fuse_refined, network=self.network), window, self.consistency)
-        if self.network is not None:
-            return fuse_window(partial(fuse_guided, network=self.network), window, self.consistency)
         if not self.uncertainty:
-            return fuse_window(method.function, window, self.consistency)
+            other = self.network and partial(OTHER_WEIGHTS[self.method], network=self.network)
+            return fuse_window(other or method.function, window, self.consistency, learned=method.learned)
         if method.uncertainty is None:
             known = ", ".join(name for name, each in METHODS.items() if each.uncertainty is not None)
             raise OptionError(f"uncertainty of {self.method!r}", f"one of {known}", "choose another method")

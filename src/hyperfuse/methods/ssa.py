@@ -52,17 +52,21 @@ def _network_halo(network: SSA, observation: Observation) -> int:
 
 def ssa(window: Window) -> SceneComputation[Tensor]:
     """Fuse the core of a window by the shipped network (Liang et al. 2026), conditioned on both images: (C, H, W)."""
-    fused = yield from network_alone(replace(window, fine_core=EVERYWHERE))
+    return fuse_conditioned(window, shipped_ssa())
+
+
+def fuse_conditioned(window: Window, network: SSA) -> SceneComputation[Tensor]:
+    """Fuse the core of a window by a network, conditioned on both images: (C, H, W)."""
+    fused = yield from network_alone(replace(window, fine_core=EVERYWHERE), network)
     return (yield from make_consistent(fused, window, broad_prior=True))
 
 
-def network_alone(window: Window) -> SceneComputation[Tensor]:
-    """Fuse the core of a window by the shipped network: (C, H, W).
+def network_alone(window: Window, network: SSA) -> SceneComputation[Tensor]:
+    """Fuse the core of a window by a network of bands in regressed units, such as the shipped one: (C, H, W).
 
     Of more MSI bands than the network has slots it sees as many, evenly spaced; more HSI bands than slots are fused in
     turns, every second or third band at a time.
     """
-    network = shipped_ssa()
     assert isinstance(network.config.channels, MatryoshkaBands)
     slots, msi_slots = network.config.channels.max_channels, network.config.max_msi_bands
     msi_bands = torch.linspace(0, len(window.msi) - 1, min(len(window.msi), msi_slots)).round().long()

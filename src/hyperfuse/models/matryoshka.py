@@ -111,9 +111,13 @@ class Subspace:
         return torch.einsum("bck,bchw->bkhw", weights, image - self.mean.to(image)[:, :, None, None])
 
     def encode_error(self, error: Tensor) -> Tensor:
-        """(B, C, H, W) standard deviations of independent errors -> (B, K, H, W) those of the coefficients."""
+        """(B, C, H, W) standard deviations of errors that are independent between bands -> (B, K, H, W).
+
+        In truth bands err together, so a faint component is not given more error than it has deviation.
+        """
         weights = (self.basis / self.unit[:, None, :]).square().to(error)
-        return torch.einsum("bck,bchw->bkhw", weights, error.square()).sqrt()
+        deviation = (self.unit / self.unit[:, :1]).to(error)[:, :, None, None]
+        return torch.einsum("bck,bchw->bkhw", weights, error.square()).sqrt().minimum(deviation)
 
     def decode_change(self, change: Tensor) -> Tensor:
         """(B, K, H, W) change of the coefficients -> (B, C, H, W) change of the image."""
