@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from hyperfuse.errors import BandError, CubeFileError, OptionError
 from hyperfuse.io.cube import reading
 from hyperfuse.io.files import FORMATS
+from hyperfuse.io.products import sentinel2
 from hyperfuse.physics.observation import sigma_from_fwhm
 
 FloatArray = NDArray[np.float64]
@@ -44,20 +45,9 @@ THERMAL_NM = 3000.0
 SHORT_NAMES = {"Sentinel-": "s", "Landsat-": "l"}
 # The Sentinel-2 satellites differ by a nanometre or two; without a letter or satellite, the older sensor is meant.
 DEFAULT_SENSORS = {"sentinel2": "sentinel2a", "s2": "sentinel2a", "sentinel2msi": "sentinel2a", "modis": "modisterra"}
-# pyrsr has no Sentinel-2C: the curves of its twin 2A are moved to the band centres of 2C (nm, ESA).
-SENTINEL_2C = {
-    "B1": 444.2,
-    "B2": 489.0,
-    "B3": 560.6,
-    "B4": 666.5,
-    "B5": 707.1,
-    "B6": 741.1,
-    "B7": 784.7,
-    "B8": 834.6,
-    "B8A": 865.6,
-    "B11": 1612.0,
-    "B12": 2191.3,
-}
+# pyrsr has no Sentinel-2C: the curves of its twin 2A are moved to the band centres of 2C (nm, ESA), where these differ.
+SENTINEL_2C = dict(zip(sentinel2.BANDS, sentinel2.WAVELENGTHS["Sentinel-2C"], strict=True))
+SENTINEL_2C = {band: nm for band, nm in SENTINEL_2C.items() if nm not in sentinel2.WAVELENGTHS["Sentinel-2A"]}
 MOVED_SENSORS = {"Sentinel-2C": ("Sentinel-2A", SENTINEL_2C)}
 IDENTICAL_SENSORS = {f"rapideye{number}": "rapideye" for number in range(1, 6)}
 
