@@ -23,7 +23,7 @@ from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[1]
 EXECUTED = ROOT / "build" / "notebooks"
-ROOT_PAGES = ("ARCHITECTURE.md", "GLOSSARY.md", "CONTRIBUTING.md", "CHANGELOG.md")
+ROOT_PAGES = ("ARCHITECTURE.md", "GLOSSARY.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")
 EQUATION = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
 EXAMPLE = re.compile(r"^\s*\[dim\](.*?)\[/dim\]\s*$", re.MULTILINE)
 
