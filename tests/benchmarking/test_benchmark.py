@@ -12,9 +12,9 @@ from tests.benchmarking.tiny_benchmarks import write_scene
 from tests.models.network_fixtures import tiny_network
 
 from hyperfuse.benchmarking import run as running
-from hyperfuse.benchmarking.cases import CaseName, CasePair, listed_srfs, read_pairs, simulated_case
+from hyperfuse.benchmarking.cases import CasePair, listed_srfs, read_pairs, simulated_case
 from hyperfuse.benchmarking.figures import case_figures, case_folder, keep_views, load_fused
-from hyperfuse.benchmarking.results import Result, read_record, read_results
+from hyperfuse.benchmarking.results import CaseName, Result, read_record, read_results
 from hyperfuse.benchmarking.run import benchmark, measured
 from hyperfuse.benchmarking.tables import summary_markdown
 from hyperfuse.errors import GridError, OptionError, ValueRangeError
@@ -156,7 +156,7 @@ def test_a_pair_that_cannot_be_made_stops_no_other_scene(tmp_path, scene, monkey
             raise ZeroDivisionError("no light")
         return simulated_case(scored, *others)
 
-    monkeypatch.setattr("hyperfuse.benchmarking.plan.simulated_case", made)
+    monkeypatch.setattr("hyperfuse.benchmarking.cases.simulated_case", made)
     other = write_scene(tmp_path / "other.npz", seed=1)
     done = benchmark(tmp_path / "out", scenes=[str(other), str(scene)], methods=["bicubic"], **CHEAP)
     assert [(r.case.scene, r.state, r.is_bug) for r in done.results] == [

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hyperfuse.benchmarking.cases import CaseName
-from hyperfuse.benchmarking.results import SCORED, Result
+from hyperfuse.benchmarking.results import SCORED, CaseName, Result
 from hyperfuse.io.cube import make_cube
 from hyperfuse.io.files import write_cube
 

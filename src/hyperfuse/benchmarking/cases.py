@@ -1,4 +1,4 @@
-"""Cases of the benchmark: scenes degraded by Wald's protocol, and recorded pairs of two sensors.
+"""Cases of the benchmark, scenes degraded by Wald's protocol and recorded pairs of two sensors, and its models.
 
 A case is one scene under one SRF, scale and condition. Simulated pairs have a Gaussian PSF with a FWHM of one coarse
 pixel, and the reference is cropped to whole coarse pixels. A scene without wavelengths gets evenly spaced ones to
@@ -6,39 +6,50 @@ simulate the msi; the models do not see them. Of a recorded pair the true observ
 
 A fused image is scored in the frame of its reference. `--shift` displaces the hsi, so that is the frame of the msi. The
 reference of a recorded pair, and of one with an imperfection, lies where the hsi lies.
+
+Blind is what `hyperfuse.fuse(hsi, msi)` does, estimation included. An oracle is the same method or network given the
+true PSF, shift, SRF and noise. Nominal is without estimation: a PSF of one coarse pixel and the georeference.
 """
 
 from __future__ import annotations
 
+import itertools
 import warnings
 import zlib
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import partial
+from importlib import resources
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
 import numpy as np
 import torch
 import xarray as xr
 from numpy.typing import NDArray
-from pydantic import AliasChoices, Field
-from pydantic.dataclasses import dataclass as pydantic_dataclass
 
-from hyperfuse.config import InputConfig, PairInputConfig, SimulateConfig
+from hyperfuse.benchmarking.results import BLIND, NOMINAL, ORACLE, CaseName
+from hyperfuse.config import FuseConfig, InputConfig, PairInputConfig, SimulateConfig
 from hyperfuse.data.datasets import dataset_named, load_scenes
 from hyperfuse.data.scenes import AS_STORED, Scene, scene_unit
 from hyperfuse.data.splits import SplitKind, keep_for_testing, split_scenes
-from hyperfuse.errors import BandError, GridError, OptionError
+from hyperfuse.errors import BandError, GridError, HyperfuseError, OptionError
+from hyperfuse.fusion.fusers import load_network
 from hyperfuse.fusion.pair import align_pair
+from hyperfuse.fusion.run import run_fusion
 from hyperfuse.io.cube import make_cube, physical_values
 from hyperfuse.io.files import open_cube
 from hyperfuse.io.grid import grid_of
 from hyperfuse.io.wavelengths import supplied_to
+from hyperfuse.methods.catalogue import AUTO, METHODS, find_method
+from hyperfuse.models.catalogue import AnyNetwork
+from hyperfuse.models.weights import CONFIG_NAME
 from hyperfuse.physics.imperfections import add_imperfection
 from hyperfuse.physics.observation import Observation, known_observation
 from hyperfuse.physics.resample import exact_scale, largest_crop
-from hyperfuse.physics.simulate import require_signal_to_noise, simulate
+from hyperfuse.physics.simulate import require_shift, require_signal_to_noise, simulate
 from hyperfuse.physics.srf import srf_for
 from hyperfuse.physics.srf_curves import named_curves
 
@@ -48,6 +59,9 @@ SOURCE_FORM = "[NAME=]SOURCE[@SRF,SRF], such as CAVE@nikon_d700.csv or valley=sc
 # Where a scene's wavelengths are unknown.
 ASSUMED_NM = (400.0, 2500.0)
 SMALLEST_COARSE_SIDE = 2
+ALL = "all"
+# Common names of weights folders; the name of the run above says more.
+GENERIC_FOLDERS = ("weights", "network")
 
 
 @dataclass(frozen=True)
@@ -70,20 +84,6 @@ class Condition:
         noise = "" if self.noise_db is None else "noise {:g}/{:g} dB".format(*self.noise_db)
         shift = "" if self.shift == (0.0, 0.0) else "shift {:g} {:g}".format(*self.shift)
         return ", ".join(filter(None, (noise, shift, self.imperfection))) or CLEAN
-
-
-@pydantic_dataclass(frozen=True)
-class CaseName:
-    """Identifies a case in all results and tables."""
-
-    dataset: str
-    scene: str
-    srf: Annotated[str, Field(validation_alias=AliasChoices("srf", "response"))]
-    scale: float
-    condition: str
-
-    def __str__(self) -> str:
-        return ", ".join(dict.fromkeys([self.scene, self.srf, f"x{self.scale:g}", self.condition]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -347,3 +347,134 @@ def simulated_case(scored: ScoredScene, srf: str, scale: float, condition: Condi
 
 def _checksum(values: NDArray[np.generic]) -> str:
     return f"{zlib.crc32(np.ascontiguousarray(values).tobytes()):08x}"
+
+
+@dataclass(frozen=True, eq=False)
+class BenchmarkModel:
+    """A method by its name, or a trained network."""
+
+    name: str
+    method: str | None = None
+    network: AnyNetwork | None = None
+    warmed: set[tuple[int, int]] = field(default_factory=set)
+
+    @property
+    def digest(self) -> str | None:
+        """Of the weights that it uses, its own or those shipped with a method."""
+        if self.network is not None:
+            return self.network.weights_digest
+        shipped = resources.files("hyperfuse") / "weights" / str(self.method) / CONFIG_NAME
+        return f"{self.method} {zlib.crc32(shipped.read_bytes()):08x}" if shipped.is_file() else None
+
+    def fits(self, pair: CasePair) -> bool:
+        return takes_bands(self.network, pair.hsi.sizes["band"], pair.msi.sizes["band"])
+
+    def fuse(self, pair: CasePair, knowledge: str) -> NDArray[np.float32]:
+        """(C, H, W)"""
+        config = FuseConfig(trust=pair.trust, estimate=knowledge != NOMINAL)
+        config = config.replace(method=self.method) if self.network is None else config.replace(weights=self.network)
+        run = run_fusion(pair.hsi, pair.msi, None, config, observation=pair.truth if knowledge == ORACLE else None)
+        assert run.cube is not None  # without an output file
+        return physical_values(run.cube)
+
+    def warm_up(self, pair: CasePair) -> None:
+        """Fuse a few pixels once per combination of band counts, so that loading libraries is not timed."""
+        bands = pair.hsi.sizes["band"], pair.msi.sizes["band"]
+        if bands not in self.warmed:
+            self.warmed.add(bands)
+            with warnings.catch_warnings(), suppress(HyperfuseError):
+                warnings.simplefilter("ignore")
+                self.fuse(_small_pair(*bands), ORACLE)
+
+
+def takes_bands(network: AnyNetwork | None, bands: int, msi_bands: int) -> bool:
+    """Whether a network was made for these numbers of bands; methods, which have none, take all."""
+    try:
+        if network is not None:
+            network.check_bands(bands, msi_bands)
+    except BandError:
+        return False
+    return True
+
+
+def find_models(methods: Sequence[str], weights: Sequence[str]) -> list[BenchmarkModel]:
+    """`methods` are names, or `all`; `weights` are folders, optionally `NAME=FOLDER`."""
+    names = [name for given in methods for name in (METHODS if given == ALL else [given])]
+    for name in names:
+        if name != AUTO:
+            find_method(name)
+    models = [BenchmarkModel(name, method=name) for name in dict.fromkeys(names)]
+    for text in weights:
+        name, folder = named_folder(text)
+        models.append(BenchmarkModel(name, network=load_network(str(folder))))
+    if not models:
+        raise OptionError("no model to score", "methods or weights", "name them with --methods and --weights")
+    require_unique("models", [model.name for model in models], "give weights another name: --weights NAME=FOLDER")
+    return models
+
+
+def named_folder(text: str, generic: Sequence[str] = GENERIC_FOLDERS) -> tuple[str, Path]:
+    """Of `NAME=FOLDER` or `FOLDER`: a folder is called as it is, or where that is generic, as the one above."""
+    name, equals, folder = text.partition("=")
+    if equals and name.strip() and not Path(text).exists():
+        return name.strip(), Path(folder)
+    path = Path(text)
+    return (path.absolute().parent.name if path.name in generic else path.name), path
+
+
+def _small_pair(bands: int, msi_bands: int) -> CasePair:
+    """A slope with a little texture; every msi band is an hsi band."""
+    side, scale = 32, 4
+    generator = np.random.default_rng(0)
+    shape = np.indices((side, side)).sum(axis=0) / (2 * side) + 0.1 * generator.random((side, side))
+    fine = (np.linspace(0.5, 1.0, bands)[:, None, None] * shape).astype(np.float32)
+    chosen_bands = np.linspace(0, bands - 1, msi_bands).astype(int)
+    coarse = fine.reshape(bands, side // scale, scale, side // scale, scale).mean(axis=(2, 4))
+    truth = known_observation(torch.from_numpy(np.eye(bands)[chosen_bands]), float(scale))
+    return CasePair(make_cube(coarse), make_cube(fine[chosen_bands]), make_cube(fine), None, truth, scale)
+
+
+@dataclass(frozen=True)
+class PlannedCase:
+    name: CaseName
+    knowledge: tuple[str, ...]
+    make: Callable[[], CasePair]
+
+
+def plan_cases(
+    scenes: Sequence[ScoredScene],
+    pairs: Sequence[RecordedPair],
+    scales: Sequence[float],
+    conditions: Sequence[Condition],
+    knowledge: tuple[str, ...],
+    seed: int,
+) -> tuple[list[PlannedCase], list[str]]:
+    """All combinations that are possible, and what had to be left out."""
+    cases: list[PlannedCase] = []
+    left_out: list[str] = []
+    for scored in scenes:
+        reference = scored.reference()
+        size = (reference.sizes["y"], reference.sizes["x"])
+        fitting = [scale for scale in scales if has_room(size, scale)]
+        left_out += [f"{scored.name} has no room for x{scale:g}" for scale in scales if scale not in fitting]
+        for srf in scored.srfs:
+            if not covers(reference, srf):
+                left_out.append(f"{scored.name} does not cover {srf}")
+                continue
+            for scale, condition in itertools.product(fitting, conditions):
+                require_shift(condition.shift, largest_crop(size, exact_scale(scale)).fine_size)
+                name = CaseName(scored.dataset, scored.name, srf_name(srf), float(scale), condition.name)
+                make = partial(simulated_case, scored, srf, scale, condition, seed)
+                cases.append(PlannedCase(name, knowledge, make))
+    for pair in pairs:
+        for scale in pair.scales(scales):
+            if pair.hsi is None and not has_room((pair.reference.sizes["y"], pair.reference.sizes["x"]), scale):
+                left_out.append(f"{pair.name} has no room for x{scale:g}")
+                continue
+            name = CaseName(RECORDED, pair.name, AS_RECORDED, float(scale), AS_RECORDED)
+            told = tuple(each for each in knowledge if each != ORACLE) or (BLIND,)
+            cases.append(PlannedCase(name, told, partial(pair.case, scale)))
+    if not cases:
+        expected = "a scene that covers an SRF and has room for a scale"
+        raise OptionError("no case to score", expected, "; ".join(left_out))
+    return cases, left_out

@@ -26,8 +26,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 from torch import Tensor
 
+from hyperfuse.benchmarking.cases import named_folder, takes_bands
 from hyperfuse.benchmarking.paper import PrintedEfficiency, printed_efficiency
-from hyperfuse.benchmarking.plan import named_folder, takes_bands
 from hyperfuse.benchmarking.results import current_session
 from hyperfuse.benchmarking.run import measured
 from hyperfuse.benchmarking.tables import render

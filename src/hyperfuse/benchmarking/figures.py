@@ -17,9 +17,9 @@ import numpy as np
 from matplotlib.ticker import NullLocator
 from numpy.typing import NDArray
 
-from hyperfuse.benchmarking.cases import CLEAN, CaseName, CasePair
+from hyperfuse.benchmarking.cases import CLEAN, CasePair
 from hyperfuse.benchmarking.paper import printed_scores
-from hyperfuse.benchmarking.results import BLIND, NOMINAL, ORACLE, Result, columns_of, mean_score
+from hyperfuse.benchmarking.results import BLIND, NOMINAL, ORACLE, CaseName, Result, columns_of, mean_score
 from hyperfuse.io.atomic import published
 from hyperfuse.physics.imperfections import IMPERFECTIONS
 from hyperfuse.reporting import style

@@ -22,12 +22,11 @@ from typing import Any
 
 import torch
 
-from hyperfuse.benchmarking.cases import has_room
+from hyperfuse.benchmarking.cases import has_room, takes_bands
 from hyperfuse.benchmarking.division import SRF, Group, choose_left_out, divide, trained_on
 from hyperfuse.benchmarking.efficiency import JSON_NAME, MARKDOWN_NAME, run_efficiency
 from hyperfuse.benchmarking.figures import scale_chart
 from hyperfuse.benchmarking.paper import PrintedScores, printed_ablations, printed_scores
-from hyperfuse.benchmarking.plan import takes_bands
 from hyperfuse.benchmarking.results import ORACLE, Result, current_session, session_line
 from hyperfuse.benchmarking.run import benchmark
 from hyperfuse.benchmarking.tables import (

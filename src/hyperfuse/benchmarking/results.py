@@ -23,13 +23,27 @@ import torch
 from pydantic import AliasChoices, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
-from hyperfuse.benchmarking.cases import CaseName
 from hyperfuse.errors import CubeFileError, OptionError
 from hyperfuse.io.atomic import write_text
 
 RESULTS, RECORD = "results.jsonl", "benchmark.json"
 BLIND, ORACLE, NOMINAL = "blind", "oracle", "nominal"
 SCORED, UNFIT, FAILED = "scored", "does not fit", "failed"
+
+
+@dataclass(frozen=True)
+class CaseName:
+    """Identifies a case in all results and tables."""
+
+    dataset: str
+    scene: str
+    srf: Annotated[str, Field(validation_alias=AliasChoices("srf", "response"))]
+    scale: float
+    condition: str
+
+    def __str__(self) -> str:
+        return ", ".join(dict.fromkeys([self.scene, self.srf, f"x{self.scale:g}", self.condition]))
+
 
 Key = tuple[CaseName, str, str]
 

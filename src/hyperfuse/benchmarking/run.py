@@ -23,9 +23,19 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from hyperfuse.benchmarking.cases import CaseName, CasePair, Condition, choose_scenes, listed_srfs, read_pairs
+from hyperfuse.benchmarking.cases import (
+    ALL,
+    BenchmarkModel,
+    CasePair,
+    Condition,
+    PlannedCase,
+    choose_scenes,
+    find_models,
+    listed_srfs,
+    plan_cases,
+    read_pairs,
+)
 from hyperfuse.benchmarking.figures import case_folder, keep_views
-from hyperfuse.benchmarking.plan import ALL, BenchmarkModel, PlannedCase, find_models, plan_cases
 from hyperfuse.benchmarking.results import (
     BLIND,
     FAILED,
@@ -34,6 +44,7 @@ from hyperfuse.benchmarking.results import (
     RESULTS,
     SCORED,
     UNFIT,
+    CaseName,
     Result,
     ResultsFile,
     open_folder,

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from hyperfuse.benchmarking.cases import AS_RECORDED, CLEAN, CaseName
+from hyperfuse.benchmarking.cases import AS_RECORDED, CLEAN
 from hyperfuse.benchmarking.figures import case_figures, chart_panels, scale_chart
 from hyperfuse.benchmarking.paper import PrintedScores, printed_ablations, printed_scores, warnings_of
 from hyperfuse.benchmarking.results import (
@@ -27,6 +27,7 @@ from hyperfuse.benchmarking.results import (
     ORACLE,
     SCORED,
     UNFIT,
+    CaseName,
     Column,
     Result,
     Spread,
