@@ -11,7 +11,7 @@ import typer
 from affine import Affine
 from typer.testing import CliRunner
 
-from hyperfuse.cli.assess import evaluate as evaluate_command
+from hyperfuse.cli.cubes import evaluate as evaluate_command
 from hyperfuse.errors import CubeFileError, GridError
 from hyperfuse.io.cube import make_cube
 from hyperfuse.io.files import open_cube, write_cube

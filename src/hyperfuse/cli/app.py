@@ -16,7 +16,7 @@ from typing import Annotated, Any, TextIO
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from hyperfuse.cli import assess, benchmark, cubes, fuse, pairs, train
+from hyperfuse.cli import benchmark, cubes, pairs, train
 from hyperfuse.cli.options import print_json
 from hyperfuse.config import describe_options
 from hyperfuse.errors import HyperfuseError, OptionError, RenamedWarning
@@ -134,9 +134,9 @@ def options(
 
 
 COMMANDS = (
-    *(fuse.fuse, fuse.batch, fuse.demo, pairs.methods, pairs.estimate, pairs.register, cubes.info, cubes.convert),
-    *(pairs.simulate, assess.evaluate, assess.report, benchmark.efficiency, benchmark.benchmark, benchmark.reproduce),
-    *(assess.view, train.export, train.kernels, train.scenes, train.train, train.finetune, train.curves),
+    *(pairs.fuse, pairs.batch, pairs.demo, pairs.methods, pairs.estimate, pairs.register, cubes.info, cubes.convert),
+    *(pairs.simulate, cubes.evaluate, cubes.report, benchmark.efficiency, benchmark.benchmark, benchmark.reproduce),
+    *(cubes.view, train.export, train.kernels, train.scenes, train.train, train.finetune, train.curves),
     options,
 )
 
