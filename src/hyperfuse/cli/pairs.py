@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from hyperfuse.fusion.batch import BatchPair, PairOutcome
-    from hyperfuse.fusion.registration import RegistrationReport
     from hyperfuse.physics.observation import Observation
 
 
@@ -256,30 +255,8 @@ def register(
     if as_json:
         print_json(report.summary())
     else:
-        for label, text in _lines(report).items():
+        for label, text in report.described().items():
             typer.echo(f"{label:<8} {text}")
     if output is not None:
         offset_figure(output, report, f"{hsi.name} on {msi.name}")
         typer.echo(str(output), err=as_json)
-
-
-def _lines(report: RegistrationReport) -> dict[str, str]:
-    from hyperfuse.fusion.registration import verdict
-
-    whole, field = report.whole, report.field
-    metres = report.in_metres(whole.offset)
-    on_earth = "" if metres is None else f" ({metres[0]:+.2f} {metres[1]:+.2f} m)"
-    local = "not estimated: too few parts of the scene have texture that both images show"
-    if any(field.used):
-        local = (
-            f"varies by {field.variation:.2f}, at most {field.largest:.2f} fine pixels, "
-            f"standard error {field.error:.2f}, confidence {field.confidence:.2f}, "
-            f"{sum(field.used)} of {len(field.windows)} windows agree"
-        )
-    return {
-        "shift": f"{whole.offset[0]:+.2f} {whole.offset[1]:+.2f} fine pixels{on_earth} down, right of the "
-        f"georeference; {whole.coarse_pixels:.2f} HSI pixels; confidence {whole.confidence:.2f}",
-        "PSF": "{:.2f} {:.2f} fine pixels (FWHM)".format(*report.psf_fwhm),
-        "local": local,
-        "verdict": verdict(report),
-    }

@@ -17,13 +17,16 @@ from hyperfuse.fusion.observe import (
 from hyperfuse.fusion.pair import AlignedPair, align_pair
 from hyperfuse.fusion.plan import Image, open_pair
 from hyperfuse.io.grid import metres_per_pixel, window_of_grid
+from hyperfuse.io.summary import html_table
 from hyperfuse.physics.observation import Observation
 from hyperfuse.physics.offset_field import OffsetField
 
 PAIR_DEFAULTS = PairConfig()
+# A local shift that varies by less, in fine pixels, is not worth a correction.
+REMARKABLE_VARIATION = 0.1
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class RegistrationReport:
     """The shift (down, right) of the HSI against its georeference, in fine pixels: of the whole scene, and locally."""
 
@@ -37,6 +40,44 @@ class RegistrationReport:
 
     def in_metres(self, offset: tuple[float, float]) -> tuple[float, float] | None:
         return None if self.metres is None else (offset[0] * self.metres[0], offset[1] * self.metres[1])
+
+    def __repr__(self) -> str:
+        return f"RegistrationReport({'; '.join(f'{label}: {text}' for label, text in self.described().items())})"
+
+    def _repr_html_(self) -> str:
+        return html_table("Registration", self.described())
+
+    @property
+    def verdict(self) -> str:
+        """How to fuse the pair, in one sentence."""
+        if not self.whole.same_place:
+            return "the two images do not seem to show the same place at the same time"
+        if not self.whole.absorbed:
+            shift = "--shift {:.2f} {:.2f}".format(*self.whole.offset)
+            return f"further apart than the estimation absorbs ({ABSORBED:g} HSI pixels): fuse with {shift}"
+        if any(self.field.used) and self.field.variation > REMARKABLE_VARIATION:
+            return "the shift differs from place to place: fuse with --local-shift"
+        return "nothing to do: fusing finds and absorbs this shift"
+
+    def described(self) -> dict[str, str]:
+        """The results as text by their names."""
+        whole, field = self.whole, self.field
+        metres = self.in_metres(whole.offset)
+        on_earth = "" if metres is None else f" ({metres[0]:+.2f} {metres[1]:+.2f} m)"
+        local = "not estimated: too few parts of the scene have texture that both images show"
+        if any(field.used):
+            local = (
+                f"varies by {field.variation:.2f}, at most {field.largest:.2f} fine pixels, "
+                f"standard error {field.error:.2f}, confidence {field.confidence:.2f}, "
+                f"{sum(field.used)} of {len(field.windows)} windows agree"
+            )
+        return {
+            "shift": f"{whole.offset[0]:+.2f} {whole.offset[1]:+.2f} fine pixels{on_earth} down, right of the "
+            f"georeference; {whole.coarse_pixels:.2f} HSI pixels; confidence {whole.confidence:.2f}",
+            "PSF": "{:.2f} {:.2f} fine pixels (FWHM)".format(*self.psf_fwhm),
+            "local": local,
+            "verdict": self.verdict,
+        }
 
     def summary(self) -> dict[str, object]:
         """As plain numbers and lists, for JSON."""
@@ -80,6 +121,17 @@ def register(hsi: Image, msi: Image, config: PairConfig = PAIR_DEFAULTS) -> Regi
     -------
     RegistrationReport
         Shifts in fine pixels with their confidence, and the PSF's FWHM.
+
+    Examples
+    --------
+    >>> import numpy as np, hyperfuse
+    >>> scene = hyperfuse.make_cube(np.random.default_rng(0).random((4, 64, 64)))
+    >>> pair = hyperfuse.simulate(scene, 4, np.eye(2, 4), shift=(1.0, -0.5))
+    >>> report = hyperfuse.register(pair.hsi, pair.msi)
+    >>> [round(length, 2) for length in report.whole.offset]
+    [1.0, -0.5]
+    >>> report.verdict
+    'nothing to do: fusing finds and absorbs this shift'
     """
     hsi_cube, msi_cube, masks = open_pair(hsi, msi, config)
 
@@ -107,16 +159,3 @@ def register(hsi: Image, msi: Image, config: PairConfig = PAIR_DEFAULTS) -> Regi
         field = estimate_offset_field(pair, observation).moved(start)
     grid = window_of_grid(pair.output_grid, pair.fine_rows, pair.fine_columns)
     return RegistrationReport(pair, whole, field, metres_per_pixel(grid), observation.psf_fwhm)
-
-
-def verdict(report: RegistrationReport) -> str:
-    """Recommend in one sentence how to fuse the pair."""
-    whole, field = report.whole, report.field
-    if not whole.same_place:
-        return "the two images do not seem to show the same place at the same time"
-    if not whole.absorbed:
-        y, x = whole.offset
-        return f"further apart than the estimation absorbs ({ABSORBED:g} HSI pixels): fuse with --shift {y:.2f} {x:.2f}"
-    if any(field.used) and field.variation > 0.1:
-        return "the shift differs from place to place: fuse with --local-shift"
-    return "nothing to do: fusing finds and absorbs this shift"
