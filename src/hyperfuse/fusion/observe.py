@@ -97,13 +97,15 @@ def resolve_method(pair: AlignedPair, observation: Observation, method: str, mos
     return suitable_method(representative_window(pair, observation, side, halo))
 
 
-# The simplest methods, which make no assumption about the sensors that could be wrong; the side of the checked part.
-SIMPLE_METHODS, CHECKED_SIDE = ("bicubic", "sfim", "glp"), 64
+# The simplest methods, which make no assumption about the sensors that could be wrong; the side of the checked part in
+# coarse pixels, and in those of the reduced resolution.
+SIMPLE_METHODS, CHECKED_SIDE, REDUCED_SIDE = ("bicubic", "sfim", "glp"), 64, 15
 
 
 def warn_of_worse_method(pair: AlignedPair, observation: Observation) -> None:
     """Warn where a simple method is clearly better than the default at reduced resolution, in the middle."""
-    window = representative_window(pair, observation, CHECKED_SIDE, detail_halo(observation))
+    side = min(MOST_PIXELS, max(CHECKED_SIDE, math.ceil(REDUCED_SIDE * max(pair.scale))))
+    window = representative_window(pair, observation, side, detail_halo(observation))
     if (better := suitable_method(window, SIMPLE_METHODS)) != DEFAULT:
         got = f"at reduced resolution {better} is clearly better than {DEFAULT} on this pair"
         warnings.warn(f"{got}: compare with --method {better}, or let --method auto choose", stacklevel=2)
@@ -158,20 +160,20 @@ def find_misregistration(
     `observe` estimates how a pair was observed, starting from its `grid_shift`.
     """
     own = _as_found(pair, observation.misregistration, observation.confidence, absorbed=True)
-    if observation.confidence >= CONFIDENT:
+    if observation.explained >= CONFIDENT:
         return own
     candidates = search_offsets(pair)
-    best = replace(own, same_place=observation.confidence >= UNRELATED or not candidates)
-    most = observation.confidence + GAINED
+    best = replace(own, same_place=observation.explained >= UNRELATED or not candidates)
+    most = observation.explained + GAINED
     for candidate in candidates:
         start = candidate.offset[0] * pair.scale[0], candidate.offset[1] * pair.scale[1]
         with warnings.catch_warnings():
             # Warnings of a trial do not concern the user.
             warnings.simplefilter("ignore", UserWarning)
             trial = observe(moved_start(pair, start))
-        if trial.confidence > max(most, LEAST + min(0.3, MORE_IN_FEW_PIXELS / max(1, candidate.overlap))):
+        if trial.explained > max(most, LEAST + min(0.3, MORE_IN_FEW_PIXELS / max(1, candidate.overlap))):
             offset = start[0] + trial.misregistration[0], start[1] + trial.misregistration[1]
-            best, most = _as_found(pair, offset, trial.confidence, absorbed=False), trial.confidence
+            best, most = _as_found(pair, offset, trial.confidence, absorbed=False), trial.explained
     return best
 
 

@@ -358,9 +358,10 @@ def suitable_method(window: Window, among: Sequence[str] = ()) -> str:
     names = [DEFAULT, *among] if among else list(METHODS)
     sizes = zip(pair.window.coarse_size, pair.window.observation.scale, strict=True)
     tested = math.prod(min(MOST_PIXELS, size) / scale for size, scale in sizes)
-    if not among and tested < FEWEST_TESTED:
+    if tested < FEWEST_TESTED:
         reason = f"at reduced resolution the pair has {tested:.0f} HSI pixels, too few to compare methods"
-        log.info(f"auto chose {DEFAULT}, the default: {reason}")
+        if not among:
+            log.info(f"auto chose {DEFAULT}, the default: {reason}")
         return DEFAULT
     scores = scores_at_reduced_resolution(pair.window.hsi, pair.window.msi, pair.window.observation, names)
     best = max(scores, key=lambda name: scores[name], default=DEFAULT)

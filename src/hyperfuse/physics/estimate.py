@@ -9,6 +9,7 @@ explain the msi exactly, pixels that disagree lose their weight, and the correct
 
 from __future__ import annotations
 
+import math
 import warnings
 from dataclasses import dataclass, replace
 
@@ -47,8 +48,16 @@ FEWEST_PIXELS = 36  # a scene of 8x8
 LEAST_EXPLAINED = 0.3
 MORE_IN_FEW_PIXELS = 40  # pixels that unrelated images match by chance when the best shift and PSF are picked
 MOST_SHIFT_ERROR = 0.2  # of a coarse pixel
+# Confidence is the probability of errors below these: of log sigma, and of the shift in fine pixels. Standard errors
+# assume that misfit is white noise; true errors are larger by the first factor or, where the images disagree, by the
+# second (docs/real_pairs.md has the calibration). Before any evidence, the expected ones are right with log odds of:
+TOLERATED_LOG_SIGMA, TOLERATED_SHIFT, ERROR_FACTORS = 0.1, 0.15, (3.0, 4.0)
+PRIOR_LOG_ODDS = 2.0
 LEAST_EVIDENCE = 10.0  # log likelihood that a PSF and shift other than the expected ones must gain
+# Where the images disagree, misfit is alike in all msi bands and in so many neighbouring pixels.
+PIXELS_THAT_DISAGREE_ALIKE = 4
 ROUNDS = 3  # of finding corrections and weights, and of registering what they leave
+MOVED_LOG_SIGMA, MOVED_SHIFT = 0.01, 0.005  # from one round to the next, of a coarse pixel: less is settled
 NOISE_LEAVES = 0.85  # mean weight of pixels that differ by nothing but Gaussian noise, or a little less
 LEAST_WEIGHT = 0.3  # of pixels that the SRF is fitted to
 OTHER_UNIT = 10.0  # factor between the msi and the hsi under a known SRF
@@ -171,9 +180,8 @@ def estimate_from_samples(
         msi_noise = torch.as_tensor(known.msi_noise, dtype=torch.float64).expand(blurred.shape[0])
     if note:
         warnings.warn(note, stacklevel=2)
-    # The share of the msi that the hsi explains, lowered by the error of the shift.
     error = _relative_shift_error(registration, samples.scale)
-    confidence = max(0.0, min(1.0, registration.explained)) * max(0.0, 1 - error / MOST_SHIFT_ERROR)
+    explained = max(0.0, min(1.0, registration.explained)) * max(0.0, 1 - error / MOST_SHIFT_ERROR)
     observation = Observation(
         scale=samples.scale,
         sigma=registration.sigma,
@@ -183,7 +191,8 @@ def estimate_from_samples(
         hsi_noise=hsi_noise,
         msi_noise=msi_noise,
         grid_shift=samples.shift,
-        confidence=confidence,
+        confidence=explained * found.probability,
+        explained=explained,
         notes=(note,) if note else (),
     )
     spread = there.blocks(registration.sigma, spread=True)
@@ -204,6 +213,8 @@ class _Registered:
     bend: SmoothField | None = None
     is_robust: bool = False
     mean_weight: float = 1.0
+    probability: float = 1.0
+    """Of a PSF and shift that are about right."""
 
     def correct(self, blocks: list[Block], fine_size: tuple[int, int]) -> list[Block]:
         if not self.corrections and self.bend is None:
@@ -277,10 +288,33 @@ def _register(samples: Samples, known: KnownParts, harmonise: bool, bend: Bend) 
         return _Registered(expected, unknown + "the hsi explains the msi only under an implausibly wide PSF")
     if _relative_shift_error(best, samples.scale) > MOST_SHIFT_ERROR:
         return _Registered(expected, unknown + "too little texture")
-    if best.evidence < LEAST_EVIDENCE and found.bend is None:
-        return replace(found, registration=expected)
+    alike = PIXELS_THAT_DISAGREE_ALIKE * len(blocks[0].msi) if found.is_robust else 1
+    evidence = best.evidence / alike
+    if evidence < LEAST_EVIDENCE and found.bend is None:
+        near_best = _probability(replace(expected, shift=(0.0, 0.0)), best, found.is_robust)
+        probability = max(near_best, 1 / (1 + math.exp(evidence - PRIOR_LOG_ODDS)))
+        note = "the images disagree too much to tell another shift or PSF: those expected are kept"
+        return replace(found, registration=expected, probability=probability, note=note if probability < 0.5 else "")
     shift = samples.shift[0] + best.shift[0], samples.shift[1] + best.shift[1]
-    return replace(found, registration=replace(best, shift=shift))
+    return replace(
+        found, registration=replace(best, shift=shift), probability=_probability(best, best, found.is_robust)
+    )
+
+
+def _probability(used: Registration, best: Registration, is_robust: bool) -> float:
+    """Of a PSF and shift near those that are used, if the truth lies around the best ones as their errors say."""
+    parts = [
+        (math.log(width / likely), error, TOLERATED_LOG_SIGMA)
+        for width, likely, error in zip(used.sigma, best.sigma, best.log_sigma_error, strict=True)
+    ] + [
+        (place - likely, error, TOLERATED_SHIFT)
+        for place, likely, error in zip(used.shift, best.shift, best.shift_error, strict=True)
+    ]
+    total = 1.0
+    for distance, error, tolerated in parts:
+        unit = math.sqrt(2) * max(1e-9, ERROR_FACTORS[is_robust] * error)
+        total *= 0.5 * (math.erf((tolerated - distance) / unit) + math.erf((tolerated + distance) / unit))
+    return total
 
 
 def _negligible(blocks: list[Block], scale: tuple[float, float], best: Registration) -> float:
@@ -312,16 +346,21 @@ def _register_robustly(
         found = replace(found, corrections=corrections.corrections, bend=corrections.bend)
         corrected = found.correct(blocks, fine_size)
         weights = _weights(corrected, scale, sigma, shift)
-        if turn == 1 and not shift_known and found.bend is None:
+        if turn == 1 and not shift_known and found.corrections and found.bend is None:
             shift = search_shift(corrected, scale, start, weights)
         registration = register(
             corrected, scale, start, (0.0, 0.0), sigma_known, shift_known, weights, None if shift_known else shift
         )
+        moved = max(
+            abs(math.log(new / old)) for new, old in zip(registration.sigma, sigma, strict=True)
+        ) > MOVED_LOG_SIGMA or math.dist(registration.shift, shift) > MOVED_SHIFT * min(scale)
         sigma, shift = registration.sigma, registration.shift
         found = replace(found, registration=registration, mean_weight=float(weights.mean()))
-        if turn > 0:
+        if turn > 0 or not moved:
             # From here on, what has been found is only refined.
             tried = tuple(type(correction) for correction in found.corrections)
+        if turn > 0 and not moved:
+            break
     return found
 
 

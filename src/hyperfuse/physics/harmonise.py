@@ -48,7 +48,8 @@ NEGLIGIBLE = 5e-4
 MUST_LEAVE, BEND_MUST_LEAVE, FORCED_BEND_MUST_LEAVE = 0.6, 0.5, 1.0
 # Cosines of a higher order must bring the cross-validated misfit below this share.
 HIGHER_ORDER_MUST_LEAVE = 0.93
-TUKEY = (8.0, 6.0, 5.0, *[4.0] * 7)  # limits in robust standard deviations, from one reweighting to the next
+# Limits in robust standard deviations, from one reweighting to the next; and when the weights have settled.
+TUKEY, FEWEST_TURNS, SETTLED = (8.0, 6.0, 5.0, *[4.0] * 7), 3, 2e-3
 MAD_OF_NORMAL = 1.4826
 MOST_PIXELS = 3000
 KNOTS, FEWEST_KNOTS = 10, 4
@@ -197,7 +198,7 @@ class CoarsePixels:
         return self.explain_blurred(self.blurred(images))
 
     def explain_blurred(self, blurred: Floats) -> RobustFit:
-        return fit_robustly([self.predictors] * len(blurred), blurred)
+        return fit_robustly([self.predictors], blurred)
 
     def level(self, shares: Floats) -> float:
         """One number for all bands: a geometric mean, so that a badly explained band does not hide the others."""
@@ -252,17 +253,22 @@ class RobustFit:
 
 
 def fit_robustly(designs: Sequence[Floats], targets: Floats, ridges: Sequence[Floats] | None = None) -> RobustFit:
-    """Regress targets (M, n) on designs (n, p), one for each, by iteratively reweighted least squares."""
+    """Regress targets (M, n) on designs (n, p), one each or one for all, by iteratively reweighted least squares."""
     weights = np.ones(targets.shape[1])
     variance = targets.var(axis=1) + 1e-300
-    for limit in TUKEY:
-        coefficients = [
-            _solve(design, target, weights, None if ridges is None else ridges[band])
-            for band, (design, target) in enumerate(zip(designs, targets, strict=True))
-        ]
-        predicted = np.stack([design @ each for design, each in zip(designs, coefficients, strict=True)])
-        misfit = targets - predicted
-        weights = tukey_weights(misfit, limit, 1e-12 * variance)
+    for turn, limit in enumerate(TUKEY):
+        if len(designs) == 1:
+            coefficients = list(_solve(designs[0], targets.T, weights).T)
+            misfit = targets - np.stack(coefficients) @ designs[0].T
+        else:
+            coefficients = [
+                _solve(design, target, weights, None if ridges is None else ridges[band])
+                for band, (design, target) in enumerate(zip(designs, targets, strict=True))
+            ]
+            misfit = targets - np.stack([own @ found for own, found in zip(designs, coefficients, strict=True)])
+        before, weights = weights, tukey_weights(misfit, limit, 1e-12 * variance)
+        if turn > FEWEST_TURNS and float(np.abs(weights - before).mean()) < SETTLED:
+            break
     # Medians of both: a curve that maps most values to one explains them all, but then they have no spread either.
     spread = np.median(np.abs(targets - np.median(targets, axis=1, keepdims=True)), axis=1) + 1e-150
     return RobustFit(coefficients, weights, misfit, (np.median(np.abs(misfit), axis=1) / spread) ** 2)
@@ -278,21 +284,28 @@ def tukey_weights(misfit: Floats, limit: float, smallest_variance: Floats) -> Fl
 def _solve(design: Floats, target: Floats, weights: Floats, ridge: Floats | None = None) -> Floats:
     """Weighted ridge regression; the ridge is in units of mean squares."""
     weighted = design.T * weights
-    gram = weighted @ design
-    loading = 1e-12 * np.trace(gram) / len(gram) + (0.0 if ridge is None else ridge * weights.sum())
-    gram[np.diag_indices_from(gram)] += loading + 1e-300
-    return np.asarray(np.linalg.solve(gram, weighted @ target))
+    return _solve_normal(weighted @ design, weighted @ target, 0.0 if ridge is None else ridge * weights.sum())
+
+
+def _solve_normal(gram: Floats, right: Floats, ridge: Floats | float) -> Floats:
+    gram = gram + np.diag(np.broadcast_to(1e-12 * np.trace(gram) / len(gram) + ridge + 1e-300, len(gram)))
+    return np.asarray(np.linalg.solve(gram, right))
 
 
 def _cross_validated(design: Floats, target: Floats, weights: Floats, ridge: Floats, folds: NDArray[np.int64]) -> float:
     """Mean squared error on pixels that were left out of the fit."""
-    total = 0.0
+    parts = []
     for fold in range(FOLDS):
         out = folds == fold
-        if weights[~out].sum() > 0:
-            found = _solve(design[~out], target[~out], weights[~out], ridge)
+        weighted = design[out].T * weights[out]
+        parts.append((out, weighted @ design[out], weighted @ target[out], float(weights[out].sum())))
+    gram, right, count = (sum(part[index] for part in parts) for index in (1, 2, 3))
+    total = 0.0
+    for out, own_gram, own_right, own_count in parts:
+        if count > own_count:
+            found = _solve_normal(gram - own_gram, right - own_right, ridge * (count - own_count))
             total += float(weights[out] @ (target[out] - design[out] @ found) ** 2)
-    return total / max(1e-300, float(weights.sum()))
+    return total / max(1e-300, count)
 
 
 @dataclass(frozen=True)

@@ -225,7 +225,11 @@ class Observation:
     grid_shift
         The part of `shift` that the georeference accounts for; `misregistration` is the rest.
     confidence
-        0 to 1.
+        0 to 1: the probability that the PSF is within 10 % and the shift within 0.15 fine pixels of the truth, times
+        `explained`.
+    explained
+        0 to 1: the share of the msi that the hsi explains, lowered where the shift is uncertain by much of a coarse
+        pixel. Low for images that have nothing in common.
     notes
         What could not be estimated, and why.
 
@@ -245,6 +249,7 @@ class Observation:
     msi_noise: Tensor
     grid_shift: tuple[float, float] = (0.0, 0.0)
     confidence: float = 1.0
+    explained: float = 1.0
     notes: tuple[str, ...] = ()
 
     @property

@@ -45,8 +45,9 @@ DIFFERENCE_STEP = 1e-2  # of the numerical derivatives
 SMALLEST_SHARE = 1e-7
 SMALLEST_WEIGHT = 0.05
 # A PSF is expected to have about the starting width: what a squared deviation of log sigma costs, in units of the
-# score. Where the hsi explains the msi well, the score decides by itself.
-PSF_PRIOR = 0.5
+# score. What stays unexplained under the best PSF is an error of the model, which a wrong PSF may explain in part: each
+# MODEL_ERROR of it adds another PSF_PRIOR.
+PSF_PRIOR, MODEL_ERROR = 0.5, 0.001
 SHIFT_PRIOR = 0.02  # the same of the search, for a squared shift in coarse pixels
 TRIMMED = 0.85  # share of the pixels that the search compares
 DETAIL_SIGMA = 2.0  # coarse pixels
@@ -93,6 +94,7 @@ class Registration:
     explained: float  # share of the msi's variance that the hsi explains, adjusted for the number of components
     explained_at_start: float
     evidence: float  # log likelihood gained against the start
+    log_sigma_error: Pair = (0.0, 0.0)
 
 
 @dataclass(frozen=True)
@@ -182,8 +184,12 @@ def register(
         begin = _search(problem, start)
     else:
         begin = torch.cat([start[:2], torch.tensor(first, dtype=torch.float64)])
-    best, jacobian = _refine(problem, begin, start, free)
+    best, jacobian = _refine(problem, begin, start, free, PSF_PRIOR)
     residual = problem.residual_at(best)
+    unexplained = math.exp(_score(residual))
+    if unexplained > 0.1 * MODEL_ERROR and not sigma_known:
+        best, jacobian = _refine(problem, best, start, free, PSF_PRIOR * (1 + unexplained / MODEL_ERROR))
+        residual = problem.residual_at(best)
     after = _score(residual)
     errors = _standard_errors(problem, residual, jacobian, free)
     ratio = (problem.samples - 1) / max(1, problem.samples - 1 - problem.components)
@@ -194,6 +200,7 @@ def register(
         explained=1 - ratio * math.exp(after),
         explained_at_start=1 - ratio * math.exp(before),
         evidence=0.5 * problem.samples * len(residual) * (before - after),
+        log_sigma_error=_as_pair(errors[:2]),
     )
 
 
@@ -231,9 +238,10 @@ def search_shift(blocks: list[Block], scale: Pair, sigma: Pair, weights: Tensor 
                 torch.from_numpy(_local_detail((part @ column.to(part).T).double().numpy(), known))
                 for part, column, known in zip(half, columns, maps, strict=True)
             ]
-            squared = problem.unexplained(blurred).square().sort(1).values
-            shares = squared[:, : int(TRIMMED * squared.shape[1])].sum(1) + SMALLEST_SHARE
-            score = float(shares.log().mean()) + SHIFT_PRIOR * (y * y + x * x)
+            squared = problem.unexplained(blurred).square().numpy()
+            kept = int(TRIMMED * squared.shape[1])
+            shares = np.partition(squared, kept, axis=1)[:, :kept].sum(axis=1) + SMALLEST_SHARE
+            score = float(np.log(shares).mean()) + SHIFT_PRIOR * (y * y + x * x)
             if score < best_score:
                 best, best_score = (y * scale[0], x * scale[1]), score
     return best
@@ -274,12 +282,14 @@ def _search(problem: _Problem, start: Tensor) -> Tensor:
     return best
 
 
-def _refine(problem: _Problem, parameters: Tensor, start: Tensor, free: Tensor) -> tuple[Tensor, Tensor]:
+def _refine(
+    problem: _Problem, parameters: Tensor, start: Tensor, free: Tensor, psf_prior: float
+) -> tuple[Tensor, Tensor]:
     """Levenberg-Marquardt on the residuals, each msi band weighted by one over its unexplained share."""
     scale = torch.tensor(problem.scale, dtype=torch.float64)
     lowest = torch.cat([(SIGMA_LIMITS[0] * scale).log(), start[2:] - 2 * scale])
     highest = torch.cat([(SIGMA_LIMITS[1] * scale).log(), start[2:] + 2 * scale])
-    prior = torch.tensor([PSF_PRIOR, PSF_PRIOR, 0.0, 0.0], dtype=torch.float64)
+    prior = torch.tensor([psf_prior, psf_prior, 0.0, 0.0], dtype=torch.float64)
 
     def penalised(residual: Tensor, trial: Tensor) -> float:
         return _score(residual) + float(prior @ (trial - start).square())
