@@ -25,7 +25,7 @@ from hyperfuse.fusion.harmonised import NOTHING_TO_DO, Harmonisation
 from hyperfuse.fusion.pair import AlignedPair, require_possible_shift
 from hyperfuse.fusion.sample import StreamedSamples, representative_window
 from hyperfuse.fusion.warp import Warp, find_band_warp, find_warp
-from hyperfuse.io.cube import wavelengths_nm
+from hyperfuse.io.cube import spread_slices, wavelengths_nm
 from hyperfuse.methods.catalogue import AUTO, DEFAULT, FEWEST_COARSER_PIXELS, MOST_PIXELS, suitable_method
 from hyperfuse.methods.injection import detail_halo
 from hyperfuse.methods.window import Window
@@ -39,7 +39,6 @@ from hyperfuse.physics.sampling import (
     WHOLE_IMAGE_FINE_PIXELS,
     PairSamples,
     Samples,
-    spread_slices,
 )
 from hyperfuse.physics.srf import srf_for
 from hyperfuse.progress import progress
@@ -261,7 +260,7 @@ def _spans(size: int) -> list[slice]:
     """Windows along one axis: half overlapping, at least three where possible, spread evenly over long axes."""
     side = min(size, WINDOW)
     count = max(3 if size >= 1.5 * side else 1, min(MOST_WINDOWS, round(2 * (size - side) / side) + 1))
-    return spread_slices(size, side, count)
+    return spread_slices(size, side, count, overlap=True)
 
 
 def _window_offset(

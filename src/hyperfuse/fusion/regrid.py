@@ -23,9 +23,8 @@ from rasterio.warp import reproject
 from scipy.ndimage import distance_transform_edt, map_coordinates, spline_filter
 
 from hyperfuse.errors import GridError
-from hyperfuse.io.cube import WindowReader, lazy_variable, make_cube, physical_values, window_of
+from hyperfuse.io.cube import WindowReader, lazy_variable, make_cube, physical_values, spread_slices, window_of
 from hyperfuse.io.grid import Grid, Positions, crs_name, grid_nodes, grid_of, positions_in, same_crs, window_of_grid
-from hyperfuse.physics.sampling import spread_slices
 
 FLOAT32: np.dtype[Any] = np.dtype(np.float32)
 ComputeWindow = Callable[[NDArray[np.int64], slice, slice], NDArray[np.float32]]
@@ -246,11 +245,7 @@ def without_fill_values(cube: xr.DataArray, name: str) -> xr.DataArray:
     if is_searched:
         sample = physical_values(cube).reshape(len(cube), -1)
     else:
-        sides = [min(side, SEARCHED_SIDE) for side in size]
-        rows, columns = (
-            spread_slices(length, side, min(SEARCHED_WINDOWS, length // side))
-            for length, side in zip(size, sides, strict=True)
-        )
+        rows, columns = (spread_slices(length, SEARCHED_SIDE, SEARCHED_WINDOWS) for length in size)
         parts = [physical_values(cube, row, column).reshape(len(cube), -1) for row in rows for column in columns]
         sample = np.concatenate(parts, axis=1)
     limits = np.array([_possible_range(band) for band in sample], dtype=np.float32)

@@ -31,11 +31,11 @@ from hyperfuse.fusion.regrid import (
     needed_window,
     within,
 )
+from hyperfuse.io.cube import spread_slices
 from hyperfuse.io.grid import Grid, grid_of, positions_in, window_of_grid
 from hyperfuse.physics.observation import TRUNCATION_SIGMAS, Observation
 from hyperfuse.physics.offset_field import OffsetField
 from hyperfuse.physics.register import BandDisplacement
-from hyperfuse.physics.sampling import spread_slices
 
 
 def original_hsi(pair: AlignedPair) -> tuple[CutImage, Grid, Grid]:
@@ -221,7 +221,7 @@ def _msi_weights(reader: WarpedReader) -> NDArray[np.float32] | None:
     """
     usable = reader.pair.usable_bands
     spectra, seen = [], []
-    rows, columns = (_spread(size + 2 * BORDER) for size in reader.pair.coarse_shape[1:])
+    rows, columns = (spread_slices(size + 2 * BORDER, WINDOW, WINDOWS) for size in reader.pair.coarse_shape[1:])
     for window in itertools.product(rows, columns):
         if (samples := _samples(reader, window, np.flatnonzero(usable))) is not None:
             spectra.append(samples[0])
@@ -253,8 +253,3 @@ def _samples(
         return None
     (seen,) = reader.blurred_msi_at(positions)
     return np.nan_to_num(values[:, known]), seen[:, known]
-
-
-def _spread(size: int) -> list[slice]:
-    side = min(WINDOW, size)
-    return spread_slices(size, side, max(1, min(WINDOWS, size // side)))

@@ -498,6 +498,14 @@ def iterate_windows(cube: xr.DataArray, max_bytes: int = 64 * 2**20, block: int 
             yield slice(y, min(y + rows, height)), slice(x, min(x + columns, width))
 
 
+def spread_slices(size: int, side: int, most: int, *, overlap: bool = False) -> list[slice]:
+    """Return windows spread evenly over an axis, from its first to its last pixel: as many as fit, at most `most`."""
+    side = min(side, size)
+    count = most if overlap else max(1, min(most, size // side))
+    starts = [round(index * (size - side) / max(1, count - 1)) for index in range(count)]
+    return [slice(start, start + side) for start in starts]
+
+
 def sample_of(cube: xr.DataArray) -> xr.DataArray:
     """Return a lazy window from the middle, some bands of it; scattered pixels would cost a whole block each."""
     bands, height, width = cube.shape

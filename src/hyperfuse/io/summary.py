@@ -11,7 +11,7 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
-from hyperfuse.io.cube import as_cube, nodata_of, physical_values, sample_of, text_attributes
+from hyperfuse.io.cube import as_cube, nodata_of, physical_values, sample_of, spread_slices, text_attributes
 from hyperfuse.io.grid import Grid, grid_of
 
 # Where missing pixels are counted: windows of this side, so many along each axis.
@@ -116,16 +116,9 @@ def _missing_share(cube: xr.DataArray, missing_in_sample: NDArray[np.bool_]) -> 
     if missing_in_sample.shape == cube.shape:
         return float(missing_in_sample.mean())
     band = cube.isel(band=[cube.sizes["band"] // 2])
-    rows, columns = (_spread(size) for size in band.shape[1:])
+    rows, columns = (spread_slices(size, WINDOW, WINDOWS) for size in band.shape[1:])
     windows = (physical_values(band, y, x) for y in rows for x in columns)
     return float(np.isnan(np.concatenate([window.ravel() for window in windows])).mean())
-
-
-def _spread(size: int) -> list[slice]:
-    """Short ranges spread over an axis, its ends included."""
-    length = min(size, WINDOW)
-    starts = np.unique(np.linspace(0, size - length, WINDOWS).round().astype(int))
-    return [slice(int(start), int(start) + length) for start in starts]
 
 
 def _bounds(grid: Grid) -> list[float] | None:

@@ -17,11 +17,12 @@ import torch
 from torch import Tensor
 
 from hyperfuse.errors import ValueRangeError
+from hyperfuse.io.cube import spread_slices
 from hyperfuse.physics.observation import SpatialOperator
 from hyperfuse.physics.register import Block
 from hyperfuse.physics.resample import coarse_centres
 
-MOST_BLOCKS = 4
+MOST_BLOCKS, MOST_BLOCKS_ALONG = 4, 8
 BLOCK_FINE_PIXELS = 192  # side of a block where the scale allows
 BLOCK_COARSE_PIXELS = (20, 64)
 WHOLE_IMAGE_FINE_PIXELS = 288  # images up to this side are used whole
@@ -160,26 +161,15 @@ def block_places(coarse_size: tuple[int, int], scale: tuple[float, float]) -> li
     spans: list[list[slice]] = []
     smallest, largest = BLOCK_COARSE_PIXELS
     for size, axis_scale in zip(coarse_size, scale, strict=True):
-        side = min(size, max(smallest, min(largest, round(BLOCK_FINE_PIXELS / axis_scale))))
-        count = max(1, min(8, size // side))
-        spans.append(spread_slices(size, side, count))
+        side = max(smallest, min(largest, round(BLOCK_FINE_PIXELS / axis_scale)))
+        spans.append(spread_slices(size, side, MOST_BLOCKS_ALONG))
     return [(rows, columns) for rows in spans[0] for columns in spans[1]]
 
 
 def spread_places(coarse_size: tuple[int, int]) -> list[tuple[slice, slice]]:
     """Small blocks all over the coarse image, as (rows, columns)."""
-    sides = [min(size, SPREAD_COARSE_PIXELS) for size in coarse_size]
-    rows, columns = (
-        spread_slices(size, side, max(1, min(SPREAD_BLOCKS, size // side)))
-        for size, side in zip(coarse_size, sides, strict=True)
-    )
+    rows, columns = (spread_slices(size, SPREAD_COARSE_PIXELS, SPREAD_BLOCKS) for size in coarse_size)
     return [(row, column) for row in rows for column in columns]
-
-
-def spread_slices(size: int, side: int, count: int) -> list[slice]:
-    """Windows of a side, spread evenly from the first to the last pixel of an axis."""
-    starts = [round(index * (size - side) / max(1, count - 1)) for index in range(count)]
-    return [slice(start, start + side) for start in starts]
 
 
 def block_surroundings(

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from rasterio.windows import Window
 from scipy.ndimage import distance_transform_edt
 
-from hyperfuse.io.cube import physical_values
+from hyperfuse.io.cube import physical_values, spread_slices
 from hyperfuse.io.grid import Grid, Positions
 from hyperfuse.io.raster import raster_dataset
 from hyperfuse.reporting.colour import nan_mean
@@ -135,15 +135,10 @@ def sampled(layer: Layer) -> Planes:
     elif layer.decimated is not None:
         planes = layer.decimated(*everything, 2 ** int(np.ceil(np.log2(step))))
     else:
-        windows = [layer.window(rows, columns) for rows in _spread(height) for columns in _spread(width)]
+        down, across = (spread_slices(size, SAMPLE_WINDOW_SIDE, SAMPLE_WINDOWS) for size in (height, width))
+        windows = [layer.window(rows, columns) for rows in down for columns in across]
         return np.concatenate([window.reshape(layer.planes, -1) for window in windows], axis=1)
     return planes.reshape(layer.planes, -1)
-
-
-def _spread(size: int) -> list[slice]:
-    centres = (np.arange(SAMPLE_WINDOWS) + 0.5) * size / SAMPLE_WINDOWS
-    starts = np.clip(centres - SAMPLE_WINDOW_SIDE / 2, 0, max(0, size - SAMPLE_WINDOW_SIDE)).astype(int)
-    return [slice(int(start), min(size, int(start) + SAMPLE_WINDOW_SIDE)) for start in starts]
 
 
 def paint(planes: Planes, limits: Limits, colours: str) -> NDArray[np.uint8]:
