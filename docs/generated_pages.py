@@ -25,6 +25,8 @@ ROOT = Path(__file__).parents[1]
 EXECUTED = ROOT / "build" / "notebooks"
 ROOT_PAGES = ("ARCHITECTURE.md", "GLOSSARY.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")
 EQUATION = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
+# Shown by code hosts; the site would need a script for it.
+DIAGRAM = re.compile(r"```mermaid\n.*?```", re.DOTALL)
 EXAMPLE = re.compile(r"^\s*\[dim\](.*?)\[/dim\]\s*$", re.MULTILINE)
 
 
@@ -52,7 +54,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     def rendered(found: re.Match[str]) -> str:
-        return to_mathml(unescape(found[2]), display="block" if found[1] == "div" else "inline")
+        if found[1] == "span":
+            return to_mathml(unescape(found[2]))
+        # A wide equation scrolls, not the page.
+        return f'<div class="equation">{to_mathml(unescape(found[2]), display="block")}</div>'
 
     return EQUATION.sub(rendered, html)
 
@@ -60,6 +65,7 @@ def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -
 def root_page(name: str) -> str:
     """A page beside README.md, with its links as seen from docs/."""
     text = (ROOT / name).read_text(encoding="utf-8").replace("](docs/", "](")
+    text = DIAGRAM.sub("![Data flow from two files to the fused cube](images/data_flow.svg)", text)
     for other in ROOT_PAGES:
         text = text.replace(f"]({other}", f"]({other.lower()}")
     return text

@@ -131,6 +131,27 @@ def test_the_command_without_a_reference(folder: Path, tmp_path: Path, capsys: p
     assert run(["-q", "report", *inputs, "--overwrite"]) == 0
 
 
+def test_the_first_sentence_says_whether_to_trust_it(folder: Path, tmp_path: Path) -> None:
+    pair = {"hsi": folder / "hsi.tif", "msi": folder / "msi.tif"}
+    fuse(*pair.values(), tmp_path / "good.tif")
+    good = report(tmp_path / "good.tif", tmp_path / "good.html", **pair)
+    assert good.doubts() == []
+    assert good.verdict().startswith(
+        "This image can be trusted as far as its inputs can show: it reproduces the HSI to "
+    )
+    assert good.expected_error is not None and good.expected_error.shape == good.part.fused_values.shape
+    text = (tmp_path / "good.html").read_text(encoding="utf-8")
+    assert f'<p class="verdict">{good.verdict()}</p>' in text
+    assert "Expected error" in text and "more and less by its expected error" in text
+
+    upside_down = open_cube(tmp_path / "good.tif")
+    write_cube(upside_down.copy(data=upside_down.values[:, ::-1]), tmp_path / "bad.tif")
+    bad = report(tmp_path / "bad.tif", tmp_path / "bad.html", **pair)
+    assert len(bad.doubts()) >= 2
+    assert bad.verdict().startswith("Do not trust this image: degraded to the HSI")
+    assert "verdict doubtful" in (tmp_path / "bad.html").read_text(encoding="utf-8")
+
+
 def test_fuse_writes_it_too(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pair = [str(folder / "hsi.tif"), str(folder / "msi.tif")]
     command = [

@@ -68,6 +68,11 @@ LARGEST_SIDE = 1024
 CENTRES = ((0.5, 0.5), (0.25, 0.25), (0.75, 0.75), (0.25, 0.75), (0.75, 0.25))
 ENOUGH_KNOWN = 0.7
 SAME_BAND_NM = 0.05
+# What speaks against an image.
+LARGEST_HSI_ERROR, LARGEST_ERROR_OVER_NOISE = 0.03, 3.0
+LARGEST_MSI_ERROR = 0.05
+LEAST_GAIN_DB = 0.5
+LEAST_CONFIDENCE = 0.5
 
 
 @dataclass(frozen=True, eq=False)
@@ -294,6 +299,8 @@ class QualityReport:
     without_reference: NoReferenceScores
     reduced_resolution: ReducedResolution
     against_reference: AgainstReference | None
+    expected_error: NDArray[np.float32] | None = None
+    """(C, H, W), a standard deviation; None where the image was made by a method that does not estimate it."""
 
     def __repr__(self) -> str:
         return f"QualityReport({', '.join(f'{name}: {value}' for name, value in self.headlines().items())})"
@@ -316,9 +323,59 @@ class QualityReport:
             ("error against the HSI", hsi and 100 * hsi, "{:.3g} %"),
             ("error against the MSI", msi and 100 * msi, "{:.3g} %"),
             ("PSNR at reduced resolution", None if coarser is None else coarser.psnr_db, "{:.2f} dB"),
+            ("expected error", self.relative_expected_error and 100 * self.relative_expected_error, "{:.3g} %"),
             ("HQNR", self.without_reference.hqnr, "{:.3f}"),
         ]
         return {name: form.format(value) for name, value, form in candidates if value is not None}
+
+    @property
+    def relative_expected_error(self) -> float | None:
+        """Of the expected error and the fused values, both root mean square."""
+        if self.expected_error is None:
+            return None
+        error, signal = (float(np.nanmean(np.square(each))) for each in (self.expected_error, self.part.fused_values))
+        return math.sqrt(error / signal) if signal > 0 else None
+
+    @property
+    def relative_noise(self) -> float | None:
+        """The HSI's noise over its signal, both root mean square."""
+        values = self.part.hsi_values.astype(np.float64)
+        signal = float(np.sqrt(np.nanmean(np.square(values)))) if np.isfinite(values).any() else 0.0
+        return float(self.part.observation.hsi_noise.square().mean().sqrt()) / signal if signal > 0 else None
+
+    def doubts(self) -> list[str]:
+        """What speaks against the image, the most serious first."""
+        hsi, msi = self.consistency.with_hsi.relative, self.consistency.with_msi.relative
+        noise, coarser = self.relative_noise or 0.0, self.reduced_resolution.scores
+        doubts = []
+        if hsi is not None and hsi > max(LARGEST_HSI_ERROR, LARGEST_ERROR_OVER_NOISE * noise):
+            doubts.append(f"degraded to the HSI's resolution, it differs from it by {100 * hsi:.2g} % of the signal")
+        if msi is not None and msi > LARGEST_MSI_ERROR:
+            doubts.append(f"seen through the MSI's SRF, it differs from the MSI by {100 * msi:.2g} % of the signal")
+        if coarser is not None and coarser.psnr_db < coarser.bicubic_psnr_db + LEAST_GAIN_DB:
+            gain = coarser.psnr_db - coarser.bicubic_psnr_db
+            doubts.append(f"at reduced resolution it is only {gain:.1f} dB better than interpolation")
+        if self.part.observation.confidence < LEAST_CONFIDENCE:
+            doubts.append(f"how the pair was observed is uncertain (confidence {self.part.observation.confidence:.2f})")
+        return doubts
+
+    def verdict(self) -> str:
+        """Whether the image can be trusted, and why, in one sentence."""
+        doubts = self.doubts()
+        if doubts:
+            return f"{'Do not trust' if len(doubts) > 1 else 'Be careful with'} this image: {_listed(doubts)}."
+        inputs, coarser = self.consistency, self.reduced_resolution.scores
+        errors = {"HSI": inputs.with_hsi.relative, "MSI": inputs.with_msi.relative}
+        shares = [f"the {name} to {100 * error:.2g} %" for name, error in errors.items() if error is not None]
+        reasons = [f"it reproduces {' and '.join(shares)} of the signal"] if shares else []
+        if coarser is not None:
+            gain = coarser.psnr_db - coarser.bicubic_psnr_db
+            reasons.append(f"its method beats interpolation by {gain:.1f} dB at reduced resolution")
+        if self.relative_expected_error is not None:
+            reasons.append(f"its expected error is {100 * self.relative_expected_error:.2g} % of the signal")
+        if not reasons:
+            return "Whether this image can be trusted is unknown: there was nothing to compare."
+        return f"This image can be trusted as far as its inputs can show: {_listed(reasons)}."
 
     def as_dict(self) -> dict[str, Any]:
         """The scores, ready for JSON: None instead of NaN and infinities."""
@@ -338,6 +395,8 @@ class QualityReport:
             "without_reference": asdict(self.without_reference),
             "reduced_resolution": asdict(self.reduced_resolution),
             "reference": None if self.against_reference is None else self.against_reference.scores.as_dict(),
+            "relative_expected_error": self.relative_expected_error,
+            "verdict": self.verdict(),
             "notes": [*part.notes, *part.observation.notes],
         }
         record: dict[str, Any] = strict_json(scores)
@@ -351,7 +410,7 @@ def assess(
     fused, hsi, msi = (
         torch.from_numpy(np.ascontiguousarray(each)) for each in (part.fused_values, part.hsi_values, part.msi_values)
     )
-    with progress("Assessing", total=4) as advance:
+    with progress("Assessing", total=5) as advance:
         agreement = consistency(fused, hsi, msi, part.observation)
         advance(1)
         scale = math.sqrt(math.prod(part.observation.scale))
@@ -363,7 +422,24 @@ def assess(
         advance(1)
         compared = None if reference is None else _against_reference(part, reference)
         advance(1)
-    return QualityReport(part, agreement, scores, coarser, compared)
+        expected = _expected_error(part, recorded, hsi, msi)
+        advance(1)
+    return QualityReport(part, agreement, scores, coarser, compared, expected)
+
+
+def _expected_error(part: ExaminedPart, recorded: Recorded, hsi: Tensor, msi: Tensor) -> NDArray[np.float32] | None:
+    """That of `fuse --uncertainty`, where the image was made by a method that estimates it."""
+    name = recorded.record.get("method", "")
+    knows_error = name in METHODS and METHODS[name].uncertainty is not None
+    if not knows_error or "weights" in recorded.record or recorded.config.consistency:
+        return None
+    error = fuse_arrays(hsi, msi, part.observation, name, uncertainty=True).numpy()
+    return np.where(np.isfinite(part.fused_values), error, np.float32(np.nan))
+
+
+def _listed(parts: list[str]) -> str:
+    """Join as in "a, b and c"."""
+    return " and ".join(filter(None, (", ".join(parts[:-1]), parts[-1])))
 
 
 def _reduced(part: ExaminedPart, hsi: Tensor, msi: Tensor, name: str, fuse: Fuse) -> ReducedResolution:

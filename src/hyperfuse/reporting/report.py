@@ -30,7 +30,7 @@ from hyperfuse.io.wavelengths import supplied_to
 from hyperfuse.methods.catalogue import AUTO, find_method
 from hyperfuse.metrics.pairing import Floats
 from hyperfuse.physics.observation import sigma_from_fwhm
-from hyperfuse.reporting.colour import colour_composite, distinct_pixels, stretch_limits
+from hyperfuse.reporting.colour import colour_composite, distinct_pixels, nan_mean, stretch_limits
 from hyperfuse.reporting.examine import QualityReport, assess, examine, read_record
 from hyperfuse.reporting.style import ERROR_COLOURS, ERROR_PERCENTILE, broken_line, highest_square, spectral_axis
 
@@ -171,7 +171,6 @@ def render_page(quality: QualityReport, record: Mapping[str, str], names: Mappin
             overview_frame=(*starts, 100 * height / whole_height, 100 * width / whole_width),
             composites={name: _picture(picture) for name, picture in composites.items()},
             marks=[(100 * (row + 0.5) / height, 100 * (column + 0.5) / width) for row, column in pixels],
-            noise=_relative_noise(quality),
             maps=list(_maps(quality)),
             colour_bar=_picture(_coloured(np.linspace(0, 1, 256)[None])),
             close_ups=list(_close_ups(quality, composites)),
@@ -207,13 +206,6 @@ def _composites(quality: QualityReport, truth: xr.DataArray) -> dict[str, NDArra
     return pictures if quality.against_reference is None else pictures | {"reference": colour_composite(truth, limits)}
 
 
-def _relative_noise(quality: QualityReport) -> float | None:
-    """The HSI's noise over its signal, both root mean square."""
-    values = quality.part.hsi_values.astype(np.float64)
-    signal = float(np.sqrt(np.nanmean(np.square(values)))) if np.isfinite(values).any() else 0.0
-    return float(quality.part.observation.hsi_noise.square().mean().sqrt()) / signal if signal > 0 else None
-
-
 def _maps(quality: QualityReport) -> Iterator[dict[str, Any]]:
     compared = quality.against_reference
     rms = "root mean square over bands"
@@ -222,6 +214,10 @@ def _maps(quality: QualityReport) -> Iterator[dict[str, Any]]:
         if quality.has_angles:
             angle = f"SAM {compared.scores.spectral_angle_degrees:.3f}°"
             yield _map("Spectral angle to the reference", compared.angle_map, angle, "degrees")
+    if quality.expected_error is not None:
+        error: Floats = np.sqrt(nan_mean(np.square(quality.expected_error.astype(np.float64)), axis=0))
+        share = f"{100 * (quality.relative_expected_error or 0):.3g} % of the signal"
+        yield _map("Expected error", error, share, f"{rms}: the standard deviation that `fuse --uncertainty` estimates")
     for name, each, how in (
         ("HSI", quality.consistency.with_hsi, "the fused image degraded to the HSI's resolution, minus the HSI"),
         ("MSI", quality.consistency.with_msi, "the fused image through the MSI's SRF, minus the MSI"),
@@ -306,13 +302,19 @@ def line_chart(
     caption: str = "",
     *,
     from_zero: bool = False,
+    second: Floats | None = None,
 ) -> Chart:
-    """Lay out a chart over positions with a label; without paths where no line has a value."""
+    """Lay out a chart over positions with a label; without paths where no line has a value.
+
+    `second` is drawn like the last line and shares its place in the legend.
+    """
     positions, x_label = axis
     chart = Chart(lines, title, x_label, y_label, caption)
     drawn = [(css_class, values) for _, css_class, values in lines if np.isfinite(values).any()]
     if not drawn:
         return chart
+    if second is not None:
+        drawn.append((lines[-1][1], second))
     x_limits = _limits(positions, around_one=0.5)
     y_limits = _limits(np.concatenate([values for _, values in drawn]), from_zero=from_zero)
 
@@ -381,7 +383,12 @@ def _spectra(quality: QualityReport, truth: xr.DataArray, pixels: Sequence[tuple
         lines = [(name, css_class, values[:, row, column].astype(np.float64)) for name, css_class, values in cubes]
         where = f"row {row + part.rows.start}, column {column + part.columns.start}"
         title = f"Spectrum of pixel {number}, {where}"
-        charts.append(line_chart(spectral_axis(truth), lines, title, "value", where))
+        lower = None
+        if quality.expected_error is not None:
+            fused, error = lines[-1][2], quality.expected_error[:, row, column].astype(np.float64)
+            lines.append(("fused, more and less by its expected error", "spread", fused + error))
+            lower = fused - error
+        charts.append(line_chart(spectral_axis(truth), lines, title, "value", where, second=lower))
     return charts
 
 
