@@ -199,6 +199,7 @@ def test_kernels_of_trained_channels_only(folder: Path, config: ReproduceConfig,
 def test_given_weights_are_not_trained(folder: Path, config: ReproduceConfig, scenes: Path, tmp_path: Path) -> None:
     weights = str(folder / "runs" / "joint" / "weights")
     given = ReproduceConfig(scenes=config.scenes, weights=weights)
+    assert reproduce("kernels", tmp_path / "new" / "folder", config=given)[0].exists()
     text = reproduce("seen", tmp_path / "out", config=given)[0].read_text()
     assert not (tmp_path / "out" / "runs").exists() and f"weights {weights}, 4 steps, seed 0" in text
     shown = ReproduceConfig(test_scenes=str(scenes / "cave_0.npz"), weights=weights)

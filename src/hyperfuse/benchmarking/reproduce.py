@@ -44,7 +44,7 @@ from hyperfuse.benchmarking.tables import (
 from hyperfuse.config import BenchmarkConfig, EfficiencyConfig, ReproduceConfig, takes_options
 from hyperfuse.errors import OptionError
 from hyperfuse.fusion.fusers import load_network
-from hyperfuse.io.atomic import write_text
+from hyperfuse.io.atomic import make_folder, write_text
 from hyperfuse.models.analysis import (
     count_parameters,
     kernel_vectors,
@@ -327,6 +327,7 @@ def reproduce(
         The files that were written: a page in Markdown, its numbers as CSV, tables in LaTeX, figures.
     """
     folder = Path(folder)
+    make_folder(folder)
     setup = prepare(experiment, folder, config or ReproduceConfig(), folder / SCENES)
     plan = PLANS[experiment](setup)
     for training in plan.trainings:
