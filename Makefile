@@ -23,7 +23,7 @@ docs: $(VENV)/.dev
 	  --output build/notebooks/$$(basename $$source .py).ipynb $$source || exit 1; done
 	$(BIN)/jupyter execute --inplace build/notebooks/*.ipynb
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
-	@echo "open site/index.html"
+	@echo "open site/index.html; with search: $(BIN)/python -m http.server -d site"
 
 # The plug-in for QGIS: Plugins > Manage and Install Plugins > Install from ZIP.
 DIST ?= dist
