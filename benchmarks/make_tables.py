@@ -29,9 +29,12 @@ RUNS = {
         *("--scales", "4,8", "--noise", "30,40", "--shift", "0.5,0.5", "--knowledge", "both"),
     ],
     "imperfect_pairs": [
-        *("--scenes", CAVE, "--scenes", AIRBORNE, "--scenes", MICROSCOPE, "--pair", PARIS, "--pair", CUBERT),
-        *("--imperfections", "all", "--scales", "4,8", "--knowledge", "blind,nominal", "--no-pictures"),
-        *("--methods", "bicubic,sfim,gsa,hysure,local_fuse,universal"),
+        *("--scenes", CAVE, "--scenes", AIRBORNE, "--scenes", MICROSCOPE),
+        *("--imperfections", "all", "--scales", "4,8", "--no-pictures"),
+        *("--methods", "bicubic,sfim,gsa,local_fuse,universal"),
+    ],
+    "recorded_pairs": [
+        *("--pair", PARIS, "--pair", CUBERT, "--scales", "2,4,8", "--knowledge", "blind,nominal", "--no-pictures")
     ],
     "cave_scales": ["--scenes", CAVE, "--scales", "4,8,16,32,3.2,5.7", "--beside-paper"],
 }

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy.ndimage import gaussian_filter, zoom
 from tests.fusion.large_scenes import small_tiles
 
-from hyperfuse import fuse, make_cube, open_cube
+from hyperfuse import fuse, make_cube, open_cube, report
 from hyperfuse.config import ObservationConfig
 from hyperfuse.fusion.observe import estimate_pair
 from hyperfuse.fusion.pair import align_pair
@@ -148,7 +148,11 @@ def test_the_change_mask_shows_where(simulated: Simulation, tmp_path: Path) -> N
     pair, path = imperfect(simulated, "change"), tmp_path / "mask.tif"
     with pytest.warns(UserWarning, match=r"of the scene that shows something else"):
         fuse(pair.hsi, pair.msi, tmp_path / "fused.tif", method="gsa", change_mask=path)
+    page = tmp_path / "page.html"
+    reported = report(tmp_path / "fused.tif", page, hsi=pair.hsi, msi=pair.msi).part.msi_weights
     weight = open_cube(path).values[0]
+    assert reported is not None and "map: Change mask" in page.read_text()
+    np.testing.assert_allclose(reported, weight, atol=1e-5)
     assert weight.shape == pair.disagreeing.shape
     assert weight[pair.disagreeing].mean() < 0.5
     assert weight[~pair.disagreeing].mean() > 0.95

@@ -10,8 +10,9 @@ import torch
 from tests.methods.tiny_pairs import tiny_pair
 
 from hyperfuse.errors import BandError, GridError, ValueRangeError
-from hyperfuse.physics.estimate import KnownParts, estimate_observation, fit_srf, roughness_matrix
+from hyperfuse.physics.estimate import KnownParts, _probability, estimate_observation, fit_srf, roughness_matrix
 from hyperfuse.physics.observation import known_observation
+from hyperfuse.physics.register import Registration
 from hyperfuse.physics.sampling import estimate_noise
 
 PARTS = [  # scale, sigma, shift
@@ -212,3 +213,12 @@ def test_the_default_psf_has_a_fwhm_of_one_coarse_pixel():
 def test_an_srf_must_be_a_matrix():
     with pytest.raises(BandError, match="one row per msi band"):
         known_observation(torch.ones(5), 4.0)
+
+
+def test_confidence_is_the_probability_of_small_errors() -> None:
+    sure = Registration((1.7, 1.7), (0.0, 0.0), (0.005, 0.005), 1.0, 1.0, 0.0, (0.005, 0.005))
+    unsure = replace(sure, shift_error=(0.1, 0.1))
+    assert _probability(sure, sure, is_robust=True) > 0.99
+    assert 0.05 < _probability(unsure, unsure, is_robust=True) < _probability(unsure, unsure, is_robust=False) < 0.5
+    # What is used lies where the best estimate says it cannot.
+    assert _probability(sure, replace(sure, shift=(0.3, 0.0)), is_robust=True) < 0.01

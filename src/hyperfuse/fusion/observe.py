@@ -340,6 +340,11 @@ class RegisteredPair:
     displacement: BandDisplacement | None = None
     """Of the HSI's bands against each other, which was corrected."""
 
+    @property
+    def change_mask(self) -> xr.DataArray:
+        """Lazy, of one band: how far the MSI is used, from 0 to 1."""
+        return self.harmonisation.weight_map(self.recorded)
+
 
 def register_pair(
     pair: AlignedPair,

@@ -348,7 +348,7 @@ def make_plan(
         hsi=hsi_cube,
         aligned=aligned,
         pair=pair,
-        change_mask=found.harmonisation.weight_map(found.recorded),
+        change_mask=found.change_mask,
         observation=observation,
         method=method,
         network=network,

@@ -22,7 +22,7 @@ from hyperfuse.config import FuseConfig
 from hyperfuse.errors import BandError, CubeFileError, GridError, OptionError
 from hyperfuse.fusion.engine import moved
 from hyperfuse.fusion.fusers import fuse_with_network, load_network
-from hyperfuse.fusion.observe import estimate_pair, register_pair
+from hyperfuse.fusion.observe import RegisteredPair, estimate_pair, register_pair
 from hyperfuse.fusion.pair import AlignedPair, align_pair
 from hyperfuse.io.cube import make_cube, physical_values, place_cube, window_of
 from hyperfuse.io.grid import PIXEL_TOLERANCE, grid_of, parallel_placement
@@ -92,6 +92,8 @@ class ExaminedPart:
     msi_wavelength_nm: NDArray[np.float64]
     observation: Observation
     notes: tuple[str, ...]
+    msi_weights: NDArray[np.float32] | None = None
+    """(H, W) How far the msi is used, from 0 to 1; None where the two images agree."""
 
     @property
     def is_everything(self) -> bool:
@@ -136,7 +138,8 @@ def examine(
     pair = align_pair(hsi, cut_msi, placed, mask=mask, hsi_mask=hsi_mask)
     rows = _moved_slice(pair.msi_source.rows, rows.start)
     columns = _moved_slice(pair.msi_source.columns, columns.start)
-    pair, observation, notes = _observed(pair, hsi, recorded.config, srf)
+    found, notes = _observed(pair, hsi, recorded.config, srf)
+    pair, observation = found.pair, found.observation
     bands = np.flatnonzero(pair.usable_bands & fused["good"].values)
     if bands.size == 0:
         raise BandError("no band is good in both fused image and HSI", "at least one", "fix the bad-band list (bbl)")
@@ -159,6 +162,7 @@ def examine(
         msi_wavelength_nm=msi["wavelength"].values,
         observation=observation,
         notes=notes,
+        msi_weights=None if found.harmonisation.agreement is None else found.change_mask.values[0],
     )
 
 
@@ -168,9 +172,9 @@ def _moved_slice(part: slice, by: int) -> slice:
 
 def _observed(
     pair: AlignedPair, hsi: xr.DataArray, config: FuseConfig, srf: SRFSpec | None
-) -> tuple[AlignedPair, Observation, tuple[str, ...]]:
-    def register(config: FuseConfig) -> tuple[AlignedPair, Observation]:
-        found = register_pair(
+) -> tuple[RegisteredPair, tuple[str, ...]]:
+    def register(config: FuseConfig) -> RegisteredPair:
+        return register_pair(
             pair,
             lambda each, bend: estimate_pair(each, hsi, config, bend=bend),
             local_shift=config.local_shift,
@@ -178,15 +182,14 @@ def _observed(
             reconcile=config.harmonise == "auto",
             trust=config.trust,
         )
-        return found.pair, found.observation
 
     try:
-        return *register(config if srf is None else config.replace(srf=srf)), ()
+        return register(config if srf is None else config.replace(srf=srf)), ()
     except (BandError, CubeFileError):
         if srf is not None:
             raise
         note = f"the SRF {config.srf} that it was fused with is not available here and was estimated from the pair"
-        return *register(config.replace(srf=None)), (note,)
+        return register(config.replace(srf=None)), (note,)
 
 
 def _bands_of_fused(fused: xr.DataArray, hsi: xr.DataArray) -> NDArray[np.int64]:

@@ -224,12 +224,18 @@ def _maps(quality: QualityReport) -> Iterator[dict[str, Any]]:
     ):
         score = "nothing to compare" if each.rmse is None else f"RMSE {each.rmse:.4g}"
         yield _map(f"Consistency with the {name}", each.error_map, score, f"{rms}: {how}")
+    weights = quality.part.msi_weights
+    if weights is not None:
+        unused = 1 - weights.astype(np.float64)
+        meaning = "0 where the MSI is used, 1 where it shows something else than the HSI and gives way to it"
+        yield _map("Change mask", unused, f"{np.nanmean(unused):.1%} of the MSI is not used", meaning, highest=1.0)
 
 
-def _map(title: str, values: Floats, score: str, meaning: str) -> dict[str, Any]:
+def _map(title: str, values: Floats, score: str, meaning: str, highest: float | None = None) -> dict[str, Any]:
     values = thinned(values)
     known = np.isfinite(values)
-    highest = float(np.percentile(values[known], ERROR_PERCENTILE)) if known.any() else 0.0
+    if highest is None:
+        highest = float(np.percentile(values[known], ERROR_PERCENTILE)) if known.any() else 0.0
     pixels = _coloured(np.clip(np.where(known, values, 0) / (highest or 1.0), 0, 1))
     pixels[~known] = NO_DATA
     return {"title": title, "score": score, "meaning": meaning, "picture": _picture(pixels), "highest": highest}
