@@ -46,6 +46,20 @@ def third_party_imports(path: Path) -> Iterator[tuple[str, bool]]:
             yield name, node in tree.body
 
 
+def test_the_conda_recipe_has_the_same_version_and_dependencies() -> None:
+    recipe = (REPOSITORY / "integrations" / "conda" / "meta.yaml").read_text(encoding="utf-8")
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert f'version = "{project["version"]}"' in recipe
+    renamed = {"torch": "pytorch", "matplotlib": "matplotlib-base"}
+    needed = [Requirement(text) for text in project["dependencies"]]
+    expected = {f"- {renamed.get(each.name, each.name)} {each.specifier}" for each in needed}
+    run_part = recipe.partition("  run:\n")[2].partition("\ntest:")[0]
+    assert {line.strip() for line in run_part.splitlines() if line.strip()} - expected == {
+        "- python >={{ python_min }}"
+    }
+    assert all(each in run_part for each in expected)
+
+
 def test_every_import_is_a_declared_dependency() -> None:
     """What is imported when a module is loaded must be a dependency; the viewer and others may ask for their extra."""
     # Extras that may not be installed here.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 import time
@@ -13,6 +14,7 @@ from tests.io.random_cubes import assert_nothing_lost, sample_cube
 from tests.processes import Program
 
 from hyperfuse.errors import CubeWriteError
+from hyperfuse.io import atomic
 from hyperfuse.io.atomic import lock_file, make_work_folder, target_lock
 from hyperfuse.io.files import created_cube, open_cube, write_cube
 
@@ -103,6 +105,14 @@ def test_a_path_from_here_is_the_same_target(tmp_path: Path, monkeypatch: pytest
     with target_lock(tmp_path / "s.tif"):
         write_cube(sample_cube(), "s.tif")
     assert names_in(tmp_path) == ["s.tif"]
+
+
+def test_writing_on_a_system_without_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on Windows, where every file is flushed by itself."""
+    monkeypatch.setattr(atomic, "MOST_FLUSHED", 0)
+    monkeypatch.delattr(os, "sync")
+    write_cube(sample_cube(), tmp_path / "s.zarr")
+    assert_nothing_lost(open_cube(tmp_path / "s.zarr"), sample_cube())
 
 
 def test_long_names_that_begin_alike(tmp_path: Path) -> None:

@@ -87,7 +87,8 @@ def measured(work: Callable[[], Made]) -> tuple[Made, Cost]:
 def _resident_after_clearing() -> int | None:
     """Return freed memory to the system, so that work does not hide in what was allocated before; reset the peak."""
     gc.collect()
-    with suppress(OSError, AttributeError):
+    # glibc only; Windows has no library of no name.
+    with suppress(OSError, AttributeError, TypeError):
         ctypes.CDLL(None).malloc_trim(0)
     try:
         (PROCESS / "clear_refs").write_text("5")  # resets VmHWM

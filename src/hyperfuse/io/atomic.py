@@ -44,7 +44,7 @@ MADE, ASIDE, COMPLETE = "made", "aside", "complete.json"
 MOST_FLUSHED = 100
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 REMOVAL_ATTEMPTS, SECONDS_BETWEEN = 40, 0.05
-SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK") if hasattr(signal, name)]
 
 WriteWindow = Callable[[slice, slice, NDArray[Any]], None]
 
@@ -258,11 +258,12 @@ def _finish_publishing(target: Path) -> None:
 def _flush(folder: Path) -> None:
     """Wait until the disk has everything in a folder: no rename may survive a power failure that its file does not."""
     files = [path for path in folder.rglob("*") if path.is_file()]
-    if len(files) > MOST_FLUSHED:
+    if len(files) > MOST_FLUSHED and hasattr(os, "sync"):
         os.sync()
         return
     for path in files:
-        with path.open("rb") as file:
+        # Windows flushes only files that are open for writing.
+        with path.open("rb" if os.name == "posix" else "r+b") as file:
             os.fsync(file.fileno())
     _flush_folder(folder)
 
