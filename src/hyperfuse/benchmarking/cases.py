@@ -126,8 +126,7 @@ class RecordedPair:
         if self.hsi is not None:
             return CasePair(self.hsi, self.msi, self.reference, None, None, scale, "hsi")
         one_band = np.eye(1, self.reference.sizes["band"])  # the msi simulated beside the hsi is not used
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(action="ignore"):
             made = simulate(self.reference, scale, one_band)
         msi = self.msi.isel(y=slice(0, made.reference.sizes["y"]), x=slice(0, made.reference.sizes["x"]))
         return CasePair(made.hsi, msi, made.reference, None, None, scale, "hsi")
@@ -302,8 +301,7 @@ def require_unique(kind: str, names: Iterable[str], remedy: str) -> None:
 
 def covers(reference: xr.DataArray, srf: str) -> bool:
     """Whether the scene has the bands that the SRF needs; an unknown SRF is an error."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         try:
             srf_for(reference, srf)
         except BandError:
@@ -322,9 +320,8 @@ def has_room(size: tuple[int, int], scale: float) -> bool:
 def simulated_case(scored: ScoredScene, srf: str, scale: float, condition: Condition, seed: int = 0) -> CasePair:
     hsi_db, msi_db = condition.noise_db or (None, None)
     config = SimulateConfig(shift=condition.shift, snr_hsi_db=hsi_db, snr_msi_db=msi_db, seed=seed)
-    with warnings.catch_warnings():
-        # The protocol crops scenes, and counts the covered part of a camera's SRF.
-        warnings.simplefilter("ignore")
+    # The protocol crops scenes, and counts the covered part of a camera's SRF.
+    with warnings.catch_warnings(action="ignore"):
         made = simulate(scored.reference(), scale, srf, config=config)
     kind = condition.imperfection
     imperfect = None if kind is None else add_imperfection(made, kind, seed, scored.name)
@@ -382,8 +379,7 @@ class BenchmarkModel:
         bands = pair.hsi.sizes["band"], pair.msi.sizes["band"]
         if bands not in self.warmed:
             self.warmed.add(bands)
-            with warnings.catch_warnings(), suppress(HyperfuseError):
-                warnings.simplefilter("ignore")
+            with warnings.catch_warnings(action="ignore"), suppress(HyperfuseError):
                 self.fuse(_small_pair(*bands), ORACLE)
 
 

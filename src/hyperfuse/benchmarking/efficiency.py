@@ -267,8 +267,9 @@ def measure_efficiency(
     by_side, by_bands = growth_sizes(size)
     costs: list[SubjectCost] = []
     matmuls: list[float] = []
-    with progress("Measuring", total=len(fitting) * (3 if effort.growth else 1)) as advance, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # methods warn of random pairs
+    total = len(fitting) * (3 if effort.growth else 1)
+    # Methods warn of random pairs.
+    with progress("Measuring", total) as advance, warnings.catch_warnings(action="ignore"):
         for subject in fitting:
             matmuls.append(matmul_seconds(device))
             cost = _measure(subject, size, effort, device, matmuls[-1])

@@ -311,8 +311,7 @@ def run_model(
         return replace(failed, state=UNFIT, message=f"not made for {bands} bands")
     try:
         model.warm_up(pair)
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always", UserWarning)
+        with warnings.catch_warnings(record=True, action="always", category=UserWarning) as caught:
             fused, cost = measured(lambda: model.fuse(pair, knowledge))
         warned = "; ".join(dict.fromkeys(str(each.message) for each in caught if each.category is UserWarning))
         figures: dict[str, Any] = {**score(fused, pair), **asdict(cost)}

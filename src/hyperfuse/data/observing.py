@@ -195,9 +195,8 @@ def named_srf(name: str, bands: BandTable) -> FloatArray | None:
     """(M, C) weights of those bands of a sensor or file that these hsi bands cover; None if there are none, or if
     wavelengths are needed and unknown.
     """
-    with warnings.catch_warnings():
-        # The warning that a curve extends beyond the scene would repeat for every batch.
-        warnings.simplefilter("ignore")
+    # The warning that a curve extends beyond the scene would repeat for every batch.
+    with warnings.catch_warnings(action="ignore"):
         try:
             good = np.ones(bands.count, dtype=bool)
             return find_srf(name, bands.wavelength_nm, bands.fwhm_nm, good, skip_uncovered=True).weights

@@ -142,9 +142,8 @@ def register(hsi: Image, msi: Image, config: PairConfig = PAIR_DEFAULTS) -> Regi
     def observed(pair: AlignedPair) -> Observation:
         return observe(pair, hsi_cube, ObservationConfig())
 
-    with warnings.catch_warnings():
-        # The report gives in numbers what the estimation would warn about.
-        warnings.simplefilter("ignore", UserWarning)
+    # The report gives in numbers what the estimation would warn about.
+    with warnings.catch_warnings(action="ignore", category=UserWarning):
         pair = aligned()
         observation = observed(pair)
         whole = find_misregistration(pair, observation, observed)

@@ -113,9 +113,8 @@ def start_server(libraries: Collection[str] = ()) -> None:
         here, there = socket.socketpair()
         with there:
             if is_fast:
-                with warnings.catch_warnings():
-                    # Of Python 3.12, about threads of libraries, which wait for work and hold no lock.
-                    warnings.simplefilter("ignore", DeprecationWarning)
+                # Of Python 3.12, about threads of libraries, which wait for work and hold no lock.
+                with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
                     child = os.fork()
                 if not child:
                     _serve(there.fileno())
@@ -246,8 +245,7 @@ def _serve(descriptor: int) -> None:
 
 
 def _answer(request: bytes, *, limited: bool) -> bytes:
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+    with warnings.catch_warnings(record=True, action="always") as caught:
         try:
             seconds, copies, function, arguments = pickle.loads(request)
             if limited:

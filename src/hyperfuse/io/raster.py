@@ -19,7 +19,7 @@ import shutil
 import urllib.parse
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -179,10 +179,9 @@ def _read_window(
 def raster_dataset(path: Path, driver: str | None = None) -> Iterator[Any]:
     """Open a rasterio dataset; errors of GDAL, also of later reads, become one `CubeFileError`."""
     try:
-        with warnings.catch_warnings(), rasterio.Env(GDAL_MAX_DATASET_POOL_SIZE=16):
-            warnings.simplefilter("ignore", NotGeoreferencedWarning)
-            with rasterio.open(path, driver=driver) as source:
-                yield source
+        pool = rasterio.Env(GDAL_MAX_DATASET_POOL_SIZE=16)
+        with _not_georeferenced(), pool, rasterio.open(path, driver=driver) as source:
+            yield source
     except (*GDAL_ERRORS, ValueError, OverflowError, MemoryError) as error:
         if driver is None and UNRECOGNISED in str(error):
             remedy = next((hint for suffixes, hint in HINTS.items() if path.suffix.lower() in suffixes), CONVERT)
@@ -564,11 +563,8 @@ def _gdal_errors(path: Path) -> Iterator[None]:
         raise CubeWriteError(got, remedy="nothing was left behind; check space and options") from error
 
 
-@contextmanager
-def _not_georeferenced() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", NotGeoreferencedWarning)
-        yield
+def _not_georeferenced() -> AbstractContextManager[Any]:
+    return warnings.catch_warnings(action="ignore", category=NotGeoreferencedWarning)
 
 
 def _no_space(path: Path) -> OSError:

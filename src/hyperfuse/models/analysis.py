@@ -120,8 +120,8 @@ def umap_plane(vectors: Tensor) -> Tensor:
     from umap import UMAP
 
     reducer = UMAP(n_neighbors=min(_UMAP_NEIGHBOURS, len(vectors) - 1), random_state=_SEED)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it warns that a fixed seed runs on one thread
+    # It warns that a fixed seed runs on one thread.
+    with warnings.catch_warnings(action="ignore"):
         points = reducer.fit_transform(vectors.numpy())
     return torch.as_tensor(points, dtype=torch.float64)
 

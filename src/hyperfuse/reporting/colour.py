@@ -145,8 +145,8 @@ def _cluster_representatives(features: Floats, positions: NDArray[np.int64], see
 
     Near the centre, because a far point may be an outlier; far from the others, so that their marks do not overlap.
     """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # an empty cluster keeps its centre
+    # An empty cluster, of which it warns, keeps its centre.
+    with warnings.catch_warnings(action="ignore"):
         centres, _ = kmeans2(features, features[seeds], iter=CLUSTER_ROUNDS, minit="matrix")
     chosen: list[int] = []
     for distance in cdist(centres, features):

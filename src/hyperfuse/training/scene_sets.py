@@ -190,8 +190,8 @@ def make_cases(experiment: Experiment, scenes: Sequence[Scene], blocks: Sequence
 def _make_case(
     name: str, scene: Scene, reference: Tensor, weights: NDArray[np.float64], scale: float, base: str
 ) -> ValidationCase:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that scenes are cropped to whole coarse pixels
+    # It warns that scenes are cropped to whole coarse pixels.
+    with warnings.catch_warnings(action="ignore"):
         simulation = simulate(make_cube(reference.numpy()), scale, weights)
     hsi, msi, used = (
         torch.from_numpy(np.ascontiguousarray(cube.values))
