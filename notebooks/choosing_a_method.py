@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Choosing a method by reduced-resolution assessment
 #
-# Without a reference one can degrade both images once more by the same scale, fuse them, and compare with the original
-# HSI (Wald's protocol). Here the reference is known, so that the choice can be checked.
+# Without a reference, both images can be degraded by their own scale, fused, and compared with the original HSI
+# (Wald's protocol). Here the reference is known, so the choice can be checked.
 
 # %%
 import numpy as np
@@ -41,6 +41,6 @@ for method in METHODS:
     print(f"{method:<12}{reduced:>6.2f} dB{true:>6.2f} dB")
 
 # %% [markdown]
-# The order is similar, the numbers are not: a scene has other detail at another scale, and the reduced pair has few
-# pixels. `hyperfuse fuse --method auto` makes this comparison with the estimated PSF and takes another method than the
-# default only if it is better by 1 dB.
+# The order is similar, the numbers are not: a scene has different detail at a different scale, and the reduced pair has
+# few pixels. `hyperfuse fuse --method auto` makes this comparison with the estimated PSF and departs from the default
+# only if another method is better by 1 dB.

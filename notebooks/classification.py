@@ -1,9 +1,9 @@
 # %% [markdown]
 # # Classification before and after fusion
 #
-# Does fusion help those who use the image? Each pixel of Indian Pines is assigned to one of eight spectral classes. The
-# classes are clusters of the reference's spectra, because the scene comes without its ground truth; the question is how
-# many pixels get the class that the reference gives them.
+# Does fusion help those who use the image? Each pixel of Indian Pines is assigned to one of eight spectral classes.
+# Because the scene comes without its ground truth, the classes are clusters of the reference's spectra; the question is
+# how many pixels are assigned the same class as in the reference.
 
 # %%
 import matplotlib.pyplot as plt
@@ -47,4 +47,4 @@ for axis, (title, classes) in zip(axes, maps.items(), strict=True):
 plt.show()
 
 # %% [markdown]
-# Indian Pines is one of the training scenes of `universal`; see the benchmarks for others.
+# Indian Pines is one of the training scenes of `universal`; the benchmarks have scenes that are not.

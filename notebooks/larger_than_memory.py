@@ -10,6 +10,7 @@ from tempfile import mkdtemp
 
 import numpy as np
 import xarray as xr
+from distributed import LocalCluster
 
 import hyperfuse
 from hyperfuse.config import FuseConfig
@@ -36,12 +37,26 @@ print("\n".join(f"{name:<10}{text}" for name, text in plan.items() if name != "d
 
 # %% [markdown]
 # ## Fuse
-# With `workers=4`, or `cluster="tcp://scheduler:8786"` for a cluster of Dask, the same tiles are computed elsewhere,
-# with identical output. An interrupted run continues with `resume=True`.
+# An interrupted run continues with `resume=True`.
 
 # %%
 path = hyperfuse.fuse(folder / "hsi.tif", folder / "msi.tif", folder / "fused.zarr", config=config)
 print(path.name)
+
+# %% [markdown]
+# ## On a Dask cluster
+# The workers compute the same tiles, with identical output. The cluster here is a thread of this process; give the
+# address of any other in the same way (`cluster="tcp://scheduler:8786"`).
+
+# %%
+with LocalCluster(n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None) as cluster:
+    on_cluster = hyperfuse.fuse(
+        folder / "hsi.tif",
+        folder / "msi.tif",
+        folder / "on_cluster.zarr",
+        config=config.replace(cluster=cluster.scheduler_address),
+    )
+print(np.array_equal(hyperfuse.open_cube(on_cluster).values, hyperfuse.open_cube(path).values))
 
 # %% [markdown]
 # ## Read it lazily

@@ -1,8 +1,8 @@
 # %% [markdown]
 # # A real pair: misregistered and changed
 #
-# Two sensors rarely record the same thing. Here a pair is given what real pairs have, a shift and an area that
-# has changed between the two dates, so that the truth is known.
+# Two sensors rarely record the same thing. To know the truth, we simulate a pair and add what real pairs have: a shift,
+# and an area that changed between two dates.
 
 # %%
 import warnings

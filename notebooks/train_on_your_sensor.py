@@ -1,8 +1,9 @@
 # %% [markdown]
 # # Train SSA on your own sensor
 #
-# The steps of a training, at a size that takes seconds: scenes of one's own, an experiment file, a run, its weights in
-# use. Thousands of steps are needed for a network that is worth using.
+# How to train a network, at a size that takes seconds: your own scenes, an experiment file, a run, and how to use its
+# weights.
+# A network that is worth using needs thousands of steps.
 
 # %%
 from pathlib import Path
