@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
 import pytest
+import rasterio
+import scipy.io
 import torch
+import xarray as xr
+from affine import Affine
 from tests.fusion.large_scenes import written_pair
-from tests.peak_memory import STATUS, peak_bytes
+from tests.peak_memory import STATUS, own_peak_bytes, peak_bytes
 
-from hyperfuse import fuse, open_cube
+from hyperfuse import fuse, make_cube, open_cube, write_cube
 from hyperfuse.cli.app import run
 from hyperfuse.fusion import plan
 from hyperfuse.fusion.engine import MOST_THREADS, bounded_pools
 from hyperfuse.fusion.plan import MemoryPlan
+from hyperfuse.io.files import WRITABLE
 from hyperfuse.methods.catalogue import DEFAULT
 
 GIGABYTE = 1e9
 RAM = 0.75
+UNUSUAL = ["fortran.npy", "version5.mat", "version73.mat", "classic.nc"]
 
 measurable = pytest.mark.skipif(not STATUS.exists(), reason="the system does not say how much memory a process had")
 
@@ -39,6 +46,38 @@ def test_peak_memory_stays_below_the_limit(tmp_path: Path, method: str, coarse: 
     whole = fuse(*pair, method=method, estimate=False)
     differences = np.abs(open_cube(target).values.astype(int) - whole.values)
     assert differences.max() <= 1e-3 * np.ptp(whole.values) + 1
+
+
+def _write(path: Path, cube: xr.DataArray) -> None:
+    kind, bands_last = path.stem, cube.values.transpose(1, 2, 0)
+    if kind == "fortran":
+        np.save(path, np.asfortranarray(bands_last))
+    elif kind == "version5":
+        scipy.io.savemat(path, {"cube": bands_last})
+    elif kind == "classic":
+        cube.to_dataset(name="cube").drop_vars("band_name").to_netcdf(path, engine="scipy")
+    else:
+        write_cube(cube, path, creation_options={"VERSION": "7.3"} if kind == "version73" else {})
+
+
+@pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="the peak cannot be set back")
+@pytest.mark.parametrize("name", [f"cube{suffix}" for suffix in WRITABLE] + UNUSUAL)
+def test_a_window_takes_little_memory_in_every_format(name: str, tmp_path: Path) -> None:
+    """The plan counts windows, so no reader may hold more of a file than it returns; rows cross bands stored last."""
+    side, bands = 1500, 8
+    values = np.broadcast_to(np.arange(side, dtype=np.float32), (bands, side, side))
+    cube = make_cube(values, crs="EPSG:32633", transform=Affine(10, 0, 0, 0, -10, 0))
+    _write(tmp_path / name, cube)
+    opened = open_cube(tmp_path / name)
+    # What is imported and unpacked for the first window is not the window's.
+    _ = opened[:, 0, 0].values
+    Path("/proc/self/clear_refs").write_text("5")
+    before = own_peak_bytes()
+    # The plan counts GDAL's cache by itself.
+    with rasterio.Env(GDAL_CACHEMAX=4_000_000):
+        for place in np.s_[:, 700:764], np.s_[:, :, 700:764]:
+            np.testing.assert_array_equal(opened[place].values, values[place])
+    assert own_peak_bytes() - before < values.nbytes / 3
 
 
 def test_what_libraries_take_does_not_grow_with_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -85,7 +85,7 @@ def test_a_declared_fill_value_stays() -> None:
 
 
 def test_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    np.save(tmp_path / "hsi.npy", np.random.default_rng(0).integers(1, 99, (12, 12, 12)).astype(np.int16))
+    np.save(tmp_path / "hsi.npy", np.random.default_rng(0).integers(1, 99, (16, 14, 12)).astype(np.int16))
     options = ["--wavelengths", "400:950", "--nodata-in", "7"]
     assert run(["info", str(tmp_path / "hsi.npy"), "--json", *options]) == 0
     shown = json.loads(capsys.readouterr().out)

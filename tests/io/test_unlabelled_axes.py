@@ -35,22 +35,28 @@ def clouds() -> NDArray[np.bool_]:
         ((60, 80, 4), 2),
         ((103, 340, 610), 0),
         ((198, 100, 100), 0),
-        # Public scenes as they are distributed: Salinas, Jasper Ridge, Houston 2013, Pavia University, a coarse HSI.
-        ((512, 217, 204), 2),
+        # Public scenes as they are distributed: Jasper Ridge, Houston 2013, Pavia University, a coarse HSI.
         ((100, 100, 198), 2),
         ((349, 1905, 144), 2),
         ((610, 340, 103), 2),
         ((36, 36, 200), 2),
         ((50, 60, 200), 2),
-        ((7, 7, 7), 2),
     ],
 )
 def test_bands_are_first_or_last(shape: tuple[int, int, int], axis: int) -> None:
     assert unlabelled_band_axis(shape) == axis
 
 
+def test_a_doubtful_choice_is_said() -> None:
+    """The first is Salinas, the second may have 224 bands."""
+    for shape in ((512, 217, 204), (224, 60, 80)):
+        with pytest.warns(
+            UserWarning, match=f"taken as {shape[2]} bands of .*; if bands come first, say --band-axis 0"
+        ):
+            assert unlabelled_band_axis(shape) == 2
+
+
 def test_a_partner_decides() -> None:
-    assert unlabelled_band_axis((60, 15, 20)) == 2
     assert unlabelled_band_axis((60, 15, 20), (60, 80)) == 0
     assert unlabelled_band_axis((15, 20, 60), (60, 80)) == 2
     # Sides rounded to whole pixels: 61 / 4 and 82 / 4.
@@ -58,6 +64,9 @@ def test_a_partner_decides() -> None:
 
 
 def test_what_remains_ambiguous_is_refused(tmp_path: Path) -> None:
+    for shape in ((7, 7, 7), (100, 120, 100)):
+        with pytest.raises(CubeFileError, match=r"bands first .* or last .* --band-axis 0 or --band-axis 2"):
+            unlabelled_band_axis(shape)
     np.save(tmp_path / "s.npy", np.zeros((4, 9, 50), np.uint8))
     with pytest.raises(
         CubeFileError, match=r"bands first \(4 bands of 9 x 50\) or last \(50 bands of 4 x 9\)"

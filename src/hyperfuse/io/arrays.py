@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import xarray as xr
@@ -118,6 +118,26 @@ class FoundArray:
 
 def _load_plane(load: Callable[[tuple[Any, ...]], NDArray[Any]], key: tuple[Any, ...]) -> NDArray[Any]:
     return np.asarray(load(key[1:])[None][key[0]])
+
+
+def read_part(stream: BinaryIO, dtype: np.dtype[Any], shape: tuple[int, ...], key: tuple[slice, ...]) -> NDArray[Any]:
+    """Read part of an array in C order that begins where the stream stands, one index of its first axis at a time.
+
+    Not through a mapping: its pages count as memory of this process, and a window touches most of those of an array
+    whose first axis holds the bands.
+    """
+    if len(shape) < 2:
+        return np.fromfile(stream, dtype, math.prod(shape)).reshape(shape)[key]
+    origin, rest = stream.tell(), math.prod(shape[2:])
+    indices, (start, stop, step) = range(*key[0].indices(shape[0])), key[1].indices(shape[1])
+    part = np.empty(
+        (len(indices), *(len(range(*each.indices(n))) for each, n in zip(key[1:], shape[1:], strict=True))), dtype
+    )
+    for target, index in zip(part, indices, strict=True):
+        stream.seek(origin + (index * shape[1] + start) * rest * dtype.itemsize)
+        span = np.fromfile(stream, dtype, (stop - start) * rest).reshape(stop - start, *shape[2:])
+        target[...] = span[::step, *key[2:]]
+    return part
 
 
 def _dotted(name: str) -> str:
@@ -244,7 +264,8 @@ def unlabelled_band_axis(shape: tuple[int, ...], fitting: tuple[int, int] | None
 
     `fitting` is the height and width of an image of the same place, whose proportions the array should have. Without
     one, bands are last, as MATLAB and NumPy users store them, unless the first axis is shorter and leaves an image that
-    is closer to a square. Where the signs contradict each other, `CubeFileError` asks for the axis.
+    is closer to a square. A longer first axis that does so is doubtful and warned about: 512 x 217 x 204 is Salinas,
+    but 224 x 60 x 80 may have 224 bands. Where nothing tells the axes apart, `CubeFileError` asks for them.
     """
     first, last = (shape[1], shape[2]), (shape[0], shape[1])
     if fitting is not None:
@@ -254,18 +275,23 @@ def unlabelled_band_axis(shape: tuple[int, ...], fitting: tuple[int, int] | None
     if first[0] == first[1] != shape[0]:
         return 0
     elongated_first, elongated_last = (max(size) / min(size) for size in (first, last))
-    if shape[0] >= min(first) or elongated_last == 1:
-        return 2
-    if elongated_first < elongated_last:
-        return 0
-    if elongated_last < LARGEST_ELONGATION:
-        return 2
-    got = f"{name or 'an array'} of shape {' x '.join(map(str, shape))} whose axes have no names"
-    expected = (
-        f"bands first ({shape[0]} bands of {first[0]} x {first[1]}) or last ({shape[2]} bands of {last[0]} x {last[1]})"
-    )
+    array = f"{name or 'an array'} of shape {' x '.join(map(str, shape))} whose axes have no names"
+    readings = [f"{bands} bands of {size[0]} x {size[1]}" for bands, size in ((shape[0], first), (shape[2], last))]
+    if shape[0] != shape[2] or shape[0] == 1:
+        if elongated_last == 1:
+            return 2
+        if shape[0] >= min(first):
+            if elongated_first < elongated_last > LARGEST_ELONGATION:
+                warnings.warn(
+                    f"{array} is taken as {readings[1]}; if bands come first, say --band-axis 0", stacklevel=2
+                )
+            return 2
+        if elongated_first < elongated_last:
+            return 0
+        if elongated_last < LARGEST_ELONGATION:
+            return 2
     remedy = "say so with --band-axis 0 or --band-axis 2 (in fuse --hsi-band-axis, --msi-band-axis)"
-    raise CubeFileError(got, expected, remedy)
+    raise CubeFileError(array, f"bands first ({readings[0]}) or last ({readings[1]})", remedy)
 
 
 def same_proportions(size: tuple[int, int], other: tuple[int, int]) -> bool:

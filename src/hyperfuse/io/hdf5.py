@@ -19,7 +19,7 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from hyperfuse.errors import CubeFileError, OptionError
-from hyperfuse.io.arrays import OTHER_ATTRIBUTES, STORAGE_ATTRIBUTES, FoundArray, text
+from hyperfuse.io.arrays import OTHER_ATTRIBUTES, STORAGE_ATTRIBUTES, FoundArray, read_part, text
 from hyperfuse.io.atomic import GuardedFile, WriteWindow
 from hyperfuse.io.cube import nodata_of, reading, text_attributes
 from hyperfuse.io.grid import grid_of
@@ -137,9 +137,17 @@ def _check_storage(item: Any, name: str, path: Path) -> None:
 
 
 def _load_from_netcdf3(path: Path, name: str, key: tuple[Any, ...]) -> NDArray[Any]:
-    """Read part of a variable through a mapping that is closed again at once."""
+    """Read part of a variable, not through scipy's mapping (see `read_part`) unless its records are interleaved."""
     with _opened_netcdf3(path) as source:
-        return np.array(source.variables[name].data[key])
+        data = source.variables[name].data
+        shape, dtype, origin = data.shape, data.dtype, None if data.base is None else data.base.ctypes.data
+        if not data.flags.c_contiguous or origin is None:
+            return np.array(data[key])
+        offset = data.ctypes.data - origin
+        del data
+    with reading(path, "a whole NetCDF file"), path.open("rb") as stream:
+        stream.seek(offset)
+        return read_part(stream, dtype, shape, key)
 
 
 def arrays_in_netcdf(path: Path) -> list[FoundArray]:

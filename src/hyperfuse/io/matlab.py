@@ -1,7 +1,7 @@
 """MATLAB files: version 5 through scipy, version 7.3 as the HDF5 that it is. Cubes are (rows, columns, bands) there.
 
-scipy would read an array of version 5 whole, so large ones are mapped where they lie, or in an unpacked copy. Every
-element of a file is a tag (type, length) and that many bytes, padded to eight. A matrix is an element that holds
+scipy would read an array of version 5 whole, so parts of large ones are read where they lie, or in an unpacked copy.
+Every element of a file is a tag (type, length) and that many bytes, padded to eight. A matrix is an element that holds
 elements: its flags, dimensions and name, then its values; a compressed element holds a deflated matrix. See "MAT-File
 Format", chapter 1, The MathWorks.
 """
@@ -24,7 +24,7 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from hyperfuse.errors import CubeWriteError, OptionError
-from hyperfuse.io.arrays import LARGEST_SIDE_BYTES, FoundArray, text
+from hyperfuse.io.arrays import LARGEST_SIDE_BYTES, FoundArray, read_part, text
 from hyperfuse.io.atomic import WriteWindow
 from hyperfuse.io.cube import reading
 from hyperfuse.io.hdf5 import arrays_in_hdf5, guarded_for_hdf5
@@ -79,7 +79,9 @@ class _Matrix:
             if self.inflated_bytes is not None:
                 copy = (self.path.stat().st_mtime_ns, self.path, self.start)
                 path, offset = copied(copy, self.inflated_bytes, self._inflate) / self.path.name, self.offset
-            return np.array(np.memmap(path, self.stored, "r", offset, self.shape, "F")[key], self.dtype)
+            with path.open("rb") as stream:
+                stream.seek(offset)
+                return read_part(stream, self.stored, self.shape[::-1], key[::-1]).T.astype(self.dtype)
 
     def _inflate(self, folder: Path) -> None:
         inflate = zlib.decompressobj()

@@ -8,14 +8,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Any
 
 import numpy as np
 import xarray as xr
 from numpy.lib import format as npy_format
 from numpy.typing import NDArray
 
-from hyperfuse.io.arrays import FoundArray
+from hyperfuse.io.arrays import FoundArray, read_part
 from hyperfuse.io.atomic import WriteWindow
 from hyperfuse.io.cube import nodata_of, reading, text_attributes
 from hyperfuse.io.envi import raw_writer
@@ -26,13 +26,14 @@ WHOLE = "a whole numpy file"
 
 
 def _load_from_npy(file: ProductFile, key: tuple[Any, ...]) -> NDArray[Any]:
-    """Read part of an array through a mapping; a compressed member of an .npz archive is unpacked first."""
+    """Read part of an array; a compressed member of an .npz archive is unpacked first."""
     path, offset = file.location()
     with reading(Path(file.container), WHOLE), path.open("rb") as stream:
         stream.seek(offset)
         shape, fortran_order, dtype = _read_header(stream)
-        order: Literal["F", "C"] = "F" if fortran_order else "C"
-        return np.array(np.memmap(path, dtype, "r", stream.tell(), shape, order)[key])
+        if fortran_order:
+            return read_part(stream, dtype, shape[::-1], key[::-1]).T
+        return read_part(stream, dtype, shape, key)
 
 
 class ArrayWriter:
