@@ -28,9 +28,9 @@ from hyperfuse.reporting import style
 from hyperfuse.reporting.colour import colour_composite, distinct_pixels, error_map, stretch_limits
 
 SPECTRA = 4
-MOST_PER_ROW, FEWEST_PER_ROW = 7, 5
+MOST_PER_ROW, FEWEST_PER_ROW = 8, 5
 SIDE, TITLE, GAP, MARGIN, BAR, BAR_WIDTH = 2.1, 0.3, 0.12, 0.15, 0.75, 0.13
-SPECTRUM_HEIGHT, HEADING, LEGEND, LEGEND_ENTRIES_PER_ROW = 2.2, 0.45, 0.5, 12
+SPECTRUM_HEIGHT, SPECTRUM_LABELS, HEADING, LEGEND, LEGEND_ENTRIES_PER_ROW = 2.2, 0.65, 0.45, 0.5, 14
 FLATTEST_ASPECT, TALLEST_ASPECT = 0.1, 2.0
 CLOSE_UP_COLOUR, CLOSE_UP_SHARE, SMALLEST_CLOSE_UP = "#ff2d2d", 6, 12
 
@@ -127,9 +127,11 @@ def fusion_figure(
             style.draw_error_map(style.image_axes(figure, below), error, colours)
     left, bottom, _, size = frames(width - MARGIN - BAR + 0.1, HEADING + TITLE)[2]
     style.draw_error_bar(figure, colours, (left, bottom, BAR_WIDTH / width, size))
-    room = 0.98 / len(inputs.pixels)
+    room = (1 - 2 * MARGIN / width) / len(inputs.pixels)
     bottom, size = (LEGEND + HEADING) / height, SPECTRUM_HEIGHT / height
-    panels = [(0.04 + place * room, bottom, room - 0.045, size) for place in range(len(inputs.pixels))]
+    labels = SPECTRUM_LABELS / width
+    lefts = (MARGIN / width + labels + place * room for place in range(len(inputs.pixels)))
+    panels = [(left, bottom, room - labels, size) for left in lefts]
     spectra = {"reference": inputs.spectra} | {name: views.spectra for name, views in fused.items()}
     handles = style.draw_spectra(figure, panels, inputs.pixels, (inputs.positions, inputs.axis_name), spectra, best)
     style.draw_legend(figure, handles, "lower center", LEGEND_ENTRIES_PER_ROW)
