@@ -35,6 +35,7 @@ qgis:
 
 benchmark: $(VENV)/.dev
 	$(BIN)/pytest benchmarks --benchmark-enable
+	$(BIN)/python benchmarks/throughput.py ratios
 
 # The page is tested in Debian's chromium, which is installed where that is possible; elsewhere those tests are skipped and say so.
 browser:

@@ -216,7 +216,7 @@ def test_a_method_of_a_few_lines_can_be_added(monkeypatch):
     def modulation(window):
         intensity = window.fine(window.msi).mean(0)
         mean = yield from scene_mean(lambda: (intensity.mean(), intensity.numel()))
-        return window.upsample_to_core(window.hsi) * (intensity / mean)
+        return lambda part: window.at(part).upsample_to_core(window.hsi) * (intensity[part] / mean)
 
     monkeypatch.setitem(METHODS, "modulation", Method(modulation, "", "", halo=detail_halo))
     pair = tiny_pair(12, 3, (10, 10), 4)

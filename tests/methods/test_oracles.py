@@ -15,7 +15,7 @@ from hyperfuse.methods.hysure import _cosine_basis, _differences, _divergence, _
 from hyperfuse.methods.injection import glp
 from hyperfuse.methods.local_regression import RADIUS, RIDGE_OF_NEIGHBOURHOOD, WIDTH, LocalRegression
 from hyperfuse.methods.pair_model import condition_on_hsi, condition_on_msi, model_pair, principal_axes, solve_small
-from hyperfuse.methods.window import Window, fill_missing, run_on_scene
+from hyperfuse.methods.window import EVERYWHERE, Window, fill_missing, run_on_scene
 from hyperfuse.physics.observation import SpatialOperator, known_observation
 from hyperfuse.physics.resample import Placement, upsample_bicubic
 
@@ -91,7 +91,7 @@ def test_glp_is_interpolation_plus_regressed_detail_as_far_as_the_hsi_bears_it_o
     detail = pair.msi.double() - upsample_bicubic(coarse, (32, 32), pair.observation.placement)
     injected = torch.tensor(trust)[:, None, None] * torch.einsum("cm,myx->cyx", gains, detail)
     expected = upsample_bicubic(pair.hsi.double(), (32, 32), pair.observation.placement) + injected
-    fused = run_on_scene(glp(Window(pair.hsi.double(), pair.msi.double(), pair.observation)))
+    fused = run_on_scene(glp(Window(pair.hsi.double(), pair.msi.double(), pair.observation)))(EVERYWHERE)
     torch.testing.assert_close(fused, expected, atol=1e-3, rtol=0)
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import itertools
 import logging
 import math
 import time
@@ -31,12 +32,23 @@ import torch
 import xarray as xr
 from numpy.typing import NDArray
 from scipy.ndimage import shift as spline_shift
+from torch import Tensor
 
 from hyperfuse.errors import HyperfuseError, OptionError
 from hyperfuse.fusion.fusers import Fuser
 from hyperfuse.fusion.pair import AlignedPair
 from hyperfuse.io.output import Clipping, to_stored
-from hyperfuse.methods.window import Place, Window, fill_missing, mask_missing, near_on_axis, raise_negative
+from hyperfuse.methods.window import (
+    EVERYWHERE,
+    FusedCore,
+    Place,
+    Window,
+    fill_missing,
+    mask_missing,
+    near_on_axis,
+    one_torch_thread,
+    raise_negative,
+)
 from hyperfuse.physics.observation import Observation
 
 # Holes are filled from an image pyramid: windows that start at multiples of these have the same pyramid in every tile.
@@ -46,17 +58,26 @@ SMALLEST_MOVE = 0.01
 # The support of an interpolating cubic spline is unbounded, but its weights fall by 0.27 from pixel to pixel.
 SPLINE_HALO = 12
 TILES_PER_READER = 4
+# Parts of a tile in which all bands are computed: they stay in a processor's cache.
+PART_BYTES, PART_WIDTH = 12_000_000, 256
 LOOPBACK = "127.0.0.1"
 SECONDS_TO_CONNECT = 10
 # Tiles that wait at a worker while it computes another.
 WAITING_PER_WORKER = 1
 
-# Every thread of a library has its own buffers, and every heap of the allocator keeps freed memory: hundreds of
-# megabytes on a machine with many cores.
+# Every thread of a library has its own buffers: hundreds of megabytes on a machine with many cores.
 MOST_THREADS = 16
-MOST_HEAPS = 2
 CACHE_BYTES = 48_000_000  # of GDAL
-M_ARENA_MAX = -8  # of glibc's malloc.h
+# Options of glibc's allocator (malloc.h), their values during a run and those before. By default it maps every large
+# array anew and returns it to the system when it is freed, so that the system has to clear all of its pages again: half
+# of the processor time. One heap for all threads keeps what is freed for the next array.
+M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX, M_ARENA_MAX = -1, -2, -4, -8
+ALLOCATOR = {
+    M_ARENA_MAX: (1, 8),
+    M_MMAP_MAX: (0, 65536),
+    M_TRIM_THRESHOLD: (2**31 - 1, 128 * 1024),
+    M_TOP_PAD: (32 * 2**20, 128 * 1024),
+}
 
 FusedTiles = Generator[tuple["Tile", "FusedTile"], None, None]
 
@@ -178,44 +199,61 @@ class TileJob:
         return TileInputs(part, (rows, columns), read_window(self.pair, self.observation, place, all_bands=True))
 
     def fuse(self, tile: Tile, inputs: TileInputs | None) -> FusedTile:
+        """All bands are only ever held of a part that fits into the cache, where it is converted to what is stored."""
         start, clipping = time.perf_counter(), Clipping()
-        block: NDArray[Any] = self.values(tile, inputs)
-        if self.stored_as is not None:
-            block = to_stored(block, self.stored_as, clipping)
-        return FusedTile(block, clipping.values, clipping.clipped, time.perf_counter() - start)
 
-    def values(self, tile: Tile, inputs: TileInputs | None) -> NDArray[np.float32]:
-        """(bands, rows, columns) Physical values of a tile, NaN where there is no data."""
-        fused = None if inputs is None else self._fused(inputs)
-        if fused is not None and fused.shape[1:] == tile.shape:
-            return fused
-        values = np.full((len(self.bands), *tile.shape), np.nan, dtype=np.float32)
+        def stored(values: NDArray[np.float32]) -> NDArray[Any]:
+            return values if self.stored_as is None else to_stored(values, self.stored_as, clipping)
+
+        dtype = np.float32 if self.stored_as is None else self.stored_as.dtype
+        block = np.empty((len(self.bands), *tile.shape), dtype)
+        if inputs is None or pixels_of(inputs.part) < tile.pixels:
+            block[:] = stored(np.full((len(self.bands), 1, 1), np.nan, dtype=np.float32))
         if inputs is not None:
             top, left = tile.rows.start - self.pair.fine_rows.start, tile.columns.start - self.pair.fine_columns.start
-            values[:, *_relative(inputs.part, (top, left))] = fused
-        return values
+            covered = block[:, *_relative(inputs.part, (top, left))]
+            for part, values in self._fused_parts(inputs):
+                covered[:, *part] = stored(values)
+        return FusedTile(block, clipping.values, clipping.clipped, time.perf_counter() - start)
 
-    def _fused(self, inputs: TileInputs) -> NDArray[np.float32]:
-        usable, window = torch.from_numpy(self.pair.usable_bands), inputs.window
-        good_bands = replace(window, hsi=window.hsi[usable])
-        result = self.fuser.fuse_window(good_bands)
-        fused = (raise_negative(result, good_bands) if self.non_negative else result).numpy()
-        if not usable.all():
-            good, fused = fused, np.full((len(usable), *fused.shape[1:]), np.nan, dtype=np.float32)
-            fused[usable] = good
-            if self.fuser.interpolates_bad_bands:
-                bad = replace(window, hsi=window.hsi[~usable])
-                fused[~usable] = mask_missing(bad.upsample_to_core(fill_missing(bad.hsi)), bad).numpy()
-        if len(self.bands) < len(fused) or (self.bands != np.arange(len(fused))).any():
-            fused = fused[self.bands]
-        rows, columns = inputs.core
-        return moved(fused, self.move)[:, *_relative(inputs.part, (rows.start, columns.start))]
+    def _fused_parts(self, inputs: TileInputs) -> Iterator[tuple[Place, NDArray[np.float32]]]:
+        """Parts of the tile, counted from its corner, and their physical values: NaN where there is no data."""
+        fused = self._fused_core(inputs.window)
+        if is_moved(self.move):
+            rows, columns = inputs.core
+            inner = _relative(inputs.part, (rows.start, columns.start))
+            yield EVERYWHERE, moved(fused(EVERYWHERE).numpy(), self.move)[:, *inner]
+            return
+        height, width = (part.stop - part.start for part in inputs.part)
+        rows_at_once = max(8, PART_BYTES // (4 * len(self.pair.usable_bands) * min(PART_WIDTH, width)))
+        for top, left in itertools.product(range(0, height, rows_at_once), range(0, width, PART_WIDTH)):
+            part = slice(top, min(top + rows_at_once, height)), slice(left, min(left + PART_WIDTH, width))
+            yield part, fused(part).numpy()
+
+    def _fused_core(self, window: Window) -> FusedCore:
+        """The core in the bands of the output."""
+        usable = torch.from_numpy(self.pair.usable_bands)
+        good, bad = replace(window, hsi=window.hsi[usable]), replace(window, hsi=window.hsi[~usable])
+        fused, filled = self.fuser.fused_core(good), fill_missing(bad.hsi)
+        selected = torch.from_numpy(self.bands)
+        is_selection = len(selected) < len(usable) or bool((selected != torch.arange(len(usable))).any())
+
+        def core(part: Place) -> Tensor:
+            values = fused(part)
+            values = raise_negative(values, good.at(part)) if self.non_negative else values
+            if not usable.all():
+                known, values = values, values.new_full((len(usable), *values.shape[1:]), torch.nan)
+                values[usable] = known
+                if self.fuser.interpolates_bad_bands:
+                    values[~usable] = mask_missing(bad.at(part).upsample_to_core(filled), bad.at(part))
+            return values[selected] if is_selection else values
+
+        return core
 
     def _widened(self, part: slice, size: int) -> slice:
-        farthest = max(abs(distance) for distance in self.move)
-        if farthest < SMALLEST_MOVE:
+        if not is_moved(self.move):
             return part
-        halo = math.ceil(farthest) + SPLINE_HALO
+        halo = math.ceil(max(abs(distance) for distance in self.move)) + SPLINE_HALO
         # Aligned, so that holes are filled as in any other tile.
         return slice(max(0, part.start - halo) // FINE_ALIGNMENT * FINE_ALIGNMENT, min(size, part.stop + halo))
 
@@ -225,12 +263,16 @@ def _relative(part: Place, origin: tuple[int, int]) -> Place:
     return rows, columns
 
 
+def is_moved(misregistration: tuple[float, float]) -> bool:
+    return max(abs(distance) for distance in misregistration) >= SMALLEST_MOVE
+
+
 def moved(fused: NDArray[np.float32], misregistration: tuple[float, float]) -> NDArray[np.float32]:
     """(C, H, W) moved by a subpixel shift with cubic splines: pixel (i, j) comes from (i, j) + misregistration.
 
     Holes move by whole pixels.
     """
-    if max(abs(distance) for distance in misregistration) < SMALLEST_MOVE:
+    if not is_moved(misregistration):
         return fused
     back = [-distance for distance in misregistration]
     whole = fill_missing(torch.from_numpy(fused)).numpy()
@@ -254,12 +296,10 @@ def fuse_tiles(
 
 def _in_threads(job: TileJob, tiles: Sequence[Tile], at_once: int) -> FusedTiles:
     def compute(tile: Tile, inputs: Future[TileInputs | None]) -> FusedTile:
-        fused = job.fuse(tile, inputs.result())
-        release_memory()
-        return fused
+        return job.fuse(tile, inputs.result())
 
     readers = 1 + (at_once - 1) // TILES_PER_READER
-    with one_thread_per_tile(), ThreadPoolExecutor(readers) as reading, ThreadPoolExecutor(at_once) as computing:
+    with one_torch_thread(), ThreadPoolExecutor(readers) as reading, ThreadPoolExecutor(at_once) as computing:
         try:
             submit = lambda tile: computing.submit(compute, tile, reading.submit(job.read, tile))  # noqa: E731
             yield from _in_order(tiles, submit, lambda: at_once + 2)
@@ -308,41 +348,32 @@ def _in_order(tiles: Sequence[Tile], submit: Callable[[Tile], Any], limit: Calla
 
 
 @contextmanager
-def one_thread_per_tile() -> Iterator[None]:
-    """Compute each tile in one thread, so that sums do not depend on the number of processors."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-@contextmanager
 def bounded_pools() -> Iterator[None]:
     """Limit threads, heaps and GDAL's cache (by default 5 % of the memory), so that every machine needs the same."""
     threads = torch.get_num_threads()
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).mallopt(M_ARENA_MAX, MOST_HEAPS)
+    _set_allocator(during=True)
     torch.set_num_threads(min(MOST_THREADS, threads))
     try:
         with rasterio.Env(GDAL_CACHEMAX=CACHE_BYTES):
             yield
     finally:
         torch.set_num_threads(threads)
+        _set_allocator(during=False)
 
 
-def release_memory() -> None:
-    """Return freed memory to the system, which glibc would otherwise keep."""
+def _set_allocator(*, during: bool) -> None:
+    """Keep freed memory during a run, and return it to the system afterwards; other systems have other allocators."""
     with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)
+        library = ctypes.CDLL(None)
+        for option, (value, usual) in ALLOCATOR.items():
+            library.mallopt(option, value if during else usual)
+        if not during:
+            library.malloc_trim(0)
 
 
 def _run_in_worker(job: TileJob, tile: Tile) -> FusedTile:
-    with bounded_pools(), one_thread_per_tile():
-        fused = job.run(tile)
-    release_memory()
-    return fused
+    with bounded_pools(), one_torch_thread():
+        return job.run(tile)
 
 
 @contextmanager

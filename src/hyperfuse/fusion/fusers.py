@@ -15,11 +15,7 @@ import torch
 from torch import Tensor
 
 from hyperfuse.methods.catalogue import MethodFuser
-from hyperfuse.methods.window import (
-    Window,
-    fill_missing,
-    mask_missing,
-)
+from hyperfuse.methods.window import FusedCore, Window, fill_missing, in_parts, mask_missing
 from hyperfuse.models.baselines.base import BaselineNetwork
 from hyperfuse.models.catalogue import AnyNetwork, load_model
 from hyperfuse.models.matryoshka import PairChannels
@@ -51,6 +47,9 @@ class NetworkFuser:
     def halo(self, observation: Observation) -> int:
         own = network_halo(self.network, observation)
         return own if self.base is None else own + self.base.halo(observation)
+
+    def fused_core(self, window: Window) -> FusedCore:
+        return in_parts(self.fuse_window(window))
 
     @torch.inference_mode()
     def fuse_window(self, window: Window) -> Tensor:

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from hyperfuse.config import DEFAULT_METHOD, FuseConfig, ObservationConfig, PairConfig
 from hyperfuse.errors import BandError, GridError, OptionError, ValueRangeError
-from hyperfuse.fusion.engine import CACHE_BYTES, Tile, TileJob, WindowPlace, one_thread_per_tile, place_for, read_window
+from hyperfuse.fusion.engine import CACHE_BYTES, Tile, TileJob, WindowPlace, place_for, read_window
 from hyperfuse.fusion.fusers import Fuser, load_network, method_of, network_fuser, network_halo
 from hyperfuse.fusion.observe import (
     RegisteredPair,
@@ -46,7 +46,7 @@ from hyperfuse.io.output import check_fits, output_template, provenance, select_
 from hyperfuse.io.wavelengths import supplied_to
 from hyperfuse.methods.catalogue import MethodFuser, find_method
 from hyperfuse.methods.pair_model import MOST_COMPONENTS, conditioning_halo
-from hyperfuse.methods.window import Window
+from hyperfuse.methods.window import Window, one_torch_thread
 from hyperfuse.models.catalogue import AnyNetwork
 from hyperfuse.models.weights import BICUBIC
 from hyperfuse.physics.observation import Observation
@@ -61,25 +61,26 @@ Image = xr.DataArray | NDArray[Any] | PathLike
 # Side of the output's compressed blocks, each of which must be written at once.
 OUTPUT_BLOCK = 256
 TILE_SIZES = (
-    *((2048, 2048), (1024, 2048), (1024, 1024), (512, 1024), (512, 512), (256, 512)),
+    *((1024, 1024), (512, 1024), (512, 512), (256, 512)),
     *((256, 256), (128, 256), (128, 128), (64, 128), (64, 64)),
 )
 GIGABYTE = 1_000_000_000
 PROGRAM_BYTES = 420_000_000
 DEFAULT_SHARE = 0.5  # of the machine's memory
 SHARE_OF_PREPARING = 0.8  # of what is available, for the work before the first tile
-# Slices of windows, small matrices, and what the allocator does not return at once.
-OVERHEAD_OF_TILE = 40_000_000
+# Parts of the tile in all bands, slices of windows, small matrices.
+OVERHEAD_OF_TILE = 80_000_000
 ROOM = 1.2
 # Two tiles at once are planned on every machine. A tile whose halo costs no more than this factor is not enlarged.
 TILES_AT_ONCE = 2
-TOLERABLE_HALO = 1.3
-# A scene up to this side is a single tile where memory allows.
-LARGEST_WHOLE_SIDE = 2048
+TOLERABLE_HALO = 1.5
+# A scene up to this side is a single tile where memory allows and the tile takes no more than this: several tiles keep
+# several processors busy, and what they need stays in memory that was used before.
+LARGEST_WHOLE_SIDE, LARGEST_WHOLE_BYTES = 2048, 1_000_000_000
 # Feature maps that a network holds at the same time.
 FEATURE_IMAGES = 8
-# Of the memory, for windows that are kept because they are read again.
-SHARE_OF_KEPT_WINDOWS = 0.25
+# Of the memory, for the windows that statistics are taken from; each waits with this share of what it needs at most.
+SHARE_OF_WINDOWS, SHARE_THAT_WAITS = 0.75, 0.25
 # A window of this side, in fine pixels, is fused to measure the time it takes.
 TIMED_SIDE = 128
 SMALLEST_TIMED_SIDE = 8  # coarse pixels
@@ -185,23 +186,12 @@ class Plan:
         is_large = math.prod(self.pair.fine_shape[1:]) > SAMPLED_FINE_PIXELS
         halo = math.ceil(self.halo / 2) if is_large else self.halo
 
-        def fits(place: WindowPlace) -> bool:
-            room = (1 - SHARE_OF_KEPT_WINDOWS) * self.memory.budget
-            return self.workload.working_bytes(place, place.fine_pixels) < room
+        def held_bytes(place: WindowPlace) -> float:
+            return SHARE_THAT_WAITS * self.workload.working_bytes(place, place.fine_pixels)
 
-        places = sample_places(self.pair, self.observation, halo, fits)
-        kept: dict[int, Window] = {}
-        most_kept = int(SHARE_OF_KEPT_WINDOWS * self.memory.budget / max(map(self.workload.input_bytes, places)))
-
-        def window(index: int) -> Window:
-            if index in kept:
-                return kept[index]
-            values = read_window(self.pair, self.observation, places[index])
-            if len(kept) < most_kept:
-                kept[index] = values
-            return values
-
-        return self.fuser_from([partial(window, index) for index in range(len(places))])
+        places = sample_places(self.pair, self.observation, halo, held_bytes, SHARE_OF_WINDOWS * self.memory.budget)
+        read = partial(read_window, self.pair, self.observation)
+        return self.fuser_from([partial(read, place) for place in places])
 
     def fuser_from(self, windows: Sequence[Callable[[], Window]], *, whole: bool = False) -> Fuser:
         if self.network is None:
@@ -320,15 +310,13 @@ def make_plan(
     if own_method is not None:
         held = find_method(own_method)
         window_copies = held.window_copies + (4 if config.consistency else 0)
-        workload = Workload(
-            *sizes, held.core_copies, window_copies, held.component_images * min(MOST_COMPONENTS, bands)
-        )
+        workload = Workload(*sizes, window_copies, held.component_images * min(MOST_COMPONENTS, bands))
         halo = MethodFuser(own_method, config.consistency).halo(observation)
     else:
         assert network is not None
         # A network computes features of the whole window, and so does the method that it refines.
         features = max(FEATURE_IMAGES * network.config.width, 10 * min(MOST_COMPONENTS, bands))
-        workload, base = Workload(*sizes, core_copies=2.0, window_copies=5.0, components=features), network.config.base
+        workload, base = Workload(*sizes, window_copies=7.0, components=features), network.config.base
         halo = network_halo(network, observation) + (0 if base == BICUBIC else MethodFuser(base).halo(observation))
     memory = plan_memory(pair, observation, workload, halo, ram_gb)
     log.debug("%r", observation)
@@ -391,7 +379,7 @@ def _expected_seconds(plan: Plan) -> float:
     pair, observation = plan.pair, plan.observation
     side = max(SMALLEST_TIMED_SIDE, round(TIMED_SIDE / max(pair.scale)))
     window = representative_window(pair, observation, side, plan.halo)
-    with one_thread_per_tile():
+    with one_torch_thread():
         fuser = plan.fuser_from([lambda: window])
         seconds = min(timeit.repeat(lambda: fuser.fuse_window(window), number=1, repeat=2))
     pixels = len(plan.tiles) * near_pixels(pair, observation, plan.memory.tile_size, plan.halo)
@@ -420,7 +408,6 @@ class Workload:
     bands: int
     msi_bands: int
     itemsize: int  # of an output value
-    core_copies: float
     window_copies: float
     components: int  # images of the size of the window without its outer halo
 
@@ -429,10 +416,10 @@ class Workload:
 
     def working_bytes(self, place: WindowPlace, near_pixels: int) -> int:
         """Peak memory of one tile; `near_pixels` are the fine pixels that the last step needs."""
-        core, window, coarse = place.core_pixels, place.fine_pixels, place.coarse_pixels
+        window, coarse = place.fine_pixels, place.coarse_pixels
         denoising = 20 * coarse * (self.msi_bands + 1) * (self.msi_bands + MOST_COMPONENTS)
         on_inputs = 20 * self.msi_bands * window + 36 * self.bands * coarse
-        on_bands = 4 * self.bands * (self.core_copies * core + self.window_copies * window)
+        on_bands = 4 * self.bands * self.window_copies * window
         on_components = 4 * self.components * near_pixels
         return int(ROOM * (on_inputs + denoising + max(on_components, on_bands + on_components / 4)) + OVERHEAD_OF_TILE)
 
@@ -468,7 +455,7 @@ def plan_memory(
         stored = (4 + workload.itemsize) * workload.bands * everything.fine_pixels
         needed = stored + workload.working_bytes(everything, everything.fine_pixels)
         needed += 2 * workload.input_bytes(everything)
-        if needed <= budget:
+        if needed <= min(budget, LARGEST_WHOLE_BYTES):
             return MemoryPlan(output, needed, budget, whole=True)
     best, most_done, needed = None, 0.0, 0
     for size in sizes or TILE_SIZES[::-1]:

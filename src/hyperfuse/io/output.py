@@ -224,16 +224,31 @@ def to_stored(
     `values` are physical with NaN for no data or, with `source`, as that cube stores them. Band by band, so that double
     precision costs the memory of one band.
     """
-    stored = np.empty(values.shape, target.dtype)
+    stored, dtype = np.empty(values.shape, target.dtype), target.dtype
     nodata, source_nodata = nodata_of(target), None if source is None else nodata_of(source)
-    for band, (scale, offset) in enumerate(zip(target["scale"].values, target["offset"].values, strict=True)):
-        old_scale, old_offset = (1.0, 0.0) if source is None else (source[name].values[band] for name in SCALING)
+    new = [target[name].values for name in SCALING]
+    old = [np.ones_like(new[0]), np.zeros_like(new[1])] if source is None else [source[name].values for name in SCALING]
+    limits = _limits(dtype)
+    for band, (scale, offset, old_scale, old_offset) in enumerate(zip(*new, *old, strict=True)):
         numbers = values[band]
-        missing = missing_values(numbers, source_nodata)
         if (old_scale, old_offset) != (scale, offset):
             with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-                numbers = (numbers.astype(np.float64) * old_scale + (old_offset - offset)) / scale
-        stored[band] = _fitted(numbers, missing, target.dtype, nodata, clipping)
+                numbers = numbers.astype(np.float64)
+                numbers *= old_scale
+                numbers += old_offset - offset
+                numbers /= scale
+        if source_nodata is None and numbers.dtype == np.float64 and dtype.kind in "iu" and dtype.itemsize < 8:
+            # Usually all values fit, none is missing and none equals nodata: comparisons with NaN are false.
+            np.rint(numbers, out=numbers)
+            smallest, largest = numbers.min(initial=limits[1]), numbers.max(initial=limits[0])
+            is_clear = nodata is None or not smallest <= nodata <= largest
+            if limits[0] <= smallest and largest <= limits[1] and is_clear:
+                stored[band] = numbers
+                if clipping is not None:
+                    clipping.count(numbers.size, 0)
+                continue
+        missing = missing_values(values[band], source_nodata)
+        stored[band] = _fitted(numbers, missing, dtype, nodata, clipping)
     return stored
 
 

@@ -2,22 +2,21 @@
 
 Shapes: C bands, M msi bands, h w coarse, H W fine. NaN marks missing pixels in either image and in the result.
 
-To add a method, write a function from a `Window` to a generator that returns the fused core (C, H, W), and enter it in
-`METHODS`. Around it, `fuse_window` fills missing pixels, scales both images to values of about 1 and masks the
-result; `fusion` cuts large scenes into windows. The whole of a method that modulates the interpolated hsi by the
-intensity of the msi relative to its mean over the scene:
+To add a method, write a function from a `Window` to a generator that returns a function of a part of the core, which
+gives the fused pixels (C, rows, columns), and enter it in `METHODS`. Around it, `fuse_window` fills missing pixels,
+scales both images to values of about 1 and masks the result; `fusion` cuts large scenes into windows. The whole of a
+method that modulates the interpolated hsi by the intensity of the msi relative to its mean over the scene:
 
-    def intensity_modulation(window: Window) -> SceneComputation[Tensor]:
+    def intensity_modulation(window: Window) -> SceneComputation[FusedCore]:
         intensity = window.fine(window.msi).mean(0)
         mean = yield from scene_mean(lambda: (intensity.mean(), intensity.numel()))
-        return window.upsample_to_core(window.hsi) * (intensity / mean)
+        return lambda part: window.at(part).upsample_to_core(window.hsi) * (intensity[part] / mean)
 
     METHODS["modulation"] = Method(
         intensity_modulation,
         "the interpolated hsi times the intensity of the msi",
         "Author Year, Journal",
         halo=detail_halo,
-        core_copies=3.0,
     )
 
 `yield from scene_...` is how a method asks for statistics of the whole scene (see `methods.window`). The contract that
@@ -50,6 +49,7 @@ from hyperfuse.methods.ssa import fuse_conditioned, fuse_refined, ssa, ssa_halo,
 from hyperfuse.methods.universal import expected_error, fuse_guided, interpolation_error, universal, universal_halo
 from hyperfuse.methods.window import (
     EVERYWHERE,
+    FusedCore,
     SceneComputation,
     Window,
     fill_missing,
@@ -67,7 +67,7 @@ from hyperfuse.physics.observation import Observation, SpatialOperator, require_
 
 log = logging.getLogger(__name__)
 
-SceneFunction = Callable[[Window], SceneComputation[Tensor]]
+SceneFunction = Callable[[Window], SceneComputation[FusedCore]]
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,6 @@ class Method:
     description: str
     reference: str
     halo: Callable[[Observation], int]  # coarse pixels; those farther away change a pixel by less than a thousandth
-    core_copies: float = 2.2  # images of all bands, as large as the core
     window_copies: float = 0.0  # images of all bands, as large as the window
     component_images: int = 0  # images of all components, near the core
     uncertainty: SceneFunction | None = None  # expected error of the fused core, with the same halo and memory
@@ -91,22 +90,18 @@ METHODS: dict[str, Method] = {
         "interpolation of the hsi alone, at the true positions of the msi's pixels",
         "Keys 1981, IEEE Trans. ASSP 29(6)",
         halo=detail_halo,
-        core_copies=2.5,
     ),
     "sfim": Method(
         sfim,
         "SFIM: the interpolated hsi times the ratio of fine to blurred intensity",
         "Liu 2000, Int. J. Remote Sensing 21(18)",
         halo=detail_halo,
-        core_copies=6.0,
     ),
     "gsa": Method(
         gsa,
         "Gram-Schmidt adaptive: each msi band replaces its synthetic copy made of hsi bands",
         "Aiazzi, Baronti and Selva 2007, IEEE Trans. GRS 45(10)",
         halo=twice_detail_halo,
-        core_copies=1.0,
-        window_copies=5.0,
         component_images=3,
     ),
     "glp": Method(
@@ -114,15 +109,12 @@ METHODS: dict[str, Method] = {
         "MTF-GLP: msi detail beyond the hsi's MTF, injected by regression",
         "Aiazzi, Alparone, Baronti, Garzelli and Selva 2006, Photogramm. Eng. Remote Sensing 72(5)",
         halo=detail_halo,
-        core_copies=2.5,
     ),
     "cnmf": Method(
         cnmf,
         "CNMF: both images unmixed together into non-negative endmembers and abundances",
         "Yokoya, Yairi and Iwasaki 2012, IEEE Trans. GRS 50(2)",
         halo=twice_detail_halo,
-        core_copies=1.0,
-        window_copies=5.0,
         component_images=3,
     ),
     "hysure": Method(
@@ -181,7 +173,7 @@ METHODS: dict[str, Method] = {
     ),
 }
 # Methods that can be run with other weights than those that ship.
-OTHER_WEIGHTS: dict[str, Callable[..., SceneComputation[Tensor]]] = {
+OTHER_WEIGHTS: dict[str, Callable[..., SceneComputation[FusedCore]]] = {
     "universal": fuse_guided,
     "ssa": fuse_conditioned,
     "ssa-residual": fuse_refined,
@@ -257,18 +249,19 @@ def fuse_window(
     without_msi: SceneFunction = bicubic,
     *,
     learned: bool = False,
-) -> SceneComputation[Tensor]:
+) -> SceneComputation[FusedCore]:
     """Fuse the core of a window by any function; by `without_msi` if the msi is constant."""
     pair = yield from prepare_pair(window)
     if not pair.msi_varies:
         function, consistency = without_msi, False
     if consistency:
         # The halo is fused too; statistics are still taken in the coarse core.
-        fused = yield from function(replace(pair.window, fine_core=EVERYWHERE))
-        fused = yield from make_consistent(fused, pair.window, broad_prior=learned)
+        everywhere = yield from function(replace(pair.window, fine_core=EVERYWHERE))
+        fused = yield from make_consistent(everywhere(EVERYWHERE), pair.window, broad_prior=learned)
     else:
         fused = yield from function(pair.window)
-    return mask_missing(fused * pair.hsi_unit, replace(window, msi=window.msi[pair.msi_bands]))
+    used, unit = replace(window, msi=window.msi[pair.msi_bands]), pair.hsi_unit
+    return lambda part: mask_missing(fused(part) * unit, used.at(part))
 
 
 @dataclass(frozen=True)
@@ -320,6 +313,10 @@ class MethodFuser:
 
     def fuse_window(self, window: Window) -> Tensor:
         """The core of a window (C, rows, columns) in the hsi's unit, NaN where there is no data."""
+        return self.fused_core(window)(EVERYWHERE)
+
+    def fused_core(self, window: Window) -> FusedCore:
+        """The same, to be evaluated part by part."""
         steps = self._steps(window)
         return run_on_scene(steps) if self.statistics is None else run_with_statistics(steps, self.statistics)
 
@@ -327,7 +324,7 @@ class MethodFuser:
         """The same with the statistics of a scene, from some of its windows, all of which hold data."""
         return replace(self, statistics=gather_statistics(self._steps, windows))
 
-    def _steps(self, window: Window) -> SceneComputation[Tensor]:
+    def _steps(self, window: Window) -> SceneComputation[FusedCore]:
         method = find_method(self.method)
         if not self.uncertainty:
             other = self.network and partial(OTHER_WEIGHTS[self.method], network=self.network)
@@ -384,7 +381,7 @@ def scores_at_reduced_resolution(
     peak = float(reference.abs().max().clamp_min(1e-30))
     scores = {}
     for name in METHODS if names is None else names:
-        error = run_on_scene(METHODS[name].function(window)) - reference
+        error = run_on_scene(METHODS[name].function(window))(EVERYWHERE) - reference
         per_pixel = error.double().square().mean(0).flatten().sort().values
         kept = per_pixel[: max(1, int(len(per_pixel) * (1 - IGNORED_SHARE)))]
         scores[name] = float(-10 * torch.log10(kept.mean() / peak**2 + 1e-30))

@@ -17,7 +17,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from hyperfuse.methods.window import SceneComputation, Window, scene_range, scene_statistic
+from hyperfuse.methods.window import FusedCore, SceneComputation, Window, mixed_core, scene_range, scene_statistic
+from hyperfuse.physics.observation import mix_bands
 from hyperfuse.physics.resample import upsample_bicubic
 
 MOST_ENDMEMBERS = 12
@@ -29,7 +30,7 @@ TRUST_FACTOR = 1.2
 TINY = 1e-9
 
 
-def cnmf(window: Window) -> SceneComputation[Tensor]:
+def cnmf(window: Window) -> SceneComputation[FusedCore]:
     """Alternate between unmixing the hsi (endmembers) and the msi (fine abundances) by multiplicative updates.
 
     Endmembers belong to the scene; given them, abundances follow pixel by pixel.
@@ -52,11 +53,11 @@ def cnmf(window: Window) -> SceneComputation[Tensor]:
         steps = yield from scene_statistic(pixels, partial(_update_endmembers, start=endmembers))
         endmembers = steps[-1]
     abundances = _update_abundances(fine.flatten(1), srf @ endmembers, abundances, FINE_STEPS)
-    unmixed = (endmembers @ abundances).reshape(-1, *window.fine_size)
     # What unmixing leaves of the hsi is interpolated; detail that the coarse grid does not confirm is left out.
     trust = yield from _detail_trust(window, spectra, fine, coarse, steps, srf)
-    detail = window.fine(unmixed) - window.upsample_to_core(operator.apply(unmixed))
-    return window.upsample_to_core(hsi) + trust[:, None, None] * detail
+    fine_abundances, trusted = abundances.reshape(-1, *window.fine_size), trust[:, None] * endmembers
+    smooth = hsi - mix_bands(trusted, operator.apply(fine_abundances))
+    return mixed_core(window, smooth, trusted, window.fine(fine_abundances))
 
 
 def _non_negative(window: Window) -> SceneComputation[tuple[Tensor, Tensor]]:

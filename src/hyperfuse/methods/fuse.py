@@ -37,6 +37,7 @@ from hyperfuse.methods.pair_model import (
     scene_covariance,
 )
 from hyperfuse.methods.window import (
+    FusedCore,
     SceneComputation,
     Window,
     scene_count,
@@ -55,7 +56,7 @@ RIDGES = (1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 FEATURES_AT_ONCE = 24
 
 
-def fuse(window: Window) -> SceneComputation[Tensor]:
+def fuse(window: Window) -> SceneComputation[FusedCore]:
     """FUSE: the interpolated hsi is the prior mean, and both images correct it."""
     model, mean, posterior = yield from scene_posterior((yield from model_pair(window)))
     return model.image(condition_on_hsi(mean, posterior, model))
@@ -71,7 +72,7 @@ def scene_posterior(model: PairModel) -> SceneComputation[tuple[PairModel, Tenso
     return model, mean, diagonally_loaded(posterior)
 
 
-def local_fuse(window: Window) -> SceneComputation[Tensor]:
+def local_fuse(window: Window) -> SceneComputation[FusedCore]:
     """Local FUSE: a prior mean for every pixel, regressed on the msi over a neighbourhood that follows the image.
 
     The prior covariance is read from what the mean leaves of the hsi beyond noise; the hsi then corrects it exactly.
@@ -99,7 +100,7 @@ def local_fuse(window: Window) -> SceneComputation[Tensor]:
     return model.image(condition_on_hsi(mean, prior, model))
 
 
-def lift(window: Window) -> SceneComputation[Tensor]:
+def lift(window: Window) -> SceneComputation[FusedCore]:
     """FUSE plus a ridge regression of its error on random cosine features of the msi."""
     model, mean, _ = yield from scene_posterior((yield from model_pair(window)))
     mean = yield from _add_regressed_error(mean, model)

@@ -32,7 +32,7 @@ from hyperfuse.methods.pair_model import (
     prior_from_error,
     scene_covariance,
 )
-from hyperfuse.methods.window import SceneComputation, Window
+from hyperfuse.methods.window import FusedCore, SceneComputation, Window
 from hyperfuse.physics.observation import Observation, mix_bands
 from hyperfuse.physics.resample import separable
 
@@ -49,7 +49,7 @@ def hysure_halo(observation: Observation) -> int:
     return fuse_halo(observation) + FARTHER
 
 
-def hysure(window: Window) -> SceneComputation[Tensor]:
+def hysure(window: Window) -> SceneComputation[FusedCore]:
     """HySure from the start that FUSE gives."""
     model = yield from model_pair(window, max(COMPONENTS, window.msi.shape[0] + COMPONENTS_BESIDE_MSI))
     model, mean, posterior = yield from scene_posterior(model)

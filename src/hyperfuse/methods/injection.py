@@ -17,9 +17,18 @@ from torch import Tensor
 
 from hyperfuse.methods.local_regression import FINE_DETAIL_GAIN
 from hyperfuse.methods.pair_model import diagonally_loaded, principal_axes, scene_covariance
-from hyperfuse.methods.window import SceneComputation, Window, scene_mean, scene_moments, scene_statistic
+from hyperfuse.methods.window import (
+    FusedCore,
+    Place,
+    SceneComputation,
+    Window,
+    mixed_core,
+    scene_mean,
+    scene_moments,
+    scene_statistic,
+)
 from hyperfuse.physics.observation import Observation, mix_bands, psf_radius
-from hyperfuse.physics.resample import bicubic_matrix, separable, upsample_bicubic
+from hyperfuse.physics.resample import bicubic_matrix, separable
 
 LARGEST_RATIO = 4.0  # SFIM: a larger ratio, or one below the inverse, is an artefact of a dark pixel
 GSA_COMPONENTS = 12  # of the hsi, from which msi bands are synthesised
@@ -36,42 +45,46 @@ def twice_detail_halo(observation: Observation) -> int:
     return 2 * detail_halo(observation)
 
 
-def bicubic(window: Window) -> SceneComputation[Tensor]:
+def bicubic(window: Window) -> SceneComputation[FusedCore]:
     """Interpolate the hsi at the msi's pixel centres; the msi's values are not used (Keys 1981)."""
     yield from ()
-    return window.upsample_to_core(window.hsi)
+    return lambda part: window.at(part).upsample_to_core(window.hsi)
 
 
-def glp(window: Window) -> SceneComputation[Tensor]:
+def glp(window: Window) -> SceneComputation[FusedCore]:
     """MTF-GLP: inject the msi detail that the hsi's own MTF removed, with regression gains (Aiazzi et al. 2006)."""
     gains, _, coarse = yield from _regression_on_msi(window)
     trust = yield from _detail_trust(gains, coarse, window)
     gains = gains * trust[:, None]
     # Interpolation is linear: up(hsi) + G (msi - up(coarse msi)) needs one interpolation only.
-    base = window.upsample_to_core(window.hsi - mix_bands(gains, coarse))
-    return base.add_(mix_bands(gains, window.fine(window.msi)))
+    return mixed_core(window, window.hsi - mix_bands(gains, coarse), gains, window.fine(window.msi))
 
 
-def sfim(window: Window) -> SceneComputation[Tensor]:
+def sfim(window: Window) -> SceneComputation[FusedCore]:
     """SFIM: multiply by the ratio of fine to blurred intensity, one intensity per band (Liu 2000)."""
     gains, intercepts, coarse = yield from _regression_on_msi(window)
     trust = yield from _detail_trust(gains, coarse, window)
     inner = window.coarse(window.hsi)
     level = yield from scene_mean(lambda: (inner.abs().mean((1, 2)), inner[0].numel()))
     msi = window.fine(window.msi)
-    intensity = mix_bands(gains, msi) + intercepts[:, None, None].to(msi)
-    blurred = window.upsample_to_core(mix_bands(gains, coarse) + intercepts[:, None, None].to(msi))
+    constant, trust = intercepts[:, None, None].to(msi), trust[:, None, None].to(msi)
+    blurred_coarse = mix_bands(gains, coarse) + constant
     dark = 1e-3 * level[:, None, None]
-    ratio = torch.where(blurred > dark, intensity / blurred.clamp_min(1e-30), torch.ones_like(blurred))
-    ratio = ratio.clamp_(1 / LARGEST_RATIO, LARGEST_RATIO).sub_(1).mul_(trust[:, None, None].to(msi)).add_(1)
-    return window.upsample_to_core(window.hsi) * ratio
+
+    def fused(part: Place) -> Tensor:
+        blurred = window.at(part).upsample_to_core(blurred_coarse)
+        intensity = mix_bands(gains, msi[:, *part]).add_(constant)
+        ratio = torch.where(blurred > dark, intensity.div_(blurred.clamp_min(1e-30)), 1.0)
+        ratio = ratio.clamp_(1 / LARGEST_RATIO, LARGEST_RATIO).sub_(1).mul_(trust).add_(1)
+        return ratio.mul_(window.at(part).upsample_to_core(window.hsi))
+
+    return fused
 
 
-def gsa(window: Window) -> SceneComputation[Tensor]:
+def gsa(window: Window) -> SceneComputation[FusedCore]:
     """Gram-Schmidt adaptive: each msi band replaces its copy synthesised from the hsi (Aiazzi et al. 2007)."""
     hsi, msi, observation = window.hsi, window.msi, window.observation
-    operator = observation.spatial_operator(window.fine_size, window.coarse_size)
-    coarse = operator.apply(msi)
+    coarse = observation.spatial_operator(window.fine_size, window.coarse_size).apply(msi)
     level, _ = yield from scene_moments(window.coarse(coarse))
     level = level[:, None, None].to(hsi)
     mean, basis = yield from principal_axes(window.coarse(hsi), GSA_COMPONENTS)
@@ -81,12 +94,13 @@ def gsa(window: Window) -> SceneComputation[Tensor]:
     weights = torch.linalg.solve(diagonally_loaded(moments[:size, :size], 1e-6), moments[:size, size:]).T
     synthetic = mix_bands(weights, coefficients)
     gains = yield from _best_single_gains(synthetic, observation.msi_noise**2 / FINE_DETAIL_GAIN, window)
-    base = upsample_bicubic(hsi - mix_bands(gains, synthetic), window.fine_size, observation.placement)
-    fused = base.add_(mix_bands(gains, msi - level))
-    degraded = operator.apply(fused)
+    # fused = up(base) + G (msi - level); of its detail, fused - up(A fused), each band takes what it trusts. All of it
+    # is linear, so that no band is needed on the fine grid: A fused = base - detail of base + G (coarse msi - level).
+    base = hsi - mix_bands(gains, synthetic)
+    degraded = base - _coarse_detail(base, window) + mix_bands(gains, coarse - level)
     trust = yield from _detail_trust(None, degraded, window)
-    detail = window.fine(fused) - window.upsample_to_core(degraded)
-    return window.upsample_to_core(hsi) + trust.to(fused)[:, None, None] * detail
+    smooth = hsi + trust[:, None, None].to(hsi) * (base - degraded)
+    return mixed_core(window, smooth, trust[:, None] * gains, window.fine(msi - level))
 
 
 def _regression_on_msi(window: Window) -> SceneComputation[tuple[Tensor, Tensor, Tensor]]:

@@ -127,7 +127,8 @@ class LocalRegression:
             cells = self._regress(neighbours, members, spatial.flatten(4).flatten(2, 3))
             # (G p, a, s_y, b, s_x)
             grid = cells.view(*cells.shape[:2], rows.most, columns.most, -1).permute(4, 0, 2, 1, 3)
-            parts.append(grid.flatten(1, 2).index_select(1, rows.owned(part)).flatten(2).index_select(2, column_places))
+            grid = _selected(grid.flatten(1, 2), rows.owned(part), 1).flatten(2)
+            parts.append(_selected(grid, column_places, 2))
         return torch.cat(parts, dim=1)
 
     def predict_left_out(self, rows: range, columns: range) -> Tensor:
@@ -249,7 +250,10 @@ def _squares(coarse: Tensor, rows: range, columns: range) -> Tensor:
 
 def _in_cells(image: Tensor, axis: CellAxis, dim: int, cells: slice = slice(None)) -> Tensor:
     """The members of these cells, cell after cell; at a whole scale a view of the image."""
-    members = axis.members[cells].flatten()
-    first, last = int(members[0]), int(members[-1])
-    in_order = last - first + 1 == len(members) and bool((members.diff() == 1).all())
-    return image.narrow(dim, first, len(members)) if in_order else image.index_select(dim, members)
+    return _selected(image, axis.members[cells].flatten(), dim)
+
+
+def _selected(image: Tensor, indices: Tensor, dim: int) -> Tensor:
+    """`index_select`, but a view where the indices follow each other."""
+    in_order = int(indices[-1] - indices[0]) + 1 == len(indices) and bool((indices.diff() == 1).all())
+    return image.narrow(dim, int(indices[0]), len(indices)) if in_order else image.index_select(dim, indices)

@@ -25,13 +25,23 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from hyperfuse.methods.window import Cut, SceneComputation, Window, in_one_pass, scene_count, scene_mean, scene_moments
+from hyperfuse.methods.window import (
+    Cut,
+    FusedCore,
+    SceneComputation,
+    Window,
+    in_one_pass,
+    in_parts,
+    mixed_core,
+    scene_count,
+    scene_mean,
+    scene_moments,
+)
 from hyperfuse.physics.observation import Observation, SpatialOperator, mix_bands
 from hyperfuse.physics.resample import separable, upsample_bicubic
 
 MOST_COMPONENTS = 24
 NOISE_FLOOR = 1e-4  # of an image's root mean square: no sensor is better, and small matrices stay invertible
-BANDS_AT_ONCE = 32
 MOST_MSI_BANDS = 20  # or components of them; more than Sentinel-2 has
 # The hsi's correction of a pixel: the image border disturbs it over BORDER coarse pixels, and the halo ends where
 # farther pixels contribute less than a hundredth.
@@ -78,15 +88,10 @@ class PairModel:
     def upsample(self, coarse: Tensor) -> Tensor:
         return upsample_bicubic(coarse, self.fine_size, self.observation.placement)
 
-    def image(self, components: Tensor) -> Tensor:
+    def image(self, components: Tensor) -> FusedCore:
         """Turn components (p, H, W) into all bands of the core, with the interpolated remainder."""
-        in_core = self.window.fine(components)
         smooth = self.mean[:, None, None].to(self.remainder) + self.remainder
-        image = in_core.new_empty(len(self.basis), *in_core.shape[1:])
-        for start in range(0, len(image), BANDS_AT_ONCE):
-            part = slice(start, start + BANDS_AT_ONCE)
-            image[part] = mix_bands(self.basis[part], in_core).add_(self.window.upsample_to_core(smooth[part]))
-        return image
+        return mixed_core(self.window, smooth, self.basis, self.window.fine(components))
 
     def components_of(self, image: Tensor) -> Tensor:
         """Project an image (C, H, W) onto the subspace."""
@@ -422,7 +427,7 @@ def solve_lower(lower: list[list[Tensor]], right: Tensor) -> Tensor:
     return torch.stack(solution, dim=-1)
 
 
-def make_consistent(fused: Tensor, window: Window, *, broad_prior: bool = False) -> SceneComputation[Tensor]:
+def make_consistent(fused: Tensor, window: Window, *, broad_prior: bool = False) -> SceneComputation[FusedCore]:
     """Condition a fused image (C, H, W) on both images; its error is estimated from what it leaves of the hsi.
 
     Without noise the result reproduces the hsi exactly; with the noise of the observation only what exceeds it moves.
@@ -440,7 +445,7 @@ def make_consistent(fused: Tensor, window: Window, *, broad_prior: bool = False)
     level = yield from scene_level(window.coarse(window.hsi))
     variance = window.observation.hsi_noise**2 + (NOISE_FLOOR * level) ** 2
     signal = yield from without_noise(left, variance, window)
-    return window.fine(moved + model.operator.pseudo_inverse(signal))
+    return in_parts(window.fine(moved + model.operator.pseudo_inverse(signal)))
 
 
 def _broadened(error: Tensor, model: PairModel) -> SceneComputation[Tensor]:

@@ -19,7 +19,16 @@ from torch import Tensor
 
 from hyperfuse.methods.pair_model import fuse_halo, make_consistent
 from hyperfuse.methods.universal import universal_halo, universal_with_error
-from hyperfuse.methods.window import EVERYWHERE, SceneComputation, Window, in_one_pass, scene_moments
+from hyperfuse.methods.window import (
+    EVERYWHERE,
+    INTERPOLATION_HALO,
+    FusedCore,
+    SceneComputation,
+    Window,
+    in_one_pass,
+    in_parts,
+    scene_moments,
+)
 from hyperfuse.models.matryoshka import (
     Components,
     MatryoshkaBands,
@@ -30,8 +39,6 @@ from hyperfuse.models.matryoshka import (
 )
 from hyperfuse.models.ssa import SSA
 from hyperfuse.physics.observation import Observation
-
-INTERPOLATION_HALO = 2  # coarse pixels on each side that bicubic interpolation reads
 
 
 @functools.cache
@@ -50,12 +57,12 @@ def _network_halo(network: SSA, observation: Observation) -> int:
     return max(field.coarse, math.ceil(field.fine / min(observation.scale))) + INTERPOLATION_HALO
 
 
-def ssa(window: Window) -> SceneComputation[Tensor]:
+def ssa(window: Window) -> SceneComputation[FusedCore]:
     """Fuse the core of a window by the shipped network (Liang et al. 2026), conditioned on both images: (C, H, W)."""
     return fuse_conditioned(window, shipped_ssa())
 
 
-def fuse_conditioned(window: Window, network: SSA) -> SceneComputation[Tensor]:
+def fuse_conditioned(window: Window, network: SSA) -> SceneComputation[FusedCore]:
     """Fuse the core of a window by a network, conditioned on both images: (C, H, W)."""
     fused = yield from network_alone(replace(window, fine_core=EVERYWHERE), network)
     return (yield from make_consistent(fused, window, broad_prior=True))
@@ -96,7 +103,7 @@ def network_alone(window: Window, network: SSA) -> SceneComputation[Tensor]:
     return inner.fine(fused)
 
 
-def ssa_residual(window: Window) -> SceneComputation[Tensor]:
+def ssa_residual(window: Window) -> SceneComputation[FusedCore]:
     """Fuse the core of a window by `universal`, refined by the shipped network: (C, H, W)."""
     return fuse_refined(window, shipped_ssa("ssa-residual"))
 
@@ -105,7 +112,7 @@ def ssa_residual_halo(observation: Observation) -> int:
     return _network_halo(shipped_ssa("ssa-residual"), observation) + universal_halo(observation)
 
 
-def fuse_refined(window: Window, network: SSA) -> SceneComputation[Tensor]:
+def fuse_refined(window: Window, network: SSA) -> SceneComputation[FusedCore]:
     """`universal`, to which a network adds a residual in components of the hsi and units of the expected error."""
     assert isinstance(network.config.channels, Components)
     cut = window.near_core(_network_halo(network, window.observation))
@@ -121,4 +128,4 @@ def fuse_refined(window: Window, network: SSA) -> SceneComputation[Tensor]:
     images = inner.hsi[None], inner.msi[None], inner.observation.placement, base[None]
     with torch.inference_mode():
         fused = network(*images, PairChannels(None, None, *coding), error[None])[0]
-    return inner.fine(fused)
+    return in_parts(inner.fine(fused))

@@ -55,7 +55,18 @@ from hyperfuse.methods.pair_model import (
     prior_from_error,
     scene_covariance,
 )
-from hyperfuse.methods.window import SceneComputation, Window, in_one_pass, scene_count, scene_mean, scene_moments
+from hyperfuse.methods.window import (
+    EVERYWHERE,
+    FusedCore,
+    Place,
+    SceneComputation,
+    Window,
+    in_one_pass,
+    in_parts,
+    scene_count,
+    scene_mean,
+    scene_moments,
+)
 from hyperfuse.models.prior import PREDICTIONS, SMOOTHINGS, Gains, Guide, PriorNetwork
 from hyperfuse.physics.observation import Observation, SpatialOperator, mix_bands, sigma_from_fwhm
 from hyperfuse.physics.resample import Placement, upsample_bicubic
@@ -83,7 +94,7 @@ UNIFORM, UNEXPLAINED, DETAIL, NOISE = 0.22, 0.62, 0.07, 15.5
 FACTOR, SCALE_POWER = 0.82, -0.49
 
 
-def universal(window: Window) -> SceneComputation[Tensor]:
+def universal(window: Window) -> SceneComputation[FusedCore]:
     """Fuse the core of a window by the method above with the weights that ship: (C, H, W)."""
     return fuse_guided(window, shipped_network())
 
@@ -104,7 +115,7 @@ def shipped_network() -> PriorNetwork:
         return PriorNetwork.from_pretrained(Path(folder))
 
 
-def fuse_guided(window: Window, network: PriorNetwork) -> SceneComputation[Tensor]:
+def fuse_guided(window: Window, network: PriorNetwork) -> SceneComputation[FusedCore]:
     """Fuse the core of a window under the guidance of a network: (C, H, W)."""
     if (yield from scene_count(window.coarse_pixels)) < FEWEST_PIXELS:
         return (yield from fuse(window))
@@ -210,7 +221,7 @@ class Predictions:
         """Step 5: the sum (p, H, W) of all predictions with these gains."""
         by_smoothing = gains.familiar.T.reshape(SMOOTHINGS, PREDICTIONS, -1)
         plain, once, twice = (self._sum(of_all) for of_all in by_smoothing)
-        familiar = plain + smoothed(once + smoothed(twice))
+        familiar = plain.add_(smoothed(once.add_(smoothed(twice))))
         if self.familiarity is None:
             return familiar
         return torch.lerp(self._sum(gains.unfamiliar.T), familiar, self.familiarity)
@@ -219,8 +230,8 @@ class Predictions:
         """(p, H, W), from gains (6, p)."""
         slopes = (gains[:3, :, None] * torch.stack([self.scene_msi, self.scene, self.scene_loose])).sum(0)
         local, local_msi, msi_residual = gains[3:, :, None, None]
-        images: Tensor = local * self.local + local_msi * self.local_msi + msi_residual * self.msi_residual
-        return mix_bands(slopes, self.regressors) + images
+        image = mix_bands(slopes, self.regressors).addcmul_(local, self.local)
+        return image.addcmul_(local_msi, self.local_msi).addcmul_(msi_residual, self.msi_residual)
 
     def as_images(self) -> list[Tensor]:
         """The images (p, H, W) whose sum, weighted by all gains (those of familiar pixels first), is `weighted`."""
@@ -483,7 +494,7 @@ def smoothed(image: Tensor) -> Tensor:
     return rows
 
 
-def expected_error(window: Window) -> SceneComputation[Tensor]:
+def expected_error(window: Window) -> SceneComputation[FusedCore]:
     """Expected error of `universal`: a standard deviation for every pixel and band of the core, in the hsi's unit.
 
     What the prediction leaves of the hsi shows how large its error is on average (`prior_from_error`) and where it is
@@ -498,13 +509,15 @@ def expected_error(window: Window) -> SceneComputation[Tensor]:
 def universal_with_error(window: Window) -> SceneComputation[tuple[Tensor, Tensor]]:
     """`universal` and its `expected_error`, in little more than the time of one."""
     if (yield from scene_count(window.coarse_pixels)) < FEWEST_PIXELS:
-        return (yield from fuse(window)), (yield from interpolation_error(window))
-    model, mean, prior = yield from guided_prior(window, shipped_network())
-    error = yield from _error_of_prediction(model, mean, prior)
-    return model.image(condition_on_hsi(mean, prior, model)), error
+        fused, error = (yield from fuse(window)), (yield from interpolation_error(window))
+    else:
+        model, mean, prior = yield from guided_prior(window, shipped_network())
+        error = yield from _error_of_prediction(model, mean, prior)
+        fused = model.image(condition_on_hsi(mean, prior, model))
+    return fused(EVERYWHERE), error(EVERYWHERE)
 
 
-def _error_of_prediction(model: PairModel, mean: Tensor, prior: Tensor) -> SceneComputation[Tensor]:
+def _error_of_prediction(model: PairModel, mean: Tensor, prior: Tensor) -> SceneComputation[FusedCore]:
     detail = mean - model.upsample(model.operator.apply(mean))
     in_core = model.window.fine
     activity = in_core(smoothed(detail.square().sum(0, keepdim=True))[0])
@@ -516,19 +529,22 @@ def _error_of_prediction(model: PairModel, mean: Tensor, prior: Tensor) -> Scene
     by_prior = factor * _band_variances(prior, model)
     by_detail = factor * DETAIL * _band_variances(detail_spread, model)
     by_noise = factor * NOISE * model.noise_gain * _band_variances(model.hsi_noise, model)
-    where = UNIFORM + UNEXPLAINED * unexplained / mean_unexplained
-    # In place: images of all bands take most of the memory.
-    variance: Tensor = (by_prior * where).add_(by_detail * (activity / mean_activity)).add_(by_noise)
-    return variance.clamp_min_(0).sqrt_()
+    where, detailed = UNIFORM + UNEXPLAINED * unexplained / mean_unexplained, activity / mean_activity
+
+    def deviation(part: Place) -> Tensor:
+        variance: Tensor = (by_prior * where[part]).add_(by_detail * detailed[part]).add_(by_noise)
+        return variance.clamp_min_(0).sqrt_()
+
+    return deviation
 
 
-def interpolation_error(window: Window) -> SceneComputation[Tensor]:
+def interpolation_error(window: Window) -> SceneComputation[FusedCore]:
     """Expected error of interpolation, for want of an msi or of pixels: the spread of the detail that it loses."""
     model = yield from model_pair(window)
     detail = model.coefficients - model.operator.apply(model.upsample(model.coefficients))
     spread = yield from scene_covariance(lambda: model.window.coarse(detail))
     deviations = _band_variances(spread, model).clamp_min(0).sqrt()
-    return deviations.expand(-1, *model.window.fine(model.msi).shape[1:]).clone()
+    return in_parts(deviations.expand(-1, *model.window.fine(model.msi).shape[1:]))
 
 
 def _unexplained_energy(model: PairModel, mean: Tensor) -> Tensor:

@@ -18,8 +18,10 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -38,10 +40,17 @@ Other = TypeVar("Other")
 Place = tuple[slice, slice]
 MOSTLY_MISSING = 0.5  # share of the msi bands that must be known, or more
 EVERYWHERE: Place = (slice(None), slice(None))
+INTERPOLATION_HALO = 2  # coarse pixels on each side that bicubic interpolation reads
 
 # Costly statistics come after all the work on fine pixels; of MANY_WINDOWS or more, every fourth window is enough.
 WINDOWS_PER_COSTLY_ONE = 4
-MANY_WINDOWS = 36
+MANY_WINDOWS = 16
+
+
+FusedCore = Callable[[Place], Tensor]
+"""What a method makes of a window: any part of its core, (C, rows, columns). All bands of a large core at once would
+take most of the memory, and most of the time to move through it.
+"""
 
 
 @dataclass(frozen=True)
@@ -101,23 +110,36 @@ def gather_statistics(
 ) -> tuple[Any, ...]:
     """Compute every statistic that a method needs, in the order in which it needs them.
 
-    Only one window is held at a time, read by one of `windows`: for each statistic the method starts again on every
-    window, with the statistics found so far.
+    The method runs on all windows in step, each read by one of `windows` and held until the end.
     """
-    values: list[Any] = []
-    while True:
-        statistic = _next_statistic(method(windows[0]()), values)
-        if statistic is None:
-            return tuple(values)
-        parts, combine = [statistic.part()], statistic.combine
-        step = WINDOWS_PER_COSTLY_ONE if statistic.costly and len(windows) >= MANY_WINDOWS else 1
-        del statistic  # it holds everything that was computed on its window
-        for window in windows[step::step]:
-            same = _next_statistic(method(window()), values)
-            assert same is not None
-            parts.append(same.part())
-            del same
-        values.append(combine(parts))
+    values: list[Any] = [None]  # starts a generator
+
+    def next_statistic(run: SceneComputation[Any]) -> SceneStatistic[Any, Any] | None:
+        try:
+            return run.send(values[-1])
+        except StopIteration:
+            return None
+
+    with ThreadPoolExecutor(torch.get_num_threads()) as pool, one_torch_thread():
+        runs = list(pool.map(lambda window: method(window()), windows))
+        while True:
+            statistics = [each for each in pool.map(next_statistic, runs) if each is not None]
+            if not statistics:
+                return tuple(values[1:])
+            if statistics[0].costly and len(runs) >= MANY_WINDOWS:
+                runs, statistics = runs[::WINDOWS_PER_COSTLY_ONE], statistics[::WINDOWS_PER_COSTLY_ONE]
+            values.append(statistics[0].combine(list(pool.map(lambda statistic: statistic.part(), statistics))))
+
+
+@contextmanager
+def one_torch_thread() -> Iterator[None]:
+    """Compute in one thread of torch, so that sums do not depend on the number of processors."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def run_with_statistics(method: SceneComputation[Result], statistics: Sequence[Any]) -> Result:
@@ -136,17 +158,6 @@ def _last_step(method: SceneComputation[Result], value: Any) -> Result:
         result: Result = end.value
         return result
     raise AssertionError("the method needs more statistics than were gathered")
-
-
-def _next_statistic(method: SceneComputation[Any], values: Sequence[Any]) -> SceneStatistic[Any, Any] | None:
-    """The first statistic whose value is not known, None if the method returns before it needs one."""
-    try:
-        statistic = next(method)
-        for value in values:
-            statistic = method.send(value)
-    except StopIteration:
-        return None
-    return statistic
 
 
 def scene_count(pixels: int) -> SceneComputation[int]:
@@ -240,10 +251,25 @@ class Window:
         in_core = Placement(placement.rows.seen_from(top, 0), placement.columns.seen_from(left, 0))
         return in_core, (bottom - top, right - left)
 
+    def at(self, part: Place) -> Window:
+        """The same window with a part of its core, counted from the core's corner, as the core."""
+        bounds = _bounds(self.fine_core, self.fine_size)
+        spans = [(first, axis.indices(last - first)) for axis, (first, last) in zip(part, bounds, strict=True)]
+        rows, columns = (slice(first + start, first + stop) for first, (start, stop, _) in spans)
+        return replace(self, fine_core=(rows, columns))
+
     def upsample_to_core(self, coarse: Tensor) -> Tensor:
         """Interpolate (..., h, w) at the fine pixels of the core."""
+        cut = self.near_core(INTERPOLATION_HALO)
+        placement, size = cut.window(self).core_placement
+        return upsample_bicubic(cut.of_coarse(coarse), size, placement)
+
+    def nearest_in_core(self, coarse: Tensor) -> Tensor:
+        """Take (..., h, w) at the coarse pixel nearest to each fine pixel of the core."""
         placement, size = self.core_placement
-        return upsample_bicubic(coarse, size, placement)
+        axes = zip((placement.rows, placement.columns), size, self.coarse_size, strict=True)
+        rows, columns = (fine_positions(axis, fine).round().long().clamp(0, coarse - 1) for axis, fine, coarse in axes)
+        return coarse[..., rows, :][..., columns]
 
     def near_core(self, halo: int) -> Cut:
         """The part within `halo` coarse pixels of the fine core."""
@@ -340,26 +366,39 @@ def mask_missing(fused: Tensor, window: Window) -> Tensor:
 
     A single msi band that equals nodata, such as 0 in a dark pixel of 8 bit, was filled from its surroundings.
     """
-    missing = ~torch.isfinite(window.hsi)
+    near = window.near_core(INTERPOLATION_HALO).window(window)
+    missing = ~torch.isfinite(near.hsi)
     if bool(missing.any()):
-        placement, size = window.core_placement
-        axes = zip((placement.rows, placement.columns), size, window.coarse_size, strict=True)
-        rows, columns = (fine_positions(axis, fine).round().long().clamp(0, coarse - 1) for axis, fine, coarse in axes)
-        fused = fused.masked_fill(missing[:, rows][:, :, columns], torch.nan)
-    msi_missing = torch.isfinite(window.fine(window.msi)).double().mean(0) <= MOSTLY_MISSING
-    return fused.masked_fill(msi_missing, torch.nan) if bool(msi_missing.any()) else fused
+        fused = fused.masked_fill(near.nearest_in_core(missing), torch.nan)
+    msi_known = torch.isfinite(near.fine(near.msi))
+    if bool(msi_known.all()):
+        return fused
+    return fused.masked_fill(msi_known.double().mean(0) <= MOSTLY_MISSING, torch.nan)
 
 
 def raise_negative(fused: Tensor, window: Window) -> Tensor:
     """Raise negative values of the core to minus the noise of their band where the hsi pixel is not negative."""
-    lowest = -window.observation.hsi_noise.to(fused)[:, None, None]
-    if bool((window.hsi >= 0).all()):
-        return fused.maximum(lowest)
-    placement, size = window.core_placement
-    axes = zip((placement.rows, placement.columns), size, window.coarse_size, strict=True)
-    rows, columns = (fine_positions(axis, fine).round().long().clamp(0, coarse - 1) for axis, fine, coarse in axes)
-    positive = (window.hsi >= 0)[:, rows][:, :, columns]
-    return torch.where(positive, fused.maximum(lowest), fused)
+    near = window.near_core(INTERPOLATION_HALO).window(window)
+    raised = fused.maximum(-window.observation.hsi_noise.to(fused)[:, None, None])
+    positive = near.hsi >= 0
+    return raised if bool(positive.all()) else torch.where(near.nearest_in_core(positive), raised, fused)
+
+
+def in_parts(fused: Tensor) -> FusedCore:
+    """A core that was computed as a whole."""
+    return lambda part: fused[:, *part]
+
+
+def mixed_core(window: Window, smooth: Tensor, matrix: Tensor, components: Tensor) -> FusedCore:
+    """matrix (C, p) times components (p, H, W) of the core, plus the interpolated `smooth` (C, h, w)."""
+    matrix = matrix.to(components)
+
+    def fused(part: Place) -> Tensor:
+        image = window.at(part).upsample_to_core(smooth)
+        image.flatten(1).addmm_(matrix, components[:, *part].flatten(1))
+        return image
+
+    return fused
 
 
 def usable_msi_bands(window: Window) -> SceneComputation[tuple[Tensor, bool]]:

@@ -27,6 +27,7 @@ from hyperfuse.errors import GridError, OptionError
 # Without this slack it would choose other neighbours in a tile than in the whole image.
 CENTRE_SLACK = 1e-6
 KEYS_A = -0.5
+SMALLEST_BLOCK = 32  # of a banded matrix, in its shorter direction; smaller products are slower than multiplying zeros
 
 # 10/3 typed as 3.3333333 means 10/3; 3.001 means 3001/1000.
 LARGEST_DENOMINATOR = 1000
@@ -162,8 +163,33 @@ def separable(rows: Tensor, columns: Tensor, image: Tensor) -> Tensor:
     """
     rows, columns = rows.to(image), columns.to(image)
     if rows.shape[0] * columns.shape[1] <= rows.shape[1] * columns.shape[0]:
-        return (rows @ image) @ columns.T
-    return rows @ (image @ columns.T)
+        return _along_columns(columns, _along_rows(rows, image))
+    return _along_rows(rows, _along_columns(columns, image))
+
+
+def _along_rows(matrix: Tensor, image: Tensor) -> Tensor:
+    parts = [matrix[rows, columns] @ image[..., columns, :] for rows, columns in _bands_of(matrix)]
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-2)
+
+
+def _along_columns(matrix: Tensor, image: Tensor) -> Tensor:
+    parts = [image[..., columns] @ matrix[rows, columns].T for rows, columns in _bands_of(matrix)]
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
+
+
+def _bands_of(matrix: Tensor) -> list[tuple[slice, slice]]:
+    """Blocks of rows with the columns that are not 0 there: blur and interpolation only look at neighbours."""
+    height, width = matrix.shape
+    step = max(SMALLEST_BLOCK, SMALLEST_BLOCK * height // max(1, width))
+    if min(height, width) <= 2 * SMALLEST_BLOCK:
+        return [(slice(None), slice(None))]
+    bands = []
+    for start in range(0, height, step):
+        rows = slice(start, start + step)
+        used = matrix[rows].any(0).nonzero()
+        first, last = (int(used[0]), int(used[-1]) + 1) if len(used) else (0, 1)
+        bands.append((rows, slice(first, last)))
+    return bands
 
 
 def bicubic_matrix(axis: AxisPlacement, fine_size: int, coarse_size: int) -> Tensor:

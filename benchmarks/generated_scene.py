@@ -9,10 +9,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import xarray as xr
 from affine import Affine
 from numpy.typing import NDArray
 from scipy.ndimage import gaussian_filter
 
+from hyperfuse.config import OutputConfig
 from hyperfuse.io.cube import make_cube
 from hyperfuse.io.files import created_cube
 
@@ -22,13 +24,12 @@ MATERIALS = 9
 FIELD = 23  # fine pixels along the side of a field
 STRIP = 32  # coarse rows made at once
 MARGIN = 4  # coarse rows around a strip, for the point spread
-NODATA = -32768
 FINE = Affine(10, 0, 500000, 0, -10, 5800000)
 
 
 def write_pair(folder: Path, side: int, bands: int) -> tuple[Path, Path]:
-    """`hsi.tif` of side x side pixels and `msi.tif` of four times as many along each side, int16 reflectance times
-    10000.
+    """`hsi.tif` of side x side pixels and `msi.tif` of four times as many along each side, uint16 reflectance times
+    10000, not compressed.
     """
     random = np.random.default_rng(0)
     wavelength = np.linspace(420, 2450, bands)
@@ -38,7 +39,8 @@ def write_pair(folder: Path, side: int, bands: int) -> tuple[Path, Path]:
     hsi_like = _template((bands, side, side), FINE @ Affine.scale(SCALE), wavelength)
     msi_like = _template((len(BANDS), side * SCALE, side * SCALE), FINE, np.array([centre for centre, _ in BANDS]))
     paths = folder / "hsi.tif", folder / "msi.tif"
-    with created_cube(paths[0], hsi_like) as hsi, created_cube(paths[1], msi_like) as msi:
+    plain = OutputConfig(compress="none", overwrite=True)
+    with created_cube(paths[0], hsi_like, plain) as hsi, created_cube(paths[1], msi_like, plain) as msi:
         for top in range(0, side, STRIP):
             rows = slice(top, min(side, top + STRIP))
             shares, seen = _strip(rows, side)
@@ -76,10 +78,10 @@ def _spectrum(wavelength: NDArray[np.float64], random: np.random.Generator) -> N
     return np.clip(0.25 + sum(bumps), 0.02, 0.9)
 
 
-def _template(shape: tuple[int, int, int], transform: Affine, wavelength: NDArray[np.float64]) -> object:
-    values = np.broadcast_to(np.zeros((), np.int16), shape)
-    return make_cube(values, wavelength_nm=wavelength, scale=1e-4, nodata=NODATA, crs=32633, transform=transform)
+def _template(shape: tuple[int, int, int], transform: Affine, wavelength: NDArray[np.float64]) -> xr.DataArray:
+    values = np.broadcast_to(np.zeros((), np.uint16), shape)
+    return make_cube(values, wavelength_nm=wavelength, scale=1e-4, crs=32633, transform=transform)
 
 
-def _stored(values: NDArray[np.float32]) -> NDArray[np.int16]:
-    return (values * 1e4).round().astype(np.int16)
+def _stored(values: NDArray[np.float32]) -> NDArray[np.uint16]:
+    return (values * 1e4).round().astype(np.uint16)

@@ -1,0 +1,168 @@
+"""Time and memory of whole commands on a generated scene, beside GDAL's.
+
+    python benchmarks/throughput.py ratios            # fuse and gdal_pansharpen; compared with throughput.json
+    python benchmarks/throughput.py ratios --record   # and throughput.json is written anew
+    python benchmarks/throughput.py growth            # of the default method, with pixels and with bands
+    python benchmarks/throughput.py tools             # convert, evaluate and simulate beside gdal_translate
+
+The scene has 2000 x 2000 fine pixels, 100 bands and a scale of 4 by default (`--side`, `--bands`), as uint16. Every
+command is a process of its own: its wall time includes starting Python. The peak is that of its resident memory.
+`ratios` fails where a command needs over 10 % more processor time than recorded, relative to gdal_pansharpen; wall
+times are printed but not compared, because other work on the machine disturbs them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from generated_scene import SCALE, write_pair
+
+RECORD = Path(__file__).with_name("throughput.json")
+SLOWER = 1.1
+METHODS = ("glp", "sfim", "gsa", "fuse", "local_fuse", "universal")
+# What gdal_pansharpen is given, so that both write the same layout.
+LAYOUT = ("INTERLEAVE=BAND", "TILED=YES", "BLOCKXSIZE=256", "BLOCKYSIZE=256", "BIGTIFF=IF_SAFER")
+COMPRESSIONS = {"none": (), "deflate": ("COMPRESS=DEFLATE", "PREDICTOR=2", "NUM_THREADS=2")}
+HYPERFUSE = (sys.executable, "-m", "hyperfuse")
+
+
+@dataclass(frozen=True)
+class Cost:
+    wall: float
+    user: float
+    system: float
+    peak_bytes: int
+
+    @property
+    def processor(self) -> float:
+        return self.user + self.system
+
+    def __str__(self) -> str:
+        share = self.system / max(1e-9, self.processor)
+        times = f"{self.wall:.1f} s | {self.processor:.1f} s | {share:.0%}"
+        return f"{times} | {self.peak_bytes / 1e9:.2f} GB"
+
+
+def cost_of(*command: str | Path) -> Cost:
+    """Run a command and measure it with all of its children."""
+    start = time.perf_counter()
+    process = subprocess.Popen([str(part) for part in command], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    assert process.stderr is not None
+    errors = process.stderr.read()
+    _, status, usage = os.wait4(process.pid, 0)
+    if status:
+        sys.exit(f"{' '.join(map(str, command))}: {errors.decode()[-2000:]}")
+    return Cost(time.perf_counter() - start, usage.ru_utime, usage.ru_stime, 1024 * usage.ru_maxrss)
+
+
+def gdal_is_there() -> bool:
+    """Install gdal-bin where that is possible, and say so where it is not."""
+    if shutil.which("gdal_pansharpen.py") is None and hasattr(os, "geteuid") and os.geteuid() == 0:
+        for command in (("update", "-qq"), ("install", "-qq", "-y", "gdal-bin", "python3-gdal")):
+            subprocess.run(("apt-get", *command), check=False, capture_output=True)
+    found = shutil.which("gdal_pansharpen.py") is not None
+    if not found:
+        print("skipped: no gdal_pansharpen.py here and none to be installed (Debian: apt-get install gdal-bin)")
+    return found
+
+
+def ratios(folder: Path, methods: list[str], *, record: bool) -> int:
+    """Fuse by some methods with and without compression: how much longer than gdal_pansharpen each takes."""
+    if not gdal_is_there():
+        return 0
+    hsi, msi, pan, output = (folder / f"{name}.tif" for name in ("hsi", "msi", "pan", "fused"))
+    subprocess.run(["gdal_translate", "-q", "-b", "2", msi, pan], check=True)
+    found: dict[str, float] = {}
+    print("| command | compression | wall | processor | system | peak memory | wall / GDAL | processor / GDAL |")
+    print("|---|---|---:|---:|---:|---:|---:|---:|", flush=True)
+    for compression, options in COMPRESSIONS.items():
+        creation = [part for option in (*LAYOUT, *options) for part in ("-co", option)]
+        gdal = cost_of("gdal_pansharpen.py", "-q", "-threads", "2", pan, hsi, output, *creation)
+        output.unlink()
+        print(f"| gdal_pansharpen | {compression} | {gdal} | 1 | 1 |", flush=True)
+        for method in methods:
+            own = cost_of(*HYPERFUSE, "fuse", hsi, msi, "-o", output, "--method", method, "--compress", compression)
+            output.unlink()
+            wall, processor = own.wall / gdal.wall, own.processor / gdal.processor
+            found[f"{method} {compression}"] = round(processor, 2)
+            print(f"| {method} | {compression} | {own} | {wall:.2f} | {processor:.2f} |", flush=True)
+    if record:
+        RECORD.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        return 0
+    before = json.loads(RECORD.read_text(encoding="utf-8")) if RECORD.exists() else {}
+    slower = [name for name, ratio in found.items() if ratio > SLOWER * before.get(name, ratio)]
+    for name in slower:
+        print(f"{name}: {found[name]} times gdal_pansharpen's processor time, recorded {before[name]}")
+    return 1 if slower else 0
+
+
+def growth(folder: Path, sides: list[int], bands: list[int]) -> int:
+    """Fuse scenes of more and more pixels at 30 bands, and of more and more bands at 1000 x 1000 pixels."""
+    print("| fine pixels | bands | wall | processor | system | peak memory | processor per MPix |")
+    print("|---|---:|---:|---:|---:|---:|---:|", flush=True)
+    for side, count in [*((side, 30) for side in sides), *((1000, count) for count in bands)]:
+        hsi, msi = write_pair(folder, side // SCALE, count)
+        output = folder / "fused.tif"
+        own = cost_of(*HYPERFUSE, "fuse", hsi, msi, "-o", output, "--compress", "none")
+        for path in (hsi, msi, output):
+            path.unlink()
+        print(f"| {side} x {side} | {count} | {own} | {own.processor / side**2 * 1e6:.2f} s |", flush=True)
+    return 0
+
+
+def tools(folder: Path) -> int:
+    """Commands that read and write cubes, on the fused image, beside gdal_translate."""
+    if not gdal_is_there():
+        return 0
+    hsi, msi, fused, copy = (folder / f"{name}.tif" for name in ("hsi", "msi", "fused", "copy"))
+    cost_of(*HYPERFUSE, "fuse", hsi, msi, "-o", fused, "--method", "glp", "--compress", "none")
+    creation = [part for option in LAYOUT for part in ("-co", option)]
+    commands = {
+        "gdal_translate": ("gdal_translate", "-q", fused, copy, *creation),
+        "convert": (*HYPERFUSE, "convert", fused, copy, "--compress", "none", "--overwrite"),
+        "evaluate": (*HYPERFUSE, "evaluate", copy, fused),
+        "simulate": (*HYPERFUSE, "simulate", fused, folder / "pair", "--scale", "4", "--srf", "rgb+nir"),
+    }
+    print("| command | wall | processor | system | peak memory | wall / gdal_translate |")
+    print("|---|---:|---:|---:|---:|---:|", flush=True)
+    first = None
+    for name, command in commands.items():
+        own = cost_of(*command)
+        first = first or own
+        print(f"| {name} | {own} | {own.wall / first.wall:.2f} |", flush=True)
+    return 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("ratios", "growth", "tools"))
+    parser.add_argument("--side", type=int, default=2000)
+    parser.add_argument("--bands", type=int, default=100)
+    parser.add_argument("--methods", default=",".join(METHODS))
+    parser.add_argument("--sides", default="500,1000,2000,4000,8000", help="of growth")
+    parser.add_argument("--counts", default="30,100,200,400", help="bands, of growth")
+    parser.add_argument("--record", action="store_true")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        if given.what == "growth":
+            return growth(
+                folder, [int(side) for side in given.sides.split(",")], list(map(int, given.counts.split(",")))
+            )
+        write_pair(folder, given.side // SCALE, given.bands)
+        if given.what == "tools":
+            return tools(folder)
+        return ratios(folder, given.methods.split(","), record=given.record)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
