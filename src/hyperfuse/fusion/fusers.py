@@ -91,13 +91,14 @@ def network_fuser(
     observation: Observation,
     wavelength_nm: Tensor | None,
     windows: Sequence[Callable[[], Window]],
+    most_held: int | None = None,
     *,
     whole: bool = False,
 ) -> Fuser:
     """A network with the units and channels of a scene, from some of its windows; `whole`: the window is the scene."""
     if (method := method_of(network)) is not None and not isinstance(network, BaselineNetwork):
         fuser = MethodFuser(method, network=network)
-        return fuser if whole else fuser.gather(windows)
+        return fuser if whole else fuser.gather(windows, most_held)
     assert not isinstance(network, PriorNetwork)
     samples: list[list[Tensor]] = []  # (C, n) and (M, N) of every window: pixels of the cores, without holes
     for window in windows:
@@ -118,7 +119,7 @@ def network_fuser(
         channels = network.find_channels((hsi / hsi_unit)[None], (msi / msi_unit)[None], wavelength_nm, centres, srf)
         if network.config.base != BICUBIC:
             base = MethodFuser(network.config.base)
-            base = base if whole else base.gather(windows)
+            base = base if whole else base.gather(windows, most_held)
     return NetworkFuser(network, hsi_unit, msi_unit, channels, base)
 
 

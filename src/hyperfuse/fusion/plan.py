@@ -79,8 +79,8 @@ TOLERABLE_HALO = 1.5
 LARGEST_WHOLE_SIDE, LARGEST_WHOLE_BYTES = 2048, 1_000_000_000
 # Feature maps that a network holds at the same time.
 FEATURE_IMAGES = 8
-# Of the memory, for the windows that statistics are taken from; each waits with this share of what it needs at most.
-SHARE_OF_WINDOWS, SHARE_THAT_WAITS = 0.75, 0.25
+# What a window holds while it waits for a statistic of the scene, of what it needs at its peak.
+SHARE_THAT_WAITS = 0.25
 # A window of this side, in fine pixels, is fused to measure the time it takes.
 TIMED_SIDE = 128
 SMALLEST_TIMED_SIDE = 8  # coarse pixels
@@ -186,20 +186,26 @@ class Plan:
         is_large = math.prod(self.pair.fine_shape[1:]) > SAMPLED_FINE_PIXELS
         halo = math.ceil(self.halo / 2) if is_large else self.halo
 
-        def held_bytes(place: WindowPlace) -> float:
-            return SHARE_THAT_WAITS * self.workload.working_bytes(place, place.fine_pixels)
+        budget = self.memory.budget
 
-        places = sample_places(self.pair, self.observation, halo, held_bytes, SHARE_OF_WINDOWS * self.memory.budget)
+        def needed(place: WindowPlace) -> int:
+            return self.workload.working_bytes(place, place.fine_pixels)
+
+        places = sample_places(self.pair, self.observation, halo, lambda place: needed(place) < 0.75 * budget)
+        largest = max(map(needed, places))
+        most_held = max(0, int((budget - largest) / (SHARE_THAT_WAITS * (largest - OVERHEAD_OF_TILE))))
         read = partial(read_window, self.pair, self.observation)
-        return self.fuser_from([partial(read, place) for place in places])
+        return self.fuser_from([partial(read, place) for place in places], most_held)
 
-    def fuser_from(self, windows: Sequence[Callable[[], Window]], *, whole: bool = False) -> Fuser:
+    def fuser_from(
+        self, windows: Sequence[Callable[[], Window]], most_held: int | None = None, *, whole: bool = False
+    ) -> Fuser:
         if self.network is None:
             fuser = MethodFuser(self.method, self.config.consistency, uncertainty=self.uncertainty)
-            return fuser if whole else fuser.gather(windows)
+            return fuser if whole else fuser.gather(windows, most_held)
         centres = wavelengths_nm(self.pair.hsi_source.cube)
         wavelength_nm = None if centres is None else torch.from_numpy(centres[self.pair.usable_bands])
-        return network_fuser(self.network, self.observation, wavelength_nm, windows, whole=whole)
+        return network_fuser(self.network, self.observation, wavelength_nm, windows, most_held, whole=whole)
 
 
 def ram_of(config: FuseConfig) -> float:

@@ -41,7 +41,7 @@ INSPECTED_BANDS = 12
 ENOUGH_KNOWN = 0.3
 # Windows for the statistics: sides of their cores in coarse pixels, and how many fine pixels all cores have together.
 CORE_SIDES = (32, 24, 16, 12, 8)
-SAMPLED_FINE_PIXELS = 400_000
+SAMPLED_FINE_PIXELS = 300_000
 FEWEST_WINDOWS = 9
 # Where to search for data: centres of windows as shares of height and width.
 CORNERS = ((0.25, 0.25), (0.75, 0.75), (0.25, 0.75), (0.75, 0.25))
@@ -53,24 +53,15 @@ NOISE_BYTES = 128_000_000
 
 
 def sample_places(
-    pair: AlignedPair,
-    observation: Observation,
-    halo: int,
-    held_bytes: Callable[[WindowPlace], float],
-    most_bytes: float,
+    pair: AlignedPair, observation: Observation, halo: int, fits: Callable[[WindowPlace], bool]
 ) -> list[WindowPlace]:
-    """Windows whose cores represent the scene: all of a small one, else evenly spread parts that hold data.
-
-    All of them are held at the same time: `held_bytes` of each, at most `most_bytes` together if possible.
-    """
+    """Windows whose cores represent the scene: all of a small one, else evenly spread parts that hold data."""
     for side in CORE_SIDES:
         cores = _cores(pair, side)
         places = [place_for(pair, observation, *_fine_part(core, pair, observation), halo) for core in cores]
-        fitting = int(most_bytes / max(map(held_bytes, places)))
-        wanted = round(SAMPLED_FINE_PIXELS / (side * side * pair.scale[0] * pair.scale[1]))
-        count = max(FEWEST_WINDOWS, min(wanted, fitting))
-        if min(count, len(places)) <= fitting:
+        if all(fits(place) for place in places) or side == CORE_SIDES[-1]:
             break
+    count = max(FEWEST_WINDOWS, round(SAMPLED_FINE_PIXELS / (side * side * pair.scale[0] * pair.scale[1])))
     if count >= len(places):
         return places
     order = _scattered(cores)

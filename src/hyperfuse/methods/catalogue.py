@@ -320,9 +320,9 @@ class MethodFuser:
         steps = self._steps(window)
         return run_on_scene(steps) if self.statistics is None else run_with_statistics(steps, self.statistics)
 
-    def gather(self, windows: Sequence[Callable[[], Window]]) -> MethodFuser:
+    def gather(self, windows: Sequence[Callable[[], Window]], most_held: int | None = None) -> MethodFuser:
         """The same with the statistics of a scene, from some of its windows, all of which hold data."""
-        return replace(self, statistics=gather_statistics(self._steps, windows))
+        return replace(self, statistics=gather_statistics(self._steps, windows, most_held))
 
     def _steps(self, window: Window) -> SceneComputation[FusedCore]:
         method = find_method(self.method)

@@ -44,7 +44,7 @@ INTERPOLATION_HALO = 2  # coarse pixels on each side that bicubic interpolation 
 
 # Costly statistics come after all the work on fine pixels; of MANY_WINDOWS or more, every fourth window is enough.
 WINDOWS_PER_COSTLY_ONE = 4
-MANY_WINDOWS = 16
+MANY_WINDOWS = 36
 
 
 FusedCore = Callable[[Place], Tensor]
@@ -106,29 +106,45 @@ def run_on_scene(method: SceneComputation[Result]) -> Result:
 
 
 def gather_statistics(
-    method: Callable[[Other], SceneComputation[Any]], windows: Sequence[Callable[[], Other]]
+    method: Callable[[Other], SceneComputation[Any]],
+    windows: Sequence[Callable[[], Other]],
+    most_held: int | None = None,
 ) -> tuple[Any, ...]:
     """Compute every statistic that a method needs, in the order in which it needs them.
 
-    The method runs on all windows in step, each read by one of `windows` and held until the end.
+    The method runs on all windows in step, each read by one of `windows`. Of these, `most_held` fit into memory with
+    what the method has computed on them so far; on the others it starts again for each statistic.
     """
     values: list[Any] = [None]  # starts a generator
+    indices: Sequence[int] = range(len(windows))
+    held = indices if most_held is None else indices[:most_held]
+    runs: dict[int, SceneComputation[Any]] = {}
 
-    def next_statistic(run: SceneComputation[Any]) -> SceneStatistic[Any, Any] | None:
+    def next_statistic(index: int) -> SceneStatistic[Any, Any] | None:
+        run, known = runs.get(index), values[-1:]
+        if run is None:
+            run, known = method(windows[index]()), values
+            if index in held:
+                runs[index] = run
         try:
-            return run.send(values[-1])
+            return [run.send(value) for value in known][-1]
         except StopIteration:
             return None
 
-    with ThreadPoolExecutor(torch.get_num_threads()) as pool, one_torch_thread():
-        runs = list(pool.map(lambda window: method(window()), windows))
+    def part_of(index: int) -> Any:
+        statistic = next_statistic(index)
+        assert statistic is not None
+        return statistic.part()
+
+    at_once = torch.get_num_threads() if len(held) == len(windows) else 1
+    with ThreadPoolExecutor(at_once) as pool, one_torch_thread():
         while True:
-            statistics = [each for each in pool.map(next_statistic, runs) if each is not None]
-            if not statistics:
+            statistic = next_statistic(0)
+            if statistic is None:
                 return tuple(values[1:])
-            if statistics[0].costly and len(runs) >= MANY_WINDOWS:
-                runs, statistics = runs[::WINDOWS_PER_COSTLY_ONE], statistics[::WINDOWS_PER_COSTLY_ONE]
-            values.append(statistics[0].combine(list(pool.map(lambda statistic: statistic.part(), statistics))))
+            if statistic.costly and len(indices) >= MANY_WINDOWS:
+                indices = indices[::WINDOWS_PER_COSTLY_ONE]
+            values.append(statistic.combine([statistic.part(), *pool.map(part_of, indices[1:])]))
 
 
 @contextmanager
