@@ -46,7 +46,13 @@ Compression = Literal["deflate", "zstd", "lzw", "none"]
 COMPRESSIONS = get_args(Compression)
 DEFAULT_METHOD = "universal"
 # Still accepted, with a warning.
-FORMER_NAMES = {"response": "srf", "responses": "srfs", "with_q2n": "q2n", "HYPERFUSE_SCENES": "HYPERFUSE_DATA"}
+FORMER_NAMES = {
+    "response": "srf",
+    "responses": "srfs",
+    "with_q2n": "q2n",
+    "belief": "perturbation",
+    "HYPERFUSE_SCENES": "HYPERFUSE_DATA",
+}
 # "psf_fwhm=4.0 shift=(0.0, 1.0) trust=hsi": a value ends where the next name begins.
 RECORDED_OPTION = re.compile(r"(\w+)=(.*?)(?= \w+=|$)")
 NUMBER_ERRORS = ("greater_than", "greater_than_equal", "less_than", "finite_number")
@@ -391,7 +397,7 @@ class SimulateConfig(InputConfig):
     """Signal-to-noise ratio of the HSI, dB."""
     snr_msi_db: Annotated[float | None, Option("DB", flag="--snr-msi", default_text="no noise")] = None
     """Signal-to-noise ratio of the MSI, dB."""
-    seed: int = 0
+    seed: Annotated[int, Field(ge=0)] = 0
     """Seed of the noise."""
     skip_uncovered: bool = False
     """Drop SRF bands outside the reference's spectral range."""
@@ -468,7 +474,7 @@ class BenchmarkConfig(PairInputConfig):
     """Which blocks of a data set are tested."""
     scenes_folder: Annotated[Any, Option("DIR", SIMULATION, flag="--folder")] = None
     """Where data sets lie."""
-    seed: Annotated[int, Option(panel=SIMULATION)] = 0
+    seed: Annotated[int, Field(ge=0), Option(panel=SIMULATION)] = 0
     """Seed of noise and imperfections."""
     pictures: Annotated[bool, Option(panel=TABLES)] = True
     """Error maps, close-ups and spectra of the first scene of each data set."""

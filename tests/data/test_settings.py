@@ -9,6 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from hyperfuse.data.settings import ScaleChoices, SimulationSettings, SRFChoice
+from hyperfuse.errors import OptionError
 
 
 def test_table_of_an_experiment() -> None:
@@ -75,5 +76,5 @@ def test_former_keys_are_accepted_with_one_warning_each() -> None:
     assert [choice.name for choice in found.srfs] == ["rgb"]
     assert found.perturbation is not None and found.perturbation.noise == 0.2
     assert ["srfs" in str(caught[0].message), "perturbation" in str(caught[1].message), len(caught)] == [True, True, 2]
-    with pytest.raises(ValidationError, match="both responses and srfs"):
+    with pytest.raises(OptionError, match="both 'responses' and 'srfs'"):
         SimulationSettings.model_validate({"responses": "rgb", "srfs": "rgb"})

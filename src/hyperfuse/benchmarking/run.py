@@ -55,7 +55,6 @@ from hyperfuse.io.atomic import target_lock
 from hyperfuse.metrics.metrics import ergas, psnr_db, sam_degrees, ssim
 from hyperfuse.physics.imperfections import IMPERFECTIONS
 from hyperfuse.physics.resample import exact_scale
-from hyperfuse.physics.simulate import require_seed
 from hyperfuse.progress import listening, progress
 
 PROTOCOL = 2
@@ -202,7 +201,6 @@ def benchmark(folder: str | Path, *, config: BenchmarkConfig | None = None, comm
     """
     config = config or BenchmarkConfig()
     _check_choices(config)
-    require_seed(config.seed)
     conditions = [Condition()] if config.clean else []
     conditions += [Condition(noise_db=each) for each in config.noise]
     conditions += [Condition(shift=each) for each in config.shift]

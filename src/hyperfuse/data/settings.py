@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import math
-import warnings
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
-from hyperfuse.errors import RenamedWarning
+from hyperfuse.config import with_current_names
 
 RANDOM_SRF = "random"
-# Keys of earlier versions.
-RENAMED_KEYS = {"responses": "srfs", "response": "srf", "belief": "perturbation"}
 
 
 class Table(BaseModel):
@@ -23,15 +20,7 @@ class Table(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _accept_renamed_keys(cls, table: Any) -> Any:
-        if not isinstance(table, dict):
-            return table
-        for old, new in RENAMED_KEYS.items():
-            if old in table and new in cls.model_fields:
-                if new in table:
-                    raise ValueError(f"got both {old} and {new}, expected {new} only: {old} is its former name")
-                warnings.warn(f"experiment file: {old!r} is now called {new!r}", RenamedWarning, stacklevel=2)
-                table = {key: value for key, value in table.items() if key != old} | {new: table[old]}
-        return table
+        return with_current_names(table, cls.model_fields) if isinstance(table, dict) else table
 
 
 def _as_range(value: Any) -> Any:

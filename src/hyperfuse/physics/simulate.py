@@ -207,7 +207,6 @@ def simulate(
     for image, snr_db in (("HSI", config.snr_hsi_db), ("MSI", config.snr_msi_db)):
         if snr_db is not None:
             require_signal_to_noise(snr_db, image)
-    require_seed(config.seed)
     band_srf = srf_for(cube, srf, skip_uncovered=config.skip_uncovered)
     size = (cube.sizes["y"], cube.sizes["x"])
     crop = largest_crop(size, exact)
@@ -324,12 +323,6 @@ def require_shift(shift: tuple[float, float], size: tuple[int, int]) -> None:
         got = f"shift {shift[0]:g} {shift[1]:g} on a scene of {size[0]}x{size[1]} pixels"
         expected = f"at most half of the scene: {size[0] / 2:g} down or up, {size[1] / 2:g} right or left"
         raise OptionError(got, expected, "shifts are in fine pixels")
-
-
-def require_seed(seed: int) -> None:
-    """Refuse negative seeds."""
-    if seed < 0:
-        raise OptionError(f"seed {seed}", "a whole number of 0 or more")
 
 
 def _add_noise(image: NDArray[np.float32], snr_db: float | None, seed: int, stream: int) -> tuple[float, ...] | None:
