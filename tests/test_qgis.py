@@ -162,8 +162,10 @@ def test_fuse_and_evaluate_in_qgis(environment: dict[str, str], pair: Path, tmp_
         return done.stdout
 
     qgis_process("plugins", "enable", "hyperfuse_qgis")
+    # QGIS itself cannot read this format.
+    hyperfuse.write_cube(hyperfuse.open_cube(pair / "msi.tif"), tmp_path / "msi.npz")
     fused, scores = tmp_path / "fused.tif", tmp_path / "scores.json"
-    images = [f"HSI={pair / 'hsi.tif'}", f"MSI={pair / 'msi.tif'}"]
+    images = [f"HSI={pair / 'hsi.tif'}", f"MSI={tmp_path / 'msi.npz'}"]
     options = ["method=gsa", "estimate=false", "creation_options=TILED=no"]
     shown = qgis_process("run", "hyperfuse:fuse", "--", *images, *options, f"OUTPUT={fused}")
     assert "--co TILED=no --no-estimate --method gsa --overwrite" in shown

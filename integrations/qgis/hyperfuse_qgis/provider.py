@@ -168,6 +168,16 @@ class Algorithm(QgsProcessingAlgorithm):
                     )
                 )
 
+    def checkParameterValues(self, parameters: dict[str, Any], context: Any) -> tuple[bool, str]:  # noqa: N802
+        """Accept any existing path as input: hyperfuse reads more than QGIS, such as folders of satellite products."""
+        inputs = [file.name for file in FILES[self.command] if not file.written]
+        paths = [name for name in inputs if isinstance(parameters.get(name), str) and Path(parameters[name]).exists()]
+        for definition in self.parameterDefinitions():
+            value = parameters.get(definition.name())
+            if definition.name() not in paths and not definition.checkValueIsAcceptable(value, context):
+                return super().checkParameterValues(parameters, context)
+        return True, ""
+
     def processAlgorithm(self, parameters: dict[str, Any], context: Any, feedback: Any) -> dict[str, Any]:  # noqa: N802
         results: dict[str, Any] = {}
         command_line = self.command_line(parameters, context, results)
