@@ -34,6 +34,7 @@ from hyperfuse.physics.harmonise import (
 )
 from hyperfuse.physics.observation import Observation, as_pair, default_sigma, require_pair
 from hyperfuse.physics.register import (
+    SEARCH_STEP,
     SIGMA_LIMITS,
     BandDisplacement,
     Block,
@@ -347,7 +348,7 @@ def _register_robustly(
         corrected = found.correct(blocks, fine_size)
         weights = _weights(corrected, scale, sigma, shift)
         if turn == 1 and not shift_known and found.corrections and found.bend is None:
-            shift = search_shift(corrected, scale, start, weights)
+            shift = search_shift(corrected, scale, start, weights, shift, SEARCH_STEP)
         registration = register(
             corrected, scale, start, (0.0, 0.0), sigma_known, shift_known, weights, None if shift_known else shift
         )

@@ -60,7 +60,7 @@ FOLDS, FOLD_SIDE = 4, 3  # squares of coarse pixels are left out together, becau
 TONE_RIDGE, GAIN_RIDGE, OFFSET_RIDGE, BEND_RIDGE = 1e-5, 1e-6, 1e-4, 0.1
 LARGEST_GAIN = 5.0
 BEND_STEPS, BEND_TUKEY = 2, 15.0
-# Cosines up to this order show at least signs of any smooth bend; without them no higher orders are tried.
+# Cosines up to this order show at least signs of any smooth field; without them no higher orders are tried.
 ORDER_OF_SIGNS, SIGNS_MUST_LEAVE = 3, 0.85
 DERIVATIVE_STEP = 0.25  # fine pixels
 SMALLEST_BEND = 0.03  # fine pixels, root mean square: less does not justify resampling
@@ -365,7 +365,9 @@ def _with_tone(pixels: CoarsePixels, found: Found) -> Found | None:
         ridge = TONE_RIDGE * float((terms**2).mean())
         ridges.append(np.concatenate([np.zeros(free), np.full(terms.shape[1], ridge)]))
         bases.append((knots, share, nonlinear))
-    if not _predicts_better(pixels, found.fit.weights, blurred, designs, ridges):
+    weights = found.fit.weights
+    level = _predicted_level(pixels, weights, blurred, designs, ridges)
+    if level > MUST_LEAVE * _level_alone(pixels, weights, blurred):
         return None
     fit = fit_robustly(designs, blurred, ridges)
     curves = []
@@ -375,17 +377,19 @@ def _with_tone(pixels: CoarsePixels, found: Found) -> Found | None:
     return _corrected(pixels, found, ToneCurves(tuple(curves)))
 
 
-def _predicts_better(
+def _predicted_level(
     pixels: CoarsePixels, weights: Floats, blurred: Floats, designs: Sequence[Floats], ridges: Sequence[Floats]
-) -> bool:
-    """Whether designs predict coarse pixels that were left out of their fit clearly better than the hsi alone does."""
-    variance, alone = _variance(blurred, weights), np.zeros(pixels.predictors.shape[1])
-    errors = []
-    for band, design, ridge in zip(blurred, designs, ridges, strict=True):
-        pairs = ((pixels.predictors, alone), (design, ridge))
-        errors.append([_cross_validated(each, band, weights, own, pixels.folds) for each, own in pairs])
-    without, with_them = (np.array(errors) / variance[:, None]).T
-    return pixels.level(with_them) < MUST_LEAVE * pixels.level(without)
+) -> float:
+    """The misfit that designs leave of coarse pixels that were left out of their fit."""
+    bands = zip(designs, blurred, ridges, strict=True)
+    errors = [_cross_validated(design, band, weights, ridge, pixels.folds) for design, band, ridge in bands]
+    return pixels.level(np.array(errors) / _variance(blurred, weights))
+
+
+def _level_alone(pixels: CoarsePixels, weights: Floats, blurred: Floats) -> float:
+    """The same of a fit by the hsi alone."""
+    designs, ridges = [pixels.predictors] * len(blurred), [np.zeros(pixels.predictors.shape[1])] * len(blurred)
+    return _predicted_level(pixels, weights, blurred, designs, ridges)
 
 
 def _corrected(pixels: CoarsePixels, found: Found, correction: Correction) -> Found:
@@ -423,7 +427,7 @@ def _uncorrelated_with_value(knots: Floats, share: Floats) -> Floats:
 def _with_light(pixels: CoarsePixels, found: Found) -> Found | None:
     """The same with a smooth gain and offset per band."""
     weights, blurred, free = found.fit.weights, pixels.blurred(found.images), pixels.predictors.shape[1]
-    variance = _variance(blurred, weights)
+    variance, alone = _variance(blurred, weights), _level_alone(pixels, weights, blurred)
     best = None
     for order in ORDERS:
         terms = _cosine_terms(order, pixels.positions)
@@ -431,21 +435,20 @@ def _with_light(pixels: CoarsePixels, found: Found) -> Found | None:
             break
         mean = np.average(terms, axis=1, weights=weights)
         centred, orders = (terms - mean[:, None]).T, _order_of_terms(order) ** 2
-        designs, ridges, errors = [], [], []
+        designs, ridges = [], []
         for band, unexplained in zip(blurred, variance, strict=True):
             columns = np.concatenate([centred * band[:, None], centred * np.sqrt(unexplained)], axis=1)
             designs.append(np.concatenate([pixels.predictors, -columns], axis=1))
             penalties = np.concatenate([GAIN_RIDGE * orders, OFFSET_RIDGE * orders]) * unexplained
             ridges.append(np.concatenate([np.zeros(free), penalties]))
-            errors.append(_cross_validated(designs[-1], band, weights, ridges[-1], pixels.folds) / unexplained)
-        level = pixels.level(np.array(errors))
+        level = _predicted_level(pixels, weights, blurred, designs, ridges)
         if best is None or level < HIGHER_ORDER_MUST_LEAVE * best[0]:
             best = level, order, mean, designs, ridges
-    if best is None:
+        if order >= ORDER_OF_SIGNS and best[0] > SIGNS_MUST_LEAVE * alone:
+            break
+    if best is None or best[0] > MUST_LEAVE * alone:
         return None
     _, order, mean, designs, ridges = best
-    if not _predicts_better(pixels, weights, blurred, designs, ridges):
-        return None
     fit = fit_robustly(designs, blurred, ridges)
     terms = np.stack([each[free:] for each in fit.coefficients]).reshape(len(blurred), 2, -1)
     gain = SmoothField.from_terms(order, terms[:, 0], mean, np.ones(len(blurred)))

@@ -204,10 +204,18 @@ def register(
     )
 
 
-def search_shift(blocks: list[Block], scale: Pair, sigma: Pair, weights: Tensor | None = None) -> Pair:
+def search_shift(
+    blocks: list[Block],
+    scale: Pair,
+    sigma: Pair,
+    weights: Tensor | None = None,
+    centre: Pair = (0.0, 0.0),
+    radius: float = SEARCH_RADIUS,
+) -> Pair:
     """The best of a grid of shifts for pairs that disagree in places or in their light.
 
-    Both images are compared without their local means, and the worst part of the pixels is left out.
+    Both images are compared without their local means, and the worst part of the pixels is left out. The grid extends
+    from the centre, in fine pixels, to a radius in coarse ones.
     """
     sides = [int(block.usable.sum()) for block in blocks]
     maps = []
@@ -228,12 +236,13 @@ def search_shift(blocks: list[Block], scale: Pair, sigma: Pair, weights: Tensor 
         for block, known in zip(blocks, maps, strict=True)
     ]
     problem = _Problem.of(detailed, scale, weights)
-    steps = torch.arange(-SEARCH_RADIUS, SEARCH_RADIUS + 1e-9, SEARCH_STEP).tolist()
-    matrices = [[problem.matrices(axis, sigma[axis], step * scale[axis]) for step in steps] for axis in (0, 1)]
-    best, best_score = (0.0, 0.0), math.inf
-    for y, rows in zip(steps, matrices[0], strict=True):
+    steps = np.arange(-radius, radius + 1e-9, SEARCH_STEP)
+    trials = [centre[axis] + scale[axis] * steps for axis in (0, 1)]
+    matrices = [[problem.matrices(axis, sigma[axis], shift) for shift in trials[axis].tolist()] for axis in (0, 1)]
+    best, best_score = centre, math.inf
+    for y, rows in zip(trials[0].tolist(), matrices[0], strict=True):
         half = [row.to(block.msi) @ block.msi for row, block in zip(rows, blocks, strict=True)]
-        for x, columns in zip(steps, matrices[1], strict=True):
+        for x, columns in zip(trials[1].tolist(), matrices[1], strict=True):
             blurred = [
                 torch.from_numpy(_local_detail((part @ column.to(part).T).double().numpy(), known))
                 for part, column, known in zip(half, columns, maps, strict=True)
@@ -241,9 +250,9 @@ def search_shift(blocks: list[Block], scale: Pair, sigma: Pair, weights: Tensor 
             squared = problem.unexplained(blurred).square().numpy()
             kept = int(TRIMMED * squared.shape[1])
             shares = np.partition(squared, kept, axis=1)[:, :kept].sum(axis=1) + SMALLEST_SHARE
-            score = float(np.log(shares).mean()) + SHIFT_PRIOR * (y * y + x * x)
+            score = float(np.log(shares).mean()) + SHIFT_PRIOR * ((y / scale[0]) ** 2 + (x / scale[1]) ** 2)
             if score < best_score:
-                best, best_score = (y * scale[0], x * scale[1]), score
+                best, best_score = (y, x), score
     return best
 
 
