@@ -21,20 +21,19 @@ CAVE = f"CAVE={DATA}/test/cave_*.npz@{DATA}/../responses/nikon_d700.csv"
 OTHERS = f"satellite and airborne={DATA}/test/[aej]*.npz@rgb,rgb+nir,rgb+nir+swir"
 PARIS = f"{DATA}/test/paris_hyperion.npz,{DATA}/test/paris_ali.npz"
 CUBERT = f"{DATA}/test/cubert_hydresgeo.npz,{DATA}/test/cubert_hydresgeo_pan.npz"
-AIRBORNE = f"satellite, airborne, microscope={DATA}/test/[aej]*.npz@rgb+nir+swir"
-MICROSCOPE = f"satellite, airborne, microscope={DATA}/test/himspec_*.npz@rgb"
+AIRBORNE = f"satellite and airborne={DATA}/test/[aej]*.npz@rgb+nir+swir"
 RUNS = {
     "test_scenes": [
         *("--scenes", CAVE, "--scenes", OTHERS, "--pair", PARIS),
         *("--scales", "4,8", "--noise", "30,40", "--shift", "0.5,0.5", "--knowledge", "both"),
     ],
     "imperfect_pairs": [
-        *("--scenes", CAVE, "--scenes", AIRBORNE, "--scenes", MICROSCOPE),
-        *("--imperfections", "all", "--scales", "4,8", "--no-pictures"),
-        *("--methods", "bicubic,sfim,gsa,local_fuse,universal"),
+        *("--scenes", AIRBORNE, "--imperfections", "all", "--scales", "4,8", "--no-pictures"),
+        *("--methods", "bicubic,sfim,local_fuse,universal"),
     ],
     "recorded_pairs": [
-        *("--pair", PARIS, "--pair", CUBERT, "--scales", "2,4,8", "--knowledge", "blind,nominal", "--no-pictures")
+        *("--pair", PARIS, "--pair", CUBERT, "--scales", "2,4", "--knowledge", "blind,nominal", "--no-pictures"),
+        *("--methods", "bicubic,sfim,gsa,cnmf,hysure,local_fuse,universal"),
     ],
     "cave_scales": ["--scenes", CAVE, "--scales", "4,8,16,32,3.2,5.7", "--beside-paper"],
 }
