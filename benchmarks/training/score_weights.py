@@ -37,9 +37,10 @@ def main() -> None:
     rows: dict[str, Callable[[ValidationCase], Score | None]] = {name: _by_method(name) for name in arguments.methods}
     for folder in arguments.weights:
         network = load_model(folder)
-        rows[folder.parent.name] = _by_network(network)
+        name = folder.parent.name or str(folder)
+        rows[name] = _by_network(network)
         if arguments.conditioned and isinstance(network, SSA):
-            rows[f"{folder.parent.name}, conditioned"] = _by_fuser(MethodFuser("ssa", network=network))
+            rows[f"{name}, conditioned"] = _by_fuser(MethodFuser("ssa", network=network))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # scenes are cut to whole coarse pixels
         for scale in arguments.scales:
