@@ -129,7 +129,7 @@ export function startGestures() {
     marks.cross = canvas.matches(":focus-visible") && !pointers.size;
     redraw();
   });
-  // Whoever starts drawing by a key goes on with keys.
+  // Drawing that was started by a key continues with keys.
   on("drawing", (byKey) => {
     marks.path = null;
     if (byKey) canvas.focus({ focusVisible: true });

@@ -10,7 +10,7 @@ export function paintMarks(context, view) {
   context.scale(devicePixelRatio, devicePixelRatio);
   for (const pin of state.pins)
     pin.corners ? paintRegion(context, view, pin.corners, PALETTE[pin.colour], true) : paintPin(context, view, pin);
-  // While keys draw, the line goes on to the cross.
+  // While drawing with keys, the line continues to the cross.
   const towards = marks.cross ? [[view.y - 0.5, view.x - 0.5]] : [];
   if (marks.path) paintRegion(context, view, [...marks.path, ...towards], "#ffffff", false);
   if (marks.cross) paintCross(context, view);
