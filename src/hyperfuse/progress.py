@@ -65,7 +65,7 @@ class ProgressReport:
 
 class Advance(Protocol):
     def __call__(self, steps: int, pixels: int = 0, note: str = "") -> None:
-        """So many steps are done, which made so many pixels. Raises `Cancelled` where the listener asked for it."""
+        """This many steps are done, which made this many pixels. Raises `Cancelled` where the listener asked for it."""
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 A case is one scene under one SRF, scale and condition. Simulated pairs have a Gaussian PSF with a FWHM of one coarse
 pixel, and the reference is cropped to whole coarse pixels. A scene without wavelengths gets evenly spaced ones to
-simulate the msi; the models do not see them. Of a recorded pair the true observation is unknown, so no model is told.
+simulate the msi; the models do not see them. The true observation of a recorded pair is unknown and given to no model.
 
 A fused image is scored in the frame of its reference. `--shift` displaces the hsi, so that is the frame of the msi. The
 reference of a recorded pair, and of one with an imperfection, lies where the hsi lies.
@@ -468,8 +468,8 @@ def plan_cases(
                 left_out.append(f"{pair.name} has no room for x{scale:g}")
                 continue
             name = CaseName(RECORDED, pair.name, AS_RECORDED, float(scale), AS_RECORDED)
-            told = tuple(each for each in knowledge if each != ORACLE) or (BLIND,)
-            cases.append(PlannedCase(name, told, partial(pair.case, scale)))
+            given = tuple(each for each in knowledge if each != ORACLE) or (BLIND,)
+            cases.append(PlannedCase(name, given, partial(pair.case, scale)))
     if not cases:
         expected = "a scene that covers an SRF and has room for a scale"
         raise OptionError("no case to score", expected, "; ".join(left_out))

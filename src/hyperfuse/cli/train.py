@@ -181,7 +181,7 @@ def kernels(
     weights: Weights,
     output: Annotated[Path, typer.Option("-o", "--output", metavar="FIG", help="Figure to write (.png, .svg, .pdf).")],
     channels: Annotated[
-        int | None, typer.Option(help="Draw the first so many channels.", show_default="those that were trained")
+        int | None, typer.Option(help="Draw only the first channels.", show_default="those that were trained")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the numbers as JSON.")] = False,
     overwrite: Overwrite = False,
@@ -285,5 +285,5 @@ def scenes(
         return
     typer.echo(details(listed[0]) if name else overview(listed))
     absent = ", which is not a folder: name another with --folder or HYPERFUSE_DATA"
-    found = " and below; `hyperfuse scenes NAME` tells more"
+    found = " and below; `hyperfuse scenes NAME` shows more"
     typer.echo(f"\nlooked for in {where}{found if where.is_dir() else absent}")

@@ -233,7 +233,7 @@ def _masked_window(
 # their band: negative values among positive ones, and any others. Bright things exist, very negative ones do not.
 LARGEST_NEGATIVE, LARGEST_OTHER = 1.0, 1000.0
 POSITIVE = -0.1  # the 1st percentile, as a multiple of the 99th, down to which a band counts as positive
-# A cube of at most so many values is searched completely, a larger one in windows of this side.
+# A cube of at most this many values is searched completely, a larger one in windows of this side.
 SEARCHED_VALUES, SEARCHED_SIDE, SEARCHED_WINDOWS = 10_000_000, 16, 6
 FEWEST_VALUES = 16
 

@@ -57,7 +57,7 @@ def original_hsi(pair: AlignedPair) -> tuple[CutImage, Grid, Grid]:
 
 # Coarse pixels outside the cut that can still be read, to support fine pixels at its edges.
 BORDER = 1
-# W is fitted on so many windows along each side of the scene, of so many coarse pixels plus the support of the splines.
+# W is fitted on this many windows along each side, of this many coarse pixels plus the support of the splines.
 WINDOWS, WINDOW = 4, 8
 FEWEST_PIXELS_PER_WEIGHT = 5
 # Ridge as a share of the MSI's variance, so that redundant bands share their weight.

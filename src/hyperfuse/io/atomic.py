@@ -40,7 +40,7 @@ from hyperfuse.errors import CubeWriteError
 LONGEST_NAME = 80
 # In a work folder: the new files, the old ones until the new are in place, and what says that the new are complete.
 MADE, ASIDE, COMPLETE = "made", "aside", "complete.json"
-# Writing everything to the disk is faster than so many files one by one.
+# Writing everything to the disk is faster than this many files one by one.
 MOST_FLUSHED = 100
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 REMOVAL_ATTEMPTS, SECONDS_BETWEEN = 40, 0.05

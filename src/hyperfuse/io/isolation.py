@@ -1,6 +1,6 @@
 """Open files that come from elsewhere in another process, which has limited time and memory.
 
-The libraries behind the formats trust what they read: a damaged file may make one of them loop for ever, crash, or
+The libraries behind the formats trust what they read: a damaged file may make one of them loop forever, crash, or
 allocate whatever a header says. `isolated` therefore calls the function that opens a file in a child process; there the
 kernel ends whatever takes too long, and only the result, a lazy cube, comes back.
 
@@ -41,7 +41,7 @@ from hyperfuse.io import spool
 # Of processor time, so that a busy machine or a slow disk does not make a good file look damaged. Formats that have to
 # be read whole to be opened (.tar.gz) get more in proportion to their size.
 SECONDS, BYTES_PER_SECOND = 8, 20e6
-# What waits without computing, such as for a disk that is gone, may take so many times as long.
+# What waits without computing, such as for a disk that is gone, may take this many times as long.
 PATIENCE = 10
 LARGEST_BYTES = 2**30
 # Fields of /proc/self/statm: pages of data and stack.

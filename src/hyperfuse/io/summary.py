@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from hyperfuse.io.cube import as_cube, nodata_of, physical_values, sample_of, spread_slices, text_attributes
 from hyperfuse.io.grid import Grid, grid_of
 
-# Where missing pixels are counted: windows of this side, so many along each axis.
+# Where missing pixels are counted: windows of this side, this many along each axis.
 WINDOW, WINDOWS = 16, 5
 
 

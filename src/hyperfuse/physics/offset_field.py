@@ -41,7 +41,7 @@ START_ERROR = 3.0
 # Log likelihood that a varying field must gain over a constant one.
 LEAST_EVIDENCE = 5.0
 OUTLIER_SIGMAS = 4.0
-# Before the process, gross outliers are removed: by a polynomial of this degree for at least so many windows,
+# Before the process, gross outliers are removed: by a polynomial of this degree for at least this many windows,
 POLYNOMIALS = ((3, 40), (2, 20), (1, 10))
 # and this many fine pixels, times the median distance where that is larger.
 POLYNOMIAL_ERROR, POLYNOMIAL_SIGMAS = 0.2, 5.0

@@ -26,7 +26,7 @@ MOST_BLOCKS, MOST_BLOCKS_ALONG = 4, 8
 BLOCK_FINE_PIXELS = 192  # side of a block where the scale allows
 BLOCK_COARSE_PIXELS = (20, 64)
 WHOLE_IMAGE_FINE_PIXELS = 288  # images up to this side are used whole
-# Blocks spread over the scene show what varies over it: so many along each side, and the side up to which all is used.
+# Blocks spread over the scene show what varies over it: how many along each side, and the side up to which all is used.
 SPREAD_BLOCKS, SPREAD_COARSE_PIXELS, SPREAD_WHOLE_FINE_PIXELS = 6, 12, 640
 # Room for the PSF and for the shift that is searched, in coarse pixels; less where an image is small.
 MARGINS = (2.5, 2.0, 1.5, 1.0, 0.5, 0.0)

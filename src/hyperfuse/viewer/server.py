@@ -234,7 +234,7 @@ class Gate:
 
 
 def _limited(receive: Receive, limit: int) -> Receive:
-    """Read a request's body up to a size, and not for ever."""
+    """Read a request's body up to a size, and not forever."""
     began, size, complete = time.monotonic(), 0, False
 
     async def read() -> Message:

@@ -205,7 +205,7 @@ class Session:
         self._threads = anyio.CapacityLimiter(MOST_THREADS)
 
     async def run(self, work: Callable[[], Any]) -> Any:
-        """Run the work of a request in a thread, few at a time and not for ever."""
+        """Run the work of a request in a thread, few at a time and not forever."""
         try:
             async with asyncio.timeout(SECONDS_OF_WORK), self._turns:
                 return await anyio.to_thread.run_sync(work, limiter=self._threads, abandon_on_cancel=True)

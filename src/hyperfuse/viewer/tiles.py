@@ -45,7 +45,7 @@ SECONDS_OF_INTEREST = 5.0
 # The sample that limits are computed from: values of all planes together, and the cost up to which all is read.
 LARGEST_SAMPLE = 800_000
 SAMPLE_BYTES = 64 * 2**20
-# Where neither overviews nor the whole layer are cheap: so many small windows along each side.
+# Where neither overviews nor the whole layer are cheap: this many small windows along each side.
 SAMPLE_WINDOWS = 6
 SAMPLE_WINDOW_SIDE = 48
 

@@ -40,7 +40,7 @@ TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz")
 ARCHIVE_SUFFIXES = (".zip", *TAR_SUFFIXES)
 WHOLE_ARCHIVE = "a whole archive"
 DOWNLOAD_AGAIN = "download it again"
-# More than any product has: a folder with so many files is not that of a product.
+# More than any product has: a folder with this many files is not that of a product.
 MOST_FILES = 100_000
 DEEPEST = 8
 LARGEST_METADATA = 64 * 2**20

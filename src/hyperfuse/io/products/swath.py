@@ -33,7 +33,7 @@ ANY_ARRAY = "or the name of any array"
 # Half the diagonal of a pixel and a little more: pixels of the map that the sensor did not see stay empty.
 FARTHEST_PIXELS = 0.75
 LARGEST_MAP = 2**27
-# A bounding box is read as a whole if it has at most so many times the pixels that are needed, or is small anyway.
+# A bounding box is read as a whole if it has at most this many times the pixels that are needed, or is small anyway.
 LARGEST_OVERHEAD = 3
 SMALLEST_PIECE = 32
 
