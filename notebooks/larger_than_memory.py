@@ -23,8 +23,8 @@ folder = Path(mkdtemp())
 wavelength_nm = np.linspace(410, 980, 40)
 reference = hyperfuse.make_cube(synthetic_scene(1, wavelength_nm, 256, 256), wavelength_nm=wavelength_nm)
 pair = hyperfuse.simulate(reference, scale=4, srf="rgb+nir")
-hyperfuse.write_cube(pair.hsi, folder / "hsi.tif")
-hyperfuse.write_cube(pair.msi, folder / "msi.tif")
+for name in ("hsi", "msi"):
+    hyperfuse.write_cube(getattr(pair, name), folder / f"{name}.tif")
 
 # %% [markdown]
 # ## What would happen
