@@ -72,6 +72,6 @@ for axis, (title, classes) in zip(axes, shown.items(), strict=True):
 plt.show()
 
 # %% [markdown]
-# Fusion helps at the edges of fields, where interpolation mixes neighbouring crops. Within fields, interpolation is just
-# as good, and both beat the reference: the HSI averages over the noise of single fine pixels, and fusion keeps that.
+# Fusion helps at the edges of fields, where interpolation mixes neighbouring crops. Within fields, interpolation
+# is as good, and both beat the reference: the HSI averages over the noise of single fine pixels, and fusion keeps that.
 # Indian Pines is one of the training scenes of `universal`, whose network never sees an HSI band or a label.
