@@ -1,7 +1,7 @@
 """Time and memory of whole commands on a generated scene, beside GDAL's.
 
     python benchmarks/throughput.py ratios            # fuse and gdal_pansharpen; compared with throughput.json
-    python benchmarks/throughput.py ratios --record   # and throughput.json is written anew
+    python benchmarks/throughput.py ratios --record   # and throughput.json is updated
     python benchmarks/throughput.py growth            # of the default method, with pixels and with bands
     python benchmarks/throughput.py tools             # convert, evaluate and simulate beside gdal_translate
 
@@ -75,17 +75,18 @@ def gdal_is_there() -> bool:
     return found
 
 
-def ratios(folder: Path, methods: list[str], *, record: bool) -> int:
-    """Fuse by some methods with and without compression: how much longer than gdal_pansharpen each takes."""
+def ratios(folder: Path, methods: list[str], compressions: list[str], *, record: bool) -> int:
+    """Fuse by some methods with some compressions: how much longer than gdal_pansharpen each takes."""
     if not gdal_is_there():
         return 0
     hsi, msi, pan, output = (folder / f"{name}.tif" for name in ("hsi", "msi", "pan", "fused"))
     subprocess.run(["gdal_translate", "-q", "-b", "2", msi, pan], check=True)
+    before: dict[str, float] = json.loads(RECORD.read_text(encoding="utf-8")) if RECORD.exists() else {}
     found: dict[str, float] = {}
     print("| command | compression | wall | processor | system | peak memory | wall / GDAL | processor / GDAL |")
     print("|---|---|---:|---:|---:|---:|---:|---:|", flush=True)
-    for compression, options in COMPRESSIONS.items():
-        creation = [part for option in (*LAYOUT, *options) for part in ("-co", option)]
+    for compression in compressions:
+        creation = [part for option in (*LAYOUT, *COMPRESSIONS[compression]) for part in ("-co", option)]
         gdal = cost_of("gdal_pansharpen.py", "-q", "-threads", "2", pan, hsi, output, *creation)
         output.unlink()
         print(f"| gdal_pansharpen | {compression} | {gdal} | 1 | 1 |", flush=True)
@@ -95,11 +96,9 @@ def ratios(folder: Path, methods: list[str], *, record: bool) -> int:
             wall, processor = own.wall / gdal.wall, own.processor / gdal.processor
             found[f"{method} {compression}"] = round(processor, 2)
             print(f"| {method} | {compression} | {own} | {wall:.2f} | {processor:.2f} |", flush=True)
-    if record:
-        RECORD.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-        return 0
-    before = json.loads(RECORD.read_text(encoding="utf-8")) if RECORD.exists() else {}
-    slower = [name for name, ratio in found.items() if ratio > SLOWER * before.get(name, ratio)]
+            if record:
+                RECORD.write_text(json.dumps(before | found, indent=1) + "\n", encoding="utf-8")
+    slower = [name for name, ratio in found.items() if not record and ratio > SLOWER * before.get(name, ratio)]
     for name in slower:
         print(f"{name}: {found[name]} times gdal_pansharpen's processor time, recorded {before[name]}")
     return 1 if slower else 0
@@ -148,6 +147,7 @@ def main() -> int:
     parser.add_argument("--side", type=int, default=2000)
     parser.add_argument("--bands", type=int, default=100)
     parser.add_argument("--methods", default=",".join(METHODS))
+    parser.add_argument("--compressions", default=",".join(COMPRESSIONS))
     parser.add_argument("--sides", default="500,1000,2000,4000,8000", help="of growth")
     parser.add_argument("--counts", default="30,100,200,400", help="bands, of growth")
     parser.add_argument("--record", action="store_true")
@@ -161,7 +161,7 @@ def main() -> int:
         write_pair(folder, given.side // SCALE, given.bands)
         if given.what == "tools":
             return tools(folder)
-        return ratios(folder, given.methods.split(","), record=given.record)
+        return ratios(folder, given.methods.split(","), given.compressions.split(","), record=given.record)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from hyperfuse.methods.window import Window, run_on_scene
 from hyperfuse.models.catalogue import load_model
 from hyperfuse.models.matryoshka import Components, MatryoshkaBands
 from hyperfuse.models.ssa import SSA, SSAConfig
+from hyperfuse.models.weights import network_precision
 from hyperfuse.physics.observation import known_observation
 
 
@@ -41,6 +42,17 @@ def test_weights_by_their_name_are_the_network_alone() -> None:
     torch.testing.assert_close(
         by_name, run_on_scene(network_alone(Window(*images), shipped_ssa())), atol=1e-4, rtol=1e-4
     )
+
+
+def test_a_network_in_bfloat16_gives_nearly_the_same() -> None:
+    pair = tiny_pair(31, 3, (16, 16), 4)
+    window = Window(pair.hsi, pair.msi, pair.observation)
+    usual = run_on_scene(network_alone(window, shipped_ssa()))
+    with network_precision("bfloat16"):
+        rounded = run_on_scene(network_alone(window, shipped_ssa()))
+    assert rounded.dtype == torch.float32
+    assert not torch.equal(rounded, usual)
+    assert abs(psnr_db(rounded, pair.reference) - psnr_db(usual, pair.reference)) < 0.05
 
 
 def test_more_bands_than_slots() -> None:

@@ -49,6 +49,7 @@ from hyperfuse.methods.window import (
     one_torch_thread,
     raise_negative,
 )
+from hyperfuse.models.weights import network_precision
 from hyperfuse.physics.observation import Observation
 
 # Holes are filled from an image pyramid: windows that start at multiples of these have the same pyramid in every tile.
@@ -183,6 +184,8 @@ class TileJob:
     """How far to move the result, in fine pixels: to where the HSI's georeference says that it lies."""
     non_negative: bool = True
     """Whether values are kept from falling below zero where the HSI does not."""
+    precision: str = "float32"
+    """Of networks."""
     stored_as: xr.DataArray | None = None
     """One pixel of the output: its bands, data type, scale and nodata. None while that is not decided."""
 
@@ -234,7 +237,8 @@ class TileJob:
         """The core in the bands of the output."""
         usable = torch.from_numpy(self.pair.usable_bands)
         good, bad = replace(window, hsi=window.hsi[usable]), replace(window, hsi=window.hsi[~usable])
-        fused, filled = self.fuser.fused_core(good), fill_missing(bad.hsi)
+        with network_precision(self.precision):
+            fused, filled = self.fuser.fused_core(good), fill_missing(bad.hsi)
         selected = torch.from_numpy(self.bands)
         is_selection = len(selected) < len(usable) or bool((selected != torch.arange(len(usable))).any())
 
@@ -302,7 +306,7 @@ def _in_threads(job: TileJob, tiles: Sequence[Tile], at_once: int) -> FusedTiles
     with one_torch_thread(), ThreadPoolExecutor(readers) as reading, ThreadPoolExecutor(at_once) as computing:
         try:
             submit = lambda tile: computing.submit(compute, tile, reading.submit(job.read, tile))  # noqa: E731
-            yield from _in_order(tiles, submit, lambda: at_once + 2)
+            yield from _in_order(tiles, submit, lambda: at_once + 1)
         finally:
             # Also when the caller stops: running tiles end, waiting ones never start.
             for pool in (reading, computing):

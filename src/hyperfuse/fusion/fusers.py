@@ -67,7 +67,7 @@ class NetworkFuser:
         else:
             scaled_base = None if base is None else (base / self.hsi_unit)[None].to(device)
             fused = network(hsi, msi, placement, scaled_base, self.channels)
-        return mask_missing(inner.fine(fused[0]).cpu() * self.hsi_unit, window)
+        return mask_missing(inner.fine(fused[0]).float().cpu() * self.hsi_unit, window)
 
 
 Fuser = MethodFuser | NetworkFuser

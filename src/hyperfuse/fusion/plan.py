@@ -167,7 +167,8 @@ class Plan:
         move = self.observation.misregistration if self.config.trust == "hsi" else (0.0, 0.0)
         pixel = None if template is None else template.isel(y=slice(0, 1), x=slice(0, 1)).copy(deep=True)
         non_negative = self.config.non_negative == "auto"
-        return TileJob(self.pair, self.observation, fuser, self.bands, move, non_negative, pixel)
+        precision = self.config.precision
+        return TileJob(self.pair, self.observation, fuser, self.bands, move, non_negative, precision, pixel)
 
     def with_tile_size(self, size: tuple[int, int]) -> Plan:
         """The same with tiles of an earlier plan."""

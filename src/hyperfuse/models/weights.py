@@ -11,7 +11,9 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, NamedTuple, Self
@@ -70,6 +72,23 @@ class ModelConfig(BaseModel):
     def receptive_field(self) -> ReceptiveField | None:
         """None where every pixel of the result depends on the whole scene."""
         return None
+
+
+_IN_BFLOAT16: ContextVar[bool] = ContextVar("hyperfuse_in_bfloat16", default=False)
+
+
+@contextmanager
+def network_precision(name: str) -> Iterator[None]:
+    """Run networks in "float32", in "bfloat16", or "auto": in bfloat16 on processors that multiply it.
+
+    Only convolutions and matrix products are affected; the image that a network refines stays in full precision.
+    """
+    has_it = bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
+    token = _IN_BFLOAT16.set(name == "bfloat16" or (name == "auto" and has_it))
+    try:
+        yield
+    finally:
+        _IN_BFLOAT16.reset(token)
 
 
 class PretrainedNetwork(nn.Module):
@@ -187,6 +206,12 @@ class PretrainedNetwork(nn.Module):
         network.load_state_dict(tensors, assign=True)
         network.weights_digest, network.provenance = digest, described.get("provenance") or {}
         return network.eval()
+
+    def __call__(self, *inputs: Any, **options: Any) -> Any:
+        if not _IN_BFLOAT16.get():
+            return super().__call__(*inputs, **options)
+        with torch.autocast(next(self.parameters()).device.type, torch.bfloat16):
+            return super().__call__(*inputs, **options)
 
     def check_bands(self, bands: int, msi_bands: int) -> None:
         """Raise `BandError` for a pair whose band counts this network cannot take."""
