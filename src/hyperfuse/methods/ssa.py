@@ -4,8 +4,10 @@ Shapes: C bands, M msi bands, h w coarse, H W fine.
 
 The network sees standardised bands, so units do not matter, and needs mean and covariance of the bands of both images
 over the scene. How far each HSI band follows the MSI's components is known from them and the SRF. What the
-network returns need not reproduce the two images when it is degraded; conditioning it on both adds several decibels,
-most of all on sensors that it was not trained on (docs/model_card_ssa.md). `--weights ssa` is the network alone.
+network returns need not reproduce the two images when it is degraded; conditioning it on both adds about a decibel
+(docs/model_card_ssa.md). `--weights ssa` is the network alone.
+
+`ssa-residual` is the same architecture over the principal components of the HSI, as a residual over `universal`.
 """
 
 from __future__ import annotations
