@@ -22,6 +22,8 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[1]
+# In this order; the others follow.
+FIRST_TUTORIALS = ("first_fusion", "real_pair", "choosing_a_method", "larger_than_memory")
 EXECUTED = ROOT / "build" / "notebooks"
 ROOT_PAGES = ("ARCHITECTURE.md", "GLOSSARY.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")
 EQUATION = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
@@ -35,7 +37,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         files.append(File.generated(config, name.lower(), content=root_page(name)))
     files.append(File.generated(config, "commands.md", content="".join(commands_page())))
     tutorials = []
-    for source in sorted((ROOT / "notebooks").glob("*.py")):
+    found = {path.stem: path for path in sorted((ROOT / "notebooks").glob("*.py"))}
+    for source in [found[name] for name in dict.fromkeys([*FIRST_TUTORIALS, *found])]:
         page = f"notebooks/{source.stem}.md"
         text, images = notebook_page(source)
         files.append(File.generated(config, page, content=text))
