@@ -22,6 +22,7 @@ from torch import Tensor
 from hyperfuse.errors import BandError
 from hyperfuse.physics.change import Agreement, measure_agreement
 from hyperfuse.physics.harmonise import (
+    MUST_LEAVE,
     Bend,
     CoarsePixels,
     Correction,
@@ -291,6 +292,12 @@ def _register(samples: Samples, known: KnownParts, harmonise: bool, bend: Bend) 
         return _Registered(expected, unknown + "too little texture")
     alike = PIXELS_THAT_DISAGREE_ALIKE * len(blocks[0].msi) if found.is_robust else 1
     evidence = best.evidence / alike
+    if found.is_robust and found.bend is None and evidence >= LEAST_EVIDENCE:
+        # The weights suit what was found; the expected ones may explain as much under their own.
+        corrected = found.correct(blocks, samples.fine_size)
+        hypotheses = (start, (0.0, 0.0)), (best.sigma, best.shift)
+        levels = [_robust_level(corrected, samples.scale, *each) for each in hypotheses]
+        evidence = evidence if levels[1] < MUST_LEAVE * levels[0] else 0.0
     if evidence < LEAST_EVIDENCE and found.bend is None:
         near_best = _probability(replace(expected, shift=(0.0, 0.0)), best, found.is_robust)
         probability = max(near_best, 1 / (1 + math.exp(evidence - PRIOR_LOG_ODDS)))
@@ -316,6 +323,14 @@ def _probability(used: Registration, best: Registration, is_robust: bool) -> flo
         unit = math.sqrt(2) * max(1e-9, ERROR_FACTORS[is_robust] * error)
         total *= 0.5 * (math.erf((tolerated - distance) / unit) + math.erf((tolerated + distance) / unit))
     return total
+
+
+def _robust_level(
+    blocks: list[Block], scale: tuple[float, float], sigma: tuple[float, float], shift: tuple[float, float]
+) -> float:
+    """The median misfit at a PSF and shift, under weights of its own."""
+    pixels = CoarsePixels.of(blocks, scale, sigma, shift, (1, 1))
+    return pixels.level(pixels.explain([block.msi.numpy() for block in blocks]).shares)
 
 
 def _negligible(blocks: list[Block], scale: tuple[float, float], best: Registration) -> float:
