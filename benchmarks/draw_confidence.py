@@ -26,7 +26,7 @@ from hyperfuse.physics.imperfections import IMPERFECTIONS
 from hyperfuse.reporting.style import COLOURS, MARKERS, MEDIUM, SMALL, clean_axes, new_figure, save_png
 
 TRAIN = Path(os.environ.get("HYPERFUSE_DATA", "../shared/data")) / "train"
-SCENES = ("samson", "muufl_munet", "paviacentre_a", "abu_urban_1", "enmap_potsdam_rect", "imec16_mug", "hbahadori_19")
+SCENES = ("samson", "muufl_munet", "paviacentre_a", "abu_urban_1", "enmap_potsdam_rect")
 SCALES, SRF = (4.0, 8.0), "rgb"
 SHIFTS = ((0.0, 0.0), (1.3, -0.7))
 KINDS = [None, *(kind for kind in IMPERFECTIONS if kind not in ("shift", "bend", "keystone", "boxpsf"))]
