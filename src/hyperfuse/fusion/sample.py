@@ -41,7 +41,7 @@ INSPECTED_BANDS = 12
 ENOUGH_KNOWN = 0.3
 # Windows for the statistics: sides of their cores in coarse pixels, and how many fine pixels all cores have together.
 CORE_SIDES = (32, 24, 16, 12, 8)
-SAMPLED_FINE_PIXELS = 300_000
+SAMPLED_FINE_PIXELS = 600_000
 FEWEST_WINDOWS = 9
 # Where to search for data: centres of windows as shares of height and width.
 CORNERS = ((0.25, 0.25), (0.75, 0.75), (0.25, 0.75), (0.75, 0.25))
