@@ -265,3 +265,11 @@ def test_values_come_back_to_the_promised_precision(case: tuple[xr.DataArray, Ou
     valid = ~np.isnan(before)
     assert (np.abs(after - expected)[valid] <= np.broadcast_to(allowed, before.shape)[valid]).all()
     assert (clipping.clipped == 0) or (np.abs(expected - before)[valid] > 0).any()
+
+
+def test_values_that_become_zero_are_reported() -> None:
+    cube = make_cube(np.full((1, 2, 2), 1e-300))
+    with pytest.warns(UserWarning, match="too small for float32 and become 0"):
+        physical_values(cube)
+    with pytest.warns(UserWarning, match="too small for float32 and become 0"):
+        _ = converted(cube, OutputConfig(dtype="float32"))[0].values

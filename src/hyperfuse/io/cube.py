@@ -424,10 +424,15 @@ def physical_values(
     with np.errstate(over="ignore", invalid="ignore"):
         unscaled = (scale == 1).all() and (offset == 0).all()
         values = stored.astype(dtype) if unscaled else (stored * scale + offset).astype(dtype)
-    if stored.dtype == np.float64 and not values.any() and stored.any():
-        warnings.warn(f"values are too small for {values.dtype} and become 0: rescale the data", stacklevel=2)
+    warn_of_underflow(stored, values)
     values[missing | ~np.isfinite(values)] = np.nan
     return values
+
+
+def warn_of_underflow(numbers: NDArray[Any], converted: NDArray[Any]) -> None:
+    """Warn where numbers are so small that all of them became zero."""
+    if numbers.dtype == np.float64 and not converted.any() and numbers.any():
+        warnings.warn(f"values are too small for {converted.dtype} and become 0: rescale the data", stacklevel=3)
 
 
 def nodata_of(cube: xr.DataArray) -> float | None:

@@ -42,6 +42,7 @@ from hyperfuse.io.cube import (
     place_cube,
     sample_of,
     usual_nodata,
+    warn_of_underflow,
 )
 from hyperfuse.io.grid import plain_variable
 
@@ -273,6 +274,8 @@ def _fitted(
     if clipping is not None:
         clipping.count(int(missing.size - missing.sum()), int(np.count_nonzero((numbers < low) | (numbers > high))))
     values: NDArray[Any] = np.clip(numbers, low, high).astype(dtype)
+    if dtype.kind == "f":
+        warn_of_underflow(numbers, values)
     if nodata is not None:
         # A measurement that happens to equal nodata moves to the number next to it.
         if dtype.kind == "f":
