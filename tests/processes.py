@@ -58,9 +58,9 @@ class Program:
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
 
-    def written(self) -> str:
-        """What it has written to its standard output so far."""
-        path = Path(self._output.name, "stdout")
+    def written(self, name: str = "stdout") -> str:
+        """What it has written so far; nothing where it was killed before it opened the file."""
+        path = Path(self._output.name, name)
         return path.read_text() if path.exists() else ""
 
     def communicate(self, timeout: float = 300.0) -> tuple[str, str]:
@@ -70,8 +70,7 @@ class Program:
             self.kill()
             self._process.join()
             raise subprocess.TimeoutExpired(f"process {self.pid}", timeout)
-        errors = Path(self._output.name, "stderr").read_text()
-        output = self.written()
+        output, errors = self.written(), self.written("stderr")
         self._output.cleanup()
         return output, errors
 

@@ -63,9 +63,9 @@ def cause(fault: str, request: Request, seconds: float, rng: random.Random) -> t
     time.sleep(rng.uniform(0, seconds))
     if fault == "kill":
         # Also its children, as when a machine or container stops.
-        with suppress(ProcessLookupError):
-            os.killpg(program.pid, signal.SIGKILL)
-        program.kill()
+        for kill in (os.killpg, os.kill):
+            with suppress(ProcessLookupError):
+                kill(program.pid, signal.SIGKILL)
     elif fault in ("interrupt", "terminate"):
         with suppress(ProcessLookupError):
             program.send_signal(signal.SIGINT if fault == "interrupt" else signal.SIGTERM)
@@ -73,7 +73,7 @@ def cause(fault: str, request: Request, seconds: float, rng: random.Random) -> t
         with suppress(psutil.NoSuchProcess):
             if children := psutil.Process(program.pid).children(recursive=True):
                 rng.choice(children).kill()
-    messages = program.communicate(timeout=120)[1]
+    messages = program.communicate(timeout=300)[1]
     return program.returncode, messages
 
 
@@ -126,7 +126,7 @@ def soak(seconds: float, seed: int, folder: Path) -> tuple[Counter[str], list[st
             failures.append(f"{what}: the target is neither the old nor the new cube")
         resumes = kind == "tiled" and rng.random() < 0.5
         program = request.start(*(["--resume"] if resumes else []))
-        messages = program.communicate(timeout=120)[1]
+        messages = program.communicate(timeout=300)[1]
         if program.returncode or not is_whole(target, new[kind]):
             failures.append(f"{what}; the next run: exit code {program.returncode}\n{messages}")
         left = [path.name for path in place.iterdir() if path.name.startswith(".")]

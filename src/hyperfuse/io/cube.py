@@ -416,6 +416,9 @@ def physical_values(
     >>> physical_values(cube).tolist()
     [[[nan, 0.5]]]
     """
+    if isinstance(bands, np.ndarray) and bands.size and (np.diff(bands) == 1).all():
+        # For an array of positions xarray imports Dask, which takes a third of a second.
+        bands = slice(int(bands[0]), int(bands[-1]) + 1)
     window = cube.isel(band=bands, y=rows, x=columns)
     stored = window.values
     missing = missing_values(stored, nodata_of(cube))

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import xarray as xr
 from affine import Affine
 from numpy.typing import NDArray
@@ -93,7 +94,9 @@ def placed_coordinates(transform: Affine, height: int, width: int) -> dict[str, 
     if transform.b != 0 or transform.d != 0:
         return {"pixel_row": plain_variable("y", rows), "pixel_column": plain_variable("x", columns)}
     y, x = transform.f + transform.e * rows, transform.c + transform.a * columns
-    return {"y": plain_variable("y", y), "x": plain_variable("x", x)}
+    # Of pandas' type, since xarray imports Dask to turn an array into that.
+    axes = (("y", pd.Index(y)), ("x", pd.Index(x)))
+    return {name: xr.IndexVariable(name, values, fastpath=True) for name, values in axes}  # type: ignore[no-untyped-call]
 
 
 def plain_variable(
