@@ -13,7 +13,8 @@ import hyperfuse
 @pytest.fixture(scope="module")
 def pair() -> object:
     rng = np.random.default_rng(1)
-    values = np.cumsum(np.cumsum(rng.normal(size=(16, 48, 48)), axis=1), axis=2) + 500
+    materials = np.cumsum(np.cumsum(rng.normal(size=(4, 48, 48)), axis=1), axis=2)
+    values = np.einsum("bm,myx->byx", rng.random((16, 4)), materials) + 500
     cube = hyperfuse.make_cube(values.astype(np.float32), wavelength_nm=np.linspace(420, 900, 16))
     return hyperfuse.simulate(cube, scale=4, srf="rgb+nir")
 

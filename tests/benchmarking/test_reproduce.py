@@ -167,7 +167,7 @@ def test_without_mk_has_a_network_per_sensor(folder: Path, config: ReproduceConf
 def test_baselines_have_a_network_per_sensor(folder: Path, config: ReproduceConfig) -> None:
     reproduce("baselines", folder, config=config)
     rows = rows_of(folder / "baselines.csv")
-    assert {"SSA", "MIMO-SST", "DSPNet"} < {row["competitor"] for row in rows}
+    assert {"SSA", "MIMO-SST", "DSPNet"} < {row["model"] for row in rows}
     run = json.loads((folder / "runs/mimo-sst-thin_CAVE_9/experiment.json").read_text())
     assert run["network"]["kind"] == "mimo-sst" and run["network"]["bands"] == 9 and run["length"]["steps"] == 2
 
