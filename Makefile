@@ -29,8 +29,9 @@ docs: $(VENV)/.dev
 DIST ?= dist
 qgis:
 	mkdir -p $(DIST)
-	rm -rf integrations/qgis/hyperfuse_qgis/__pycache__
-	$(PYTHON) -m zipfile -c $(DIST)/hyperfuse_qgis.zip integrations/qgis/hyperfuse_qgis
+	rm -rf build/hyperfuse_qgis && mkdir -p build/hyperfuse_qgis
+	cp integrations/qgis/hyperfuse_qgis/*.* LICENSE build/hyperfuse_qgis
+	$(PYTHON) -m zipfile -c $(DIST)/hyperfuse_qgis.zip build/hyperfuse_qgis
 	@echo "$(DIST)/hyperfuse_qgis.zip"
 
 benchmark: $(VENV)/.dev

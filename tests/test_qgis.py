@@ -136,6 +136,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     folder = tmp_path_factory.mktemp("qgis")
     subprocess.run(["make", "qgis", f"DIST={folder}"], cwd=ROOT, check=True, capture_output=True)
     with zipfile.ZipFile(folder / "hyperfuse_qgis.zip") as archive:
+        assert "hyperfuse_qgis/LICENSE" in archive.namelist()
         archive.extractall(folder / "plugins")
     script = folder / "bin" / "hyperfuse"
     script.parent.mkdir()

@@ -41,7 +41,10 @@ def main() -> None:
     parser.add_argument("--private", action="store_true")
     parser.add_argument("--dry-run", action="store_true", help="check the weights and print the card")
     arguments = parser.parse_args()
-    card = model_card(arguments.folder, arguments.name)
+    try:
+        card = model_card(arguments.folder, arguments.name)
+    except hyperfuse.HyperfuseError as error:
+        parser.error(str(error))
     if arguments.dry_run:
         print(card)
         return
