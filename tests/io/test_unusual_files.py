@@ -71,6 +71,21 @@ def test_an_image_with_a_label(tmp_path: Path) -> None:
     for suffix in (".IMG", ".LBL"):
         cube = open_cube(tmp_path / f"FRT_07_IF163L{suffix}")
         np.testing.assert_array_equal(cube.values, values().transpose(2, 0, 1))
+    label = PDS_LABEL.replace("RECORD_TYPE", "INSTRUMENT_ID = CRISM\nRECORD_TYPE", 1)
+    (tmp_path / "FRT_07_IF163L.LBL").write_text(label)
+    assert nodata_of(open_cube(tmp_path / "FRT_07_IF163L.IMG")) == 65535
+
+
+def test_wavelengths_in_a_header_of_esri(tmp_path: Path) -> None:
+    (tmp_path / "scene.bil").write_bytes(values().transpose(0, 2, 1).tobytes())
+    (tmp_path / "scene.hdr").write_text(
+        "BYTEORDER I\nLAYOUT BIL\nNROWS 5\nNCOLS 6\nNBANDS 3\nNBITS 16\nPIXELTYPE SIGNEDINT\n"
+        "WAVELENGTHS\n899.59\n900.84\n902.09\nWAVELENGTHS_END\n"
+    )
+    with pytest.warns(UserWarning, match="taken as nanometres"):
+        cube = open_cube(tmp_path / "scene.bil")
+    assert cube["wavelength"].values.tolist() == [899.59, 900.84, 902.09]
+    np.testing.assert_array_equal(cube.values, values().transpose(2, 0, 1))
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from hyperfuse.errors import CubeFileError
 from hyperfuse.io.atomic import WriteWindow
-from hyperfuse.io.cube import Lengths, numbers
+from hyperfuse.io.cube import Lengths, lengths_in_nanometres, numbers
 
 DATA_SUFFIXES = (".img", "", ".dat", ".bsq", ".bil", ".bip", ".raw", ".bin", ".fla")
 BYTES_OF_DATA_TYPE = {1: 1, 2: 2, 3: 4, 4: 4, 5: 8, 6: 8, 9: 16, 12: 2, 13: 4, 14: 8, 15: 8}
@@ -30,6 +30,7 @@ HEADER_LINE = re.compile(
     re.IGNORECASE | re.MULTILINE,
 )
 SPECTRAL_LIBRARY = re.compile(r"^[ \t]*file[ _]type[ \t]*=[ \t]*ENVI Spectral Library", re.IGNORECASE | re.MULTILINE)
+ESRI_WAVELENGTHS = re.compile(r"^WAVELENGTHS\s([^A-Z]*)^WAVELENGTHS_END", re.MULTILINE)
 LONGEST_LINE = 2000
 
 
@@ -40,6 +41,19 @@ def find_header(data: Path) -> Path | None:
             if header.is_file() and header != data and _is_envi_header(header):
                 return header
     return None
+
+
+def esri_wavelengths(data: Path, bands: int) -> dict[str, Any]:
+    """Wavelengths in nm from an ESRI header beside the data, where some cameras list them; empty without any."""
+    header = data.with_suffix(".hdr")
+    if not header.is_file() or header.stat().st_size > LARGEST_HEADER:
+        return {}
+    listed = ESRI_WAVELENGTHS.search(header.read_text(encoding="utf-8", errors="replace"))
+    values = numbers(listed[1].split()) if listed else None
+    if values is None or values.size != bands:
+        return {}
+    centres, _ = lengths_in_nanometres(values, None, None, None, str(header))
+    return {} if centres is None else {"wavelength": centres}
 
 
 def find_data(header: Path) -> Path:

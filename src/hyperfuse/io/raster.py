@@ -56,6 +56,7 @@ from hyperfuse.io.envi import (
     LONGEST_LINE,
     braced_numbers,
     check_header,
+    esri_wavelengths,
     find_data,
     find_header,
     fold_line,
@@ -86,6 +87,7 @@ HINTS = {
     (".hdf", ".l1r"): "HDF4 is not supported: convert it with gdal_translate",
 }
 MOST_BLOCKS_CHECKED = 20_000
+CRISM_FILL = 65535
 RECORD_TAG = "HYPERFUSE_EXACT"
 ENVI_RECORD_KEY = "hyperfuse"
 # Tags of how GDAL stores or derived something, not of the scene.
@@ -144,7 +146,7 @@ def read_raster(path: Path, data_path: Path | None = None, driver: str | None = 
         dtype = _common_dtype(source, path)
         check_truncated(source, data_path)
         tags = [_normalised(*(source.tags(band, ns=domain) for domain in DOMAINS)) for band in source.indexes]
-        beside = stac_bands(path, source.count)
+        beside = stac_bands(path, source.count) or esri_wavelengths(path, source.count)
         wavelength, fwhm = _lengths(source, tags, beside, path)
         folded = source.tags(ns="ENVI").get(ENVI_RECORD_KEY, "")
         record = "".join(folded.split()).strip("{}") or source.tags().get(RECORD_TAG)
@@ -375,6 +377,9 @@ def _nodata(source: Any, envi: Mapping[str, str], dtype: np.dtype[Any]) -> float
     text = _first(("data_ignore_value", "no_data_value"), envi) or ""
     if re.fullmatch(r"\s*[-+]?\d{1,20}\s*", text):
         return fitting_nodata(int(text), dtype)
+    if source.tags().get("INSTRUMENT_ID") == "CRISM":
+        # Its labels do not say so, and GDAL takes another value for images of PDS3.
+        return fitting_nodata(CRISM_FILL, dtype)
     listed = numbers([text]) if text else None
     return fitting_nodata(source.nodata if listed is None else listed[0], dtype)
 
@@ -384,7 +389,9 @@ def _attributes(source: Any, envi: Mapping[str, str]) -> dict[str, str]:
     attributes = {
         key: value
         for key, value in tags
-        if next(iter(_normalised({key: ""}))) not in STORAGE_TAGS | TABLE_TAGS and not re.fullmatch(r"Band_\d+", key)
+        if value
+        and next(iter(_normalised({key: ""}))) not in STORAGE_TAGS | TABLE_TAGS
+        and not re.fullmatch(r"Band_\d+", key)
     }
     return attributes | {key: envi[key].strip("{} ") for key in ("sensor_type", "acquisition_time") if key in envi}
 

@@ -115,7 +115,8 @@ def _missing_share(cube: xr.DataArray, missing_in_sample: NDArray[np.bool_]) -> 
     """The share of missing pixels: scenes of satellites are tilted, so that the middle alone has no fill values."""
     if missing_in_sample.shape == cube.shape:
         return float(missing_in_sample.mean())
-    band = cube.isel(band=[cube.sizes["band"] // 2])
+    middle = cube.sizes["band"] // 2
+    band = cube[middle : middle + 1]
     rows, columns = (spread_slices(size, WINDOW, WINDOWS) for size in band.shape[1:])
     windows = (physical_values(band, y, x) for y in rows for x in columns)
     return float(np.isnan(np.concatenate([window.ravel() for window in windows])).mean())

@@ -83,7 +83,7 @@ def image_product(
         # L1B images have a transform, but it is not that of a map.
         grid=(None, None) if mission == "EnMAP" and level == "L1B" else info.grid,
         flagged=FLAGGED,
-        others=[*others, *layer_names(files, [image])],
+        others=dict.fromkeys([*others, *layer_names(files, [image])]),
     )
 
 
