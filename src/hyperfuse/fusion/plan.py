@@ -42,6 +42,7 @@ from hyperfuse.fusion.pair import AlignedPair, align_pair
 from hyperfuse.fusion.sample import SAMPLED_FINE_PIXELS, representative_window, sample_places
 from hyperfuse.io.cube import make_cube, nodata_of, usual_nodata, wavelengths_nm
 from hyperfuse.io.files import as_opened, open_mask
+from hyperfuse.io.isolation import start_server
 from hyperfuse.io.output import check_fits, output_template, provenance, select_bands, selected
 from hyperfuse.io.wavelengths import supplied_to
 from hyperfuse.methods.catalogue import MethodFuser, find_method
@@ -280,6 +281,8 @@ def make_plan(
     if budget <= 0:
         expected = f"more than {ram_gb - budget / 1e9:.2g} GB, which the program itself needs"
         raise OptionError(f"{ram_gb:g} GB of memory", expected, "raise --ram")
+    # Before the bar's thread: the server is then forked, and need not be started anew.
+    start_server()
     with progress("Preparing", total=3) as advance:
         hsi_cube, msi_cube, masks = open_pair(hsi, msi, config)
         check_fits(selected(hsi_cube, config), output_template(hsi_cube, config))
