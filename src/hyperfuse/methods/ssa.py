@@ -60,12 +60,12 @@ def _network_halo(network: SSA, observation: Observation) -> int:
 
 
 def ssa(window: Window) -> SceneComputation[FusedCore]:
-    """Fuse the core of a window by the shipped network (Liang et al. 2026), conditioned on both images: (C, H, W)."""
+    """Fuse the core of a window by the shipped network (Liang et al. 2026), conditioned on both images."""
     return fuse_conditioned(window, shipped_ssa())
 
 
 def fuse_conditioned(window: Window, network: SSA) -> SceneComputation[FusedCore]:
-    """Fuse the core of a window by a network, conditioned on both images: (C, H, W)."""
+    """Fuse the core of a window by a network, conditioned on both images."""
     fused = yield from network_alone(replace(window, fine_core=EVERYWHERE), network)
     return (yield from make_consistent(fused, window, broad_prior=True))
 
@@ -106,7 +106,7 @@ def network_alone(window: Window, network: SSA) -> SceneComputation[Tensor]:
 
 
 def ssa_residual(window: Window) -> SceneComputation[FusedCore]:
-    """Fuse the core of a window by `universal`, refined by the shipped network: (C, H, W)."""
+    """Fuse the core of a window by `universal`, refined by the shipped network."""
     return fuse_refined(window, shipped_ssa("ssa-residual"))
 
 

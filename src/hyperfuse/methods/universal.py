@@ -95,7 +95,7 @@ FACTOR, SCALE_POWER = 0.82, -0.49
 
 
 def universal(window: Window) -> SceneComputation[FusedCore]:
-    """Fuse the core of a window by the method above with the weights that ship: (C, H, W)."""
+    """Fuse the core of a window by the method above with the weights that ship."""
     return fuse_guided(window, shipped_network())
 
 
@@ -116,7 +116,7 @@ def shipped_network() -> PriorNetwork:
 
 
 def fuse_guided(window: Window, network: PriorNetwork) -> SceneComputation[FusedCore]:
-    """Fuse the core of a window under the guidance of a network: (C, H, W)."""
+    """Fuse the core of a window under the guidance of a network."""
     if (yield from scene_count(window.coarse_pixels)) < FEWEST_PIXELS:
         return (yield from fuse(window))
     model, mean, error = yield from guided_prior(window, network)
