@@ -33,6 +33,17 @@ print(isolated(Path(sys.argv[1]), os.getppid), flush=True)
 time.sleep(60)
 """
 
+# Is interrupted while it forks the server.
+INTERRUPTED = """
+import os, signal
+from hyperfuse.io.isolation import start_server
+os.register_at_fork(after_in_parent=lambda: signal.raise_signal(signal.SIGINT))
+try:
+    start_server()
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
 
 def write_endless(path: Path) -> Path:
     """A heap of variable-length strings whose free space is longer than the heap: libhdf5 walks it for ever."""
@@ -164,3 +175,7 @@ def test_the_server_ends_with_its_process(tmp_path: Path) -> None:
     process.kill()
     process.communicate()
     assert all_end([server])
+
+
+def test_an_interrupt_during_the_fork_is_not_lost() -> None:
+    assert Program(INTERRUPTED).communicate() == ("interrupted\n", "")

@@ -37,6 +37,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 from hyperfuse.errors import CubeFileError
 from hyperfuse.io import spool
+from hyperfuse.io.atomic import deferred_signals
 
 # Of processor time, so that a busy machine or a slow disk does not make a good file look damaged. Formats that have to
 # be read whole to be opened (.tar.gz) get more in proportion to their size.
@@ -113,11 +114,13 @@ def start_server(libraries: Collection[str] = ()) -> None:
         here, there = socket.socketpair()
         with there:
             if is_fast:
-                # Of Python 3.12, about threads of libraries, which wait for work and hold no lock.
-                with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
+                # Of Python 3.12, about threads of libraries, which wait for work and hold no lock. An interrupt during
+                # the fork would be lost: Python calls its handler within a hook, whose exceptions it ignores.
+                ignored = warnings.catch_warnings(action="ignore", category=DeprecationWarning)
+                with ignored, deferred_signals():
                     child = os.fork()
-                if not child:
-                    _serve(there.fileno())
+                    if not child:
+                        _serve(there.fileno())
             else:
                 there.set_inheritable(True)
                 program = _program(f"_serve({there.fileno()})", libraries)
