@@ -23,7 +23,7 @@ def test_each_kind_comes_as_often_and_wavelengths_stay_with_bands() -> None:
     cube = torch.from_numpy(WAVELENGTH_NM)[:, None, None].expand(-1, 2, 3)
     kinds, counts = [], set()
     for seed in range(600):
-        selection = draw_selection(np.random.default_rng(seed), ALWAYS, 11)
+        selection = draw_selection(np.random.default_rng(seed), ALWAYS, BandTable(11))
         table = selection.of_bands(BANDS)
         chosen = selection.of_cube(cube)
         assert table.wavelength_nm is not None and table.fwhm_nm is not None
@@ -46,16 +46,28 @@ def test_added_up_bands_lie_in_the_middle_and_are_as_wide_as_all_of_them() -> No
 
 def test_probability() -> None:
     half = BandVariation(probability=0.5, least=3)
-    changed = sum(draw_selection(np.random.default_rng(seed), half, 11) is not ALL_BANDS for seed in range(400))
+    changed = sum(draw_selection(np.random.default_rng(seed), half, BandTable(11)) is not ALL_BANDS for seed in range(400))
     assert abs(changed - 200) < 40
 
 
 def test_few_bands_stay_as_they_are() -> None:
     for bands in (1, 2, 3):
-        assert draw_selection(np.random.default_rng(0), ALWAYS, bands) is ALL_BANDS
-    assert draw_selection(np.random.default_rng(0), None, 100) is ALL_BANDS
+        assert draw_selection(np.random.default_rng(0), ALWAYS, BandTable(bands)) is ALL_BANDS
+    assert draw_selection(np.random.default_rng(0), None, BandTable(100)) is ALL_BANDS
 
 
 def test_unknown_wavelengths_stay_unknown() -> None:
     table = BandSelection(slice(0, 10), 2).of_bands(BandTable(11))
     assert table.count == 5 and table.wavelength_nm is None and table.fwhm_nm is None
+
+
+def test_mixed_bands_are_those_of_another_sensor() -> None:
+    """Every band of this cube holds its own wavelength."""
+    nm = np.linspace(400.0, 1000.0, 30)
+    mixed = BandVariation(probability=1.0, least=6, mixed=1.0)
+    for seed in range(10):
+        selection = draw_selection(np.random.default_rng(seed), mixed, BandTable(30, nm))
+        table = selection.of_bands(BandTable(30, nm))
+        cube = selection.of_cube(torch.from_numpy(nm.astype(np.float32))[:, None, None].expand(-1, 2, 2))
+        assert 6 <= table.count < 30 and cube.shape == (table.count, 2, 2) and table.wavelength_nm is not None
+        np.testing.assert_allclose(cube[:, 0, 0].numpy(), table.wavelength_nm, rtol=1e-5)

@@ -13,7 +13,7 @@ import torch
 from tests.data.tiny_buckets import EVERYTHING, settings_of, tiny_buckets, tiny_scene
 from tests.physics.degradation_oracles import blurred, mixed
 
-from hyperfuse.data.observing import BandTable, PairBatch, coarse_pixels, named_srf, vary_light
+from hyperfuse.data.observing import BandTable, PairBatch, coarse_pixels, named_srf, vary_light, vary_spectra
 from hyperfuse.data.sampler import draw_batch, make_buckets
 from hyperfuse.data.scenes import Scene
 from hyperfuse.data.splits import SceneWindow
@@ -291,3 +291,20 @@ def test_varied_light_stays_between_0_and_1() -> None:
 def test_varied_light_depends_on_the_draw_alone() -> None:
     assert torch.equal(varied_light(3), varied_light(3))
     assert len({float(varied_light(seed).mean()) for seed in range(20)}) > 15
+
+
+def test_varied_spectra_stay_between_0_and_1_and_change_the_patch() -> None:
+    patch = torch.rand(12, 16, 16, generator=torch.Generator().manual_seed(1))
+    for seed in range(20):
+        varied = patch.clone()
+        vary_spectra(np.random.default_rng(seed), varied)
+        assert float(varied.min()) >= 0 and float(varied.max()) <= 1 and not torch.allclose(varied, patch, atol=0.01)
+
+
+def test_imperfect_pairs_depart_a_little_from_perfect_ones() -> None:
+    perfect, imperfect = (batches(20, **CLEAN | {"imperfect": share}) for share in (0.0, 1.0))
+    changes = [
+        float((one.msi - other.msi).abs().max() + (one.hsi - other.hsi).abs().max())
+        for one, other in zip(perfect, imperfect, strict=True)
+    ]
+    assert max(changes) < 1 and sum(change > 1e-3 for change in changes) > len(changes) / 2

@@ -22,6 +22,7 @@ import torch
 from numpy.typing import NDArray
 from scipy.ndimage import median_filter
 from torch import Tensor
+from torch.nn.functional import grid_sample, interpolate
 
 from hyperfuse.data.settings import RANDOM_SRF, BandVariation, ScaleChoices, SimulationSettings
 from hyperfuse.errors import BandError, OptionError
@@ -47,6 +48,9 @@ WAVE_CYCLES, WAVE_STRENGTH = np.array([0.5, 1.0, 2.0, 3.0, 4.0]), 0.8
 LARGEST_LOG_GAMMA = 0.5
 CLIPPING_QUANTILES = (0.97, 0.9995)
 QUANTILE_STEP = 17  # quantiles of every 17th value are close enough
+COMPONENT_VARIATION = 0.5  # of the logarithm of a component's size
+# Remainders of faults: probability of each; coarse pixels; fine pixels; relative; logarithm of the exponent.
+FAULT_PROBABILITY, LARGEST_KEYSTONE, LARGEST_BEND, LARGEST_LIGHT, LARGEST_LOG_TONE = 0.4, 0.2, 0.7, 0.15, 0.25
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,18 +64,23 @@ class BandTable:
 
 @dataclass(frozen=True, eq=False)
 class BandSelection:
-    """Which bands are kept, in order, and how many neighbours of these are averaged into one."""
+    """Which bands are kept, in order, and how many neighbours of these are averaged into one, or all mixed."""
 
     kept: slice | NDArray[np.int64]
     bin_size: int = 1
+    mixed: FloatArray | None = None  # (K, C) weights whose rows sum to 1
 
     def of_cube(self, cube: Tensor) -> Tensor:
         """(C, H, W) -> (K, H, W); a view where that is possible."""
+        if self.mixed is not None:
+            return mix_bands(torch.from_numpy(self.mixed), cube)
         chosen = cube[self.kept]
         return chosen if self.bin_size == 1 else chosen.reshape(-1, self.bin_size, *cube.shape[1:]).mean(dim=1)
 
     def of_bands(self, bands: BandTable) -> BandTable:
         """An average of neighbours has their mean wavelength; its width is their range plus the width of one band."""
+        if self.mixed is not None:
+            return BandTable(len(self.mixed), None if bands.wavelength_nm is None else self.mixed @ bands.wavelength_nm)
         count = len(self._binned(np.arange(float(bands.count))))
         if bands.wavelength_nm is None:
             return BandTable(count)
@@ -89,10 +98,14 @@ class BandSelection:
 ALL_BANDS = BandSelection(slice(None))
 
 
-def draw_selection(generator: np.random.Generator, variation: BandVariation | None, bands: int) -> BandSelection:
+def draw_selection(generator: np.random.Generator, variation: BandVariation | None, table: BandTable) -> BandSelection:
     """Draw which bands of a scene a batch has."""
+    bands = table.count
     if variation is None or generator.random() >= variation.probability or bands <= variation.least:
         return ALL_BANDS
+    if variation.mixed and generator.random() < variation.mixed:
+        count = int(generator.integers(variation.least, bands))
+        return BandSelection(slice(None), mixed=random_srf(generator, count, bands, table.wavelength_nm))
     kind = generator.integers(3)
     bin_size = 1
     if kind == 2 and bands >= 2 * variation.least:
@@ -260,7 +273,7 @@ def draw_plan(
     """Draw what the samples of a batch share."""
     for_scale, for_srf, for_count = generator.random(3)
     coarse_size = coarse_pixels(settings, patch_size, for_scale)
-    selection = draw_selection(generator, settings.keep_bands, bands.count)
+    selection = draw_selection(generator, settings.keep_bands, bands)
     kept = bands if selection is ALL_BANDS else selection.of_bands(bands)
     heights = np.cumsum([choice.weight for choice in settings.srfs])
     name = settings.srfs[int(np.searchsorted(heights[:-1], for_srf * heights[-1], side="right"))].name
@@ -304,6 +317,8 @@ def observe_patch(
     _copy_flipped(plan.selection.of_cube(patch), symmetry if settings.flips else 0, reference)
     if settings.vary_light and generator.random() < settings.vary_light:
         vary_light(generator, reference)
+    if settings.vary_spectra and generator.random() < settings.vary_spectra:
+        vary_spectra(generator, reference)
 
     sigma = sigma_from_fwhm(_interpolate(settings.psf_fwhm, for_fwhm) * plan.scale)
     down, right = (settings.shift * (2 * quantile - 1) for quantile in for_shift)
@@ -313,6 +328,8 @@ def observe_patch(
     if srf is None:
         srf = random_srf(generator, plan.msi_bands, plan.bands.count, plan.bands.wavelength_nm)
     hsi, msi = blur.apply(reference), mix_bands(torch.from_numpy(srf), reference)
+    if settings.imperfect and generator.random() < settings.imperfect:
+        hsi, msi = make_imperfect(generator, reference, blur, hsi, msi)
     hsi_noise = _noise_level(hsi, settings.snr_hsi_db, settings.noise_free, for_noise[:2])
     msi_noise = _noise_level(msi, settings.snr_msi_db, settings.noise_free, for_noise[2:])
     for image, level in ((hsi, hsi_noise), (msi, msi_noise)):
@@ -342,6 +359,69 @@ def vary_light(generator: np.random.Generator, patch: Tensor) -> None:
     if clipped:
         brightest = float(np.quantile(patch.numpy().ravel()[::QUANTILE_STEP], quantile))
         patch.div_(max(brightest, 1e-6)).clamp_(0, 1)
+
+
+def vary_spectra(generator: np.random.Generator, patch: Tensor) -> None:
+    """Scale the principal components of a patch (C, H, W) in [0, 1] at random, in place: materials like other ones."""
+    values = patch.flatten(1)
+    some = values[:, ::QUANTILE_STEP].double()
+    _, axes = torch.linalg.eigh(torch.cov(some) if len(some) > 1 else torch.ones(1, 1, dtype=torch.float64))
+    factors = torch.from_numpy(np.exp(COMPONENT_VARIATION * generator.standard_normal(len(axes)).clip(-2, 2)))
+    change = ((axes * (factors - 1)) @ axes.T).to(values)
+    values += change @ (values - some.mean(1, keepdim=True).to(values))
+    values.clamp_(min=0).div_(values.max().clamp_min(1e-6))
+
+
+def make_imperfect(
+    generator: np.random.Generator, reference: Tensor, blur: SpatialOperator, hsi: Tensor, msi: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The faults of a recorded pair that an estimation does not see or leaves a remainder of, each with probability
+    0.4: a PSF that is no Gaussian, hsi bands displaced against each other, a bent msi, other light and other tones.
+    """
+    wide, displaced, bent, lit, toned = generator.random(5) < FAULT_PROBABILITY
+    if wide:  # with tails, or a box
+        if generator.random() < 0.5:
+            tails = SpatialOperator(*(_widened(matrix) for matrix in (blur.rows, blur.columns)))
+            hsi = torch.lerp(hsi, tails.apply(reference), generator.uniform(0.05, 0.2))
+        else:
+            box = SpatialOperator(*(_box(matrix) for matrix in (blur.rows, blur.columns)))
+            hsi = torch.lerp(hsi, box.apply(reference), generator.uniform(0.3, 1.0))
+    if displaced:
+        down, right = generator.uniform(-LARGEST_KEYSTONE, LARGEST_KEYSTONE, 2)
+        along = torch.linspace(-1, 1, len(hsi))[:, None, None]
+        # Half the difference of neighbours is the derivative along an axis, in coarse pixels.
+        by_row, by_column = torch.gradient(hsi, dim=(1, 2))
+        hsi = hsi + along * (down * by_row + right * by_column)
+    if bent:
+        offsets = LARGEST_BEND * generator.uniform(0.2, 1.0) * _smooth_fields(generator, msi)
+        grid = torch.stack(torch.meshgrid(*(torch.linspace(-1, 1, size) for size in msi.shape[1:]), indexing="ij"))
+        grid = grid + offsets * (2 / (torch.tensor(msi.shape[1:]) - 1))[:, None, None]
+        places = grid.flip(0).permute(1, 2, 0)[None]
+        msi = grid_sample(msi[None], places, mode="bicubic", padding_mode="border", align_corners=True)[0]
+    if lit:
+        gain, offset = generator.uniform(0, LARGEST_LIGHT), generator.uniform(0, 0.03)
+        msi = msi * (1 + gain * _smooth_fields(generator, msi)[0]) + offset
+    if toned:
+        msi = msi.clamp(0, 1) ** math.exp(generator.uniform(-LARGEST_LOG_TONE, LARGEST_LOG_TONE))
+    return hsi, msi
+
+
+def _widened(matrix: Tensor) -> Tensor:
+    """(h, H): each coarse pixel also sees half of what its neighbours see."""
+    padded = torch.cat([matrix[:1], matrix, matrix[-1:]])
+    return (padded[:-2] + 2 * matrix + padded[2:]) / 4
+
+
+def _box(matrix: Tensor) -> Tensor:
+    """(h, H): means over the fine pixels in which the PSF has at least half of its maximum."""
+    inside = (matrix >= matrix.amax(1, keepdim=True) / 2).to(matrix)
+    return inside / inside.sum(1, keepdim=True)
+
+
+def _smooth_fields(generator: np.random.Generator, like: Tensor) -> Tensor:
+    """(2, H, W) random smooth fields within -1 to 1."""
+    knots = torch.from_numpy(generator.uniform(-1, 1, (1, 2, 4, 4)).astype(np.float32))
+    return interpolate(knots, like.shape[1:], mode="bicubic", align_corners=True)[0].clamp(-1, 1)
 
 
 def _interpolate(span: tuple[float, float], quantile: float) -> float:

@@ -73,11 +73,13 @@ class SRFChoice(Table):
 
 class BandVariation(Table):
     """With this `probability` a batch has other bands than its scenes, at least `least` of them: a contiguous part of
-    the spectrum, a random subset of the bands, or means of 2, 3, ... neighbours, each as often as the others.
+    the spectrum, a random subset of the bands, or means of 2, 3, ... neighbours, each as often as the others; or, in
+    this share of all cases (`mixed`), the bands of another sensor: a random SRF's.
     """
 
     probability: Probability = 0.5
     least: Annotated[int, Field(ge=1)] = 8
+    mixed: Probability = 0.0
 
 
 class PerturbationSettings(Table):
@@ -110,6 +112,8 @@ class SimulationSettings(Table):
     keep_bands    of a batch: `{probability = 0.5, least = 8}`, see `BandVariation`
     flips         of a sample: flips and quarter turns
     vary_light    of a sample: probability of another illuminant, another contrast and clipped highlights
+    vary_spectra  of a sample: probability that its principal components are scaled at random, as other materials would
+    imperfect     of a sample: probability of small faults that an estimation may leave, see `make_imperfect`
     perturbation  of a sample: errors of the PSF, shift and noise given to a method; without it they are exact
     """
 
@@ -130,4 +134,6 @@ class SimulationSettings(Table):
     keep_bands: BandVariation | None = None
     flips: bool = True
     vary_light: Probability = 0.0
+    vary_spectra: Probability = 0.0
+    imperfect: Probability = 0.0
     perturbation: PerturbationSettings | None = None
