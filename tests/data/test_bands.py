@@ -46,7 +46,9 @@ def test_added_up_bands_lie_in_the_middle_and_are_as_wide_as_all_of_them() -> No
 
 def test_probability() -> None:
     half = BandVariation(probability=0.5, least=3)
-    changed = sum(draw_selection(np.random.default_rng(seed), half, BandTable(11)) is not ALL_BANDS for seed in range(400))
+    changed = sum(
+        draw_selection(np.random.default_rng(seed), half, BandTable(11)) is not ALL_BANDS for seed in range(400)
+    )
     assert abs(changed - 200) < 40
 
 
