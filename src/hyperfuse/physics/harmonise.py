@@ -51,7 +51,7 @@ HIGHER_ORDER_MUST_LEAVE = 0.93
 # Limits in robust standard deviations, from one reweighting to the next; and when the weights have settled.
 TUKEY, FEWEST_TURNS, SETTLED = (8.0, 6.0, 5.0, *[4.0] * 7), 3, 2e-3
 MAD_OF_NORMAL = 1.4826
-MOST_PIXELS = 3000
+MOST_PIXELS = 2000
 KNOTS, FEWEST_KNOTS = 10, 4
 PIXELS_PER_TERM = 3
 CLIPPED_SHARE = 0.004  # of the pixels at one end of a band's range: they are clipped
@@ -160,8 +160,6 @@ class CoarsePixels:
     fine_size: tuple[int, int]
     places: list[tuple[NDArray[np.int64], NDArray[np.int64]]]
     """Rows and columns of the pixels in each block."""
-    negligible: Floats
-    """(M,) Shares of each msi band's variance that are not worth a correction."""
 
     @classmethod
     def of(
@@ -182,8 +180,7 @@ class CoarsePixels:
             kept = keep[start : start + len(rows)]
             start += len(rows)
             places.append((rows[kept], columns[kept]))
-        negligible = negligible_shares([block.operator(scale, sigma, shift).apply(block.msi) for block in blocks])
-        return cls(blocks, scale, sigma, shift, fine_size, places, negligible)
+        return cls(blocks, scale, sigma, shift, fine_size, places)
 
     def blurred(self, images: Sequence[NDArray[np.float32]]) -> Floats:
         """(B, n) Images (B, H, W), one per block, under the PSF."""
@@ -203,6 +200,12 @@ class CoarsePixels:
     def level(self, shares: Floats) -> float:
         """One number for all bands: a geometric mean, so that a badly explained band does not hide the others."""
         return float(np.exp(np.log(shares + self.negligible).mean()))
+
+    @cached_property
+    def negligible(self) -> Floats:
+        """(M,) Shares of each msi band's variance that are not worth a correction."""
+        operators = [block.operator(self.scale, self.sigma, self.shift) for block in self.blocks]
+        return negligible_shares([own.apply(block.msi) for own, block in zip(operators, self.blocks, strict=True)])
 
     @cached_property
     def predictors(self) -> Floats:
@@ -463,19 +466,23 @@ def _with_bend(pixels: CoarsePixels, found: Found) -> Found | None:
     weights = tukey_weights(found.fit.misfit, BEND_TUKEY, np.zeros(len(found.fit.misfit)))
     best, straight = None, np.inf
     field = SmoothField(np.zeros((2, 1, 1)))
-    for order in (0, *ORDERS):
-        terms = np.concatenate([np.ones((1, len(weights))), _cosine_terms(order, pixels.positions)])
-        if PIXELS_PER_TERM * len(terms) > len(weights):
-            break
+    orders = [order for order in (0, *ORDERS) if PIXELS_PER_TERM * (1 + len(_indices(order))) <= len(weights)]
+    signs = [
+        pixels.level(_bend_step(pixels, sampler, field, weights, order, validate=True)[1])
+        for order in (0, ORDER_OF_SIGNS)
+        if order in orders
+    ]
+    if signs[-1] > SIGNS_MUST_LEAVE * signs[0]:
+        return None
+    for order in orders:
         for turn in range(BEND_STEPS):
-            step, error = _bend_step(pixels, sampler, field, weights, terms, order, validate=turn == BEND_STEPS - 1)
-            field = _sum(field, SmoothField.from_terms(order, step[:, 1:], np.zeros(len(terms) - 1), step[:, 0]))
+            step, error = _bend_step(pixels, sampler, field, weights, order, validate=turn == BEND_STEPS - 1)
+            zeros = np.zeros(step.shape[1] - 1)
+            field = _sum(field, SmoothField.from_terms(order, step[:, 1:], zeros, step[:, 0]))
         level = pixels.level(error)
         straight = level if order == 0 else straight
         if best is None or level < HIGHER_ORDER_MUST_LEAVE * best[0]:
             best = level, field
-        if order >= ORDER_OF_SIGNS and best[0] > SIGNS_MUST_LEAVE * straight:
-            break
     if best is None or best[0] > BEND_MUST_LEAVE * straight:
         return None
     field = best[1]
@@ -491,12 +498,12 @@ def _bend_step(
     sampler: _BlurredMsi,
     field: SmoothField,
     weights: Floats,
-    terms: Floats,
     order: int,
     *,
     validate: bool,
 ) -> tuple[Floats, Floats]:
     """The step (2, terms) of the field's coefficients, and per band the share that is left of unseen pixels."""
+    terms = np.concatenate([np.ones((1, len(weights))), _cosine_terms(order, pixels.positions)])
     here = field.at_points(*pixels.positions)
     seen = sampler.at(here)
     slopes = []

@@ -19,15 +19,17 @@ References
 
 from __future__ import annotations
 
+import itertools
 import math
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cache, partial
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.fft import irfft2, next_fast_len, rfft2
-from scipy.ndimage import gaussian_filter, maximum_filter
+from scipy.ndimage import gaussian_filter, gaussian_filter1d, maximum_filter
 from torch import Tensor
 
 from hyperfuse.physics.observation import SpatialOperator, psf_matrix
@@ -40,7 +42,7 @@ MOST_COMPONENTS = 16
 SEARCH_RADIUS = 1.5  # coarse pixels
 SEARCH_STEP = 0.5  # coarse pixels
 SIGMA_LIMITS = (0.1, 1.2)  # of the scale
-MOST_STEPS = 25
+MOST_STEPS, SMALLEST_STEP = 25, 1e-4
 DIFFERENCE_STEP = 1e-2  # of the numerical derivatives
 SMALLEST_SHARE = 1e-7
 SMALLEST_WEIGHT = 0.05
@@ -49,7 +51,7 @@ SMALLEST_WEIGHT = 0.05
 # MODEL_ERROR of it adds another PSF_PRIOR.
 PSF_PRIOR, MODEL_ERROR = 0.5, 0.001
 SHIFT_PRIOR = 0.02  # the same of the search, for a squared shift in coarse pixels
-TRIMMED = 0.85  # share of the pixels that the search compares
+SEARCHED_PIXELS, TRIMMED = 3000, 0.85  # about how many pixels the search compares, and the share of them that counts
 DETAIL_SIGMA = 2.0  # coarse pixels
 
 MOST_COMPONENTS_COARSE_SEARCH = 4
@@ -123,27 +125,36 @@ class _Problem:
         return self.explaining.shape[1]
 
     def matrices(self, axis: int, sigma: float, shift: float) -> list[Tensor]:
+        made = cache(psf_matrix)  # blocks of one size mostly lie alike on both grids
         sizes = [(block.msi.shape[1 + axis], block.hsi.shape[1 + axis]) for block in self.blocks]
         shifts = [shift + block.origin_shift[axis] for block in self.blocks]
-        return [psf_matrix(*size, self.scale[axis], sigma, each) for size, each in zip(sizes, shifts, strict=True)]
-
-    def residual(self, rows: list[Tensor], columns: list[Tensor]) -> Tensor:
-        """What the hsi cannot explain of the msi under trial matrices, (M, n)."""
-        trials = zip(rows, columns, self.blocks, strict=True)
-        return self.unexplained([separable(row, column, block.msi) for row, column, block in trials])
+        return [made(*size, self.scale[axis], sigma, each) for size, each in zip(sizes, shifts, strict=True)]
 
     def residual_at(self, parameters: Tensor) -> Tensor:
+        """What the hsi cannot explain of the msi under a trial (log sigma, shift), (M, n)."""
         (sigma_y, sigma_x), (shift_y, shift_x) = parameters[:2].exp().tolist(), parameters[2:].tolist()
-        return self.residual(self.matrices(0, sigma_y, shift_y), self.matrices(1, sigma_x, shift_x))
+        trials = zip(self.matrices(0, sigma_y, shift_y), self.matrices(1, sigma_x, shift_x), self.blocks, strict=True)
+        return self.unexplained([separable(row, column, block.msi) for row, column, block in trials])
+
+    def weighted(self, blurred: list[Tensor]) -> Tensor:
+        """Usable pixels of blurred blocks (..., h, w) without their mean, times the roots of the weights: (..., n)."""
+        pixels = [image[..., block.usable] for image, block in zip(blurred, self.blocks, strict=True)]
+        image = torch.cat(pixels, dim=-1).double()
+        return (image - (image @ self.weights / self.weights.sum())[..., None]) * self.weights.sqrt()
+
+    def outside(self, images: Tensor) -> Tensor:
+        """The part of images (..., n) that the hsi cannot explain."""
+        explained: Tensor = (images @ self.explaining) @ self.explaining.T
+        return images - explained
 
     def unexplained(self, blurred: list[Tensor]) -> Tensor:
-        """The same of blurred blocks (M, h, w), each band first centred and scaled to unit length."""
-        pixels = [image[:, block.usable] for image, block in zip(blurred, self.blocks, strict=True)]
-        image = torch.cat(pixels, dim=1).double()
-        centred = (image - (image @ self.weights / self.weights.sum())[:, None]) * self.weights.sqrt()
-        unit: Tensor = centred / centred.square().sum(1, keepdim=True).sqrt().clamp_min(1e-30)
-        explained: Tensor = (unit @ self.explaining) @ self.explaining.T
-        return unit - explained
+        """The same of blurred blocks (..., h, w), each band first centred and scaled to unit length."""
+        centred = self.weighted(blurred)
+        return self.outside(centred / _lengths(centred))
+
+
+def _lengths(images: Tensor) -> Tensor:
+    return images.square().sum(-1, keepdim=True).sqrt().clamp_min(1e-30)
 
 
 def leading_components(spectra: Tensor, weights: Tensor) -> Tensor:
@@ -217,49 +228,56 @@ def search_shift(
     Both images are compared without their local means, and the worst part of the pixels is left out. The grid extends
     from the centre, in fine pixels, to a radius in coarse ones.
     """
-    sides = [int(block.usable.sum()) for block in blocks]
-    maps = []
-    for block, part in zip(
-        blocks, [None] * len(blocks) if weights is None else torch.split(weights, sides), strict=True
-    ):
-        known = block.usable.double()
-        if part is not None:
-            known[block.usable] = part
-        maps.append(known.numpy())
-    detailed = [
-        Block(
-            torch.from_numpy(_local_detail(block.hsi.double().numpy(), known)),
-            block.msi,
-            block.origin_shift,
-            block.usable,
-        )
-        for block, known in zip(blocks, maps, strict=True)
-    ]
-    problem = _Problem.of(detailed, scale, weights)
+    counts = [int(block.usable.sum()) for block in blocks]
+    weights = torch.ones(sum(counts), dtype=torch.float64) if weights is None else weights
+    kept = torch.from_numpy(np.random.default_rng(0).random(len(weights)) < SEARCHED_PIXELS / max(1, len(weights)))
+    maps, thinned = [], []
+    for block, part, some in zip(blocks, torch.split(weights, counts), torch.split(kept, counts), strict=True):
+        known, usable = block.usable.double(), block.usable.clone()
+        known[block.usable], usable[block.usable] = part, some
+        maps.append(known)
+        thinned.append(replace(block, hsi=_local_detail(block.hsi.double(), known), usable=usable))
+    problem = _Problem.of(thinned, scale, weights[kept])
     steps = np.arange(-radius, radius + 1e-9, SEARCH_STEP)
-    trials = [centre[axis] + scale[axis] * steps for axis in (0, 1)]
-    matrices = [[problem.matrices(axis, sigma[axis], shift) for shift in trials[axis].tolist()] for axis in (0, 1)]
+    trials = [(centre[axis] + scale[axis] * steps).tolist() for axis in (0, 1)]
+    details = [partial(_local_detail, weights=known) for known in maps]
     best, best_score = centre, math.inf
-    for y, rows in zip(trials[0].tolist(), matrices[0], strict=True):
-        half = [row.to(block.msi) @ block.msi for row, block in zip(rows, blocks, strict=True)]
-        for x, columns in zip(trials[1].tolist(), matrices[1], strict=True):
-            blurred = [
-                torch.from_numpy(_local_detail((part @ column.to(part).T).double().numpy(), known))
-                for part, column, known in zip(half, columns, maps, strict=True)
-            ]
-            squared = problem.unexplained(blurred).square().numpy()
-            kept = int(TRIMMED * squared.shape[1])
-            shares = np.partition(squared, kept, axis=1)[:, :kept].sum(axis=1) + SMALLEST_SHARE
-            score = float(np.log(shares).mean()) + SHIFT_PRIOR * ((y / scale[0]) ** 2 + (x / scale[1]) ** 2)
-            if score < best_score:
-                best, best_score = (y, x), score
+    for shift, blurred in _blurred_at(problem, sigma, trials):
+        parts = [detail(part.double()) for detail, part in zip(details, blurred, strict=True)]
+        squared = problem.unexplained(parts).square().numpy()
+        count = int(TRIMMED * squared.shape[1])
+        shares = np.partition(squared, count, axis=1)[:, :count].sum(axis=1) + SMALLEST_SHARE
+        distance = (shift[0] / scale[0]) ** 2 + (shift[1] / scale[1]) ** 2
+        score = float(np.log(shares).mean()) + SHIFT_PRIOR * distance
+        if score < best_score:
+            best, best_score = shift, score
     return best
 
 
-def _local_detail(image: Floats, weights: Floats) -> Floats:
+def _blurred_at(problem: _Problem, sigma: Pair, trials: list[list[float]]) -> Iterator[tuple[Pair, list[Tensor]]]:
+    """All shifts of a grid and the blocks (M, h, w) under them: all of them in two products per block."""
+    products = []
+    stacks = [zip(*(problem.matrices(i, sigma[i], shift) for shift in trials[i]), strict=True) for i in (0, 1)]
+    for rows, columns, block in zip(*stacks, problem.blocks, strict=True):
+        # Trials next to each other: a band of rows then looks at few columns.
+        y, x = (torch.stack(axis, dim=1).flatten(0, 1) for axis in (rows, columns))
+        (height, width), bands = block.hsi.shape[1:], len(block.msi)
+        products.append(separable(y, x, block.msi).reshape(bands, height, len(rows), width, len(columns)))
+    for i, j in itertools.product(*(range(len(axis)) for axis in trials)):
+        yield (trials[0][i], trials[1][j]), [product[:, :, i, :, j] for product in products]
+
+
+def _local_detail(image: Tensor, weights: Tensor) -> Tensor:
     """(B, h, w) minus its weighted local mean."""
-    total = gaussian_filter(weights, DETAIL_SIGMA, mode="nearest").clip(1e-6)
-    return np.asarray(image - gaussian_filter(image * weights, (0, DETAIL_SIGMA, DETAIL_SIGMA), mode="nearest") / total)
+    rows, columns = (_local_mean(length) for length in weights.shape)
+    total = separable(rows, columns, weights).clamp_min(1e-6)
+    return image - separable(rows, columns, image * weights) / total
+
+
+@cache
+def _local_mean(length: int) -> Tensor:
+    """(length, length) A Gaussian filter that repeats the last value beyond the border."""
+    return torch.from_numpy(gaussian_filter1d(np.eye(length), DETAIL_SIGMA, axis=0, mode="nearest"))
 
 
 def _as_pair(values: Tensor) -> Pair:
@@ -275,20 +293,12 @@ def _score(residual: Tensor) -> float:
 
 
 def _search(problem: _Problem, start: Tensor) -> Tensor:
-    """The best of a grid of shifts at the starting sigma: all of them in two matrix products per block."""
+    """The best of a grid of shifts at the starting sigma."""
     steps = torch.arange(-SEARCH_RADIUS, SEARCH_RADIUS + 1e-9, SEARCH_STEP).tolist()
     trials = [[float(start[2 + axis]) + step * problem.scale[axis] for step in steps] for axis in (0, 1)]
-    rows, columns = ([problem.matrices(i, math.exp(start[i]), shift) for shift in trials[i]] for i in (0, 1))
-    of_blocks = zip(zip(*rows, strict=True), problem.blocks, strict=True)
-    half = [torch.stack(trial).to(block.msi) @ block.msi[:, None] for trial, block in of_blocks]  # (M, trials, h, W)
-    best, best_score = start, math.inf
-    for column, x in zip(columns, trials[1], strict=True):
-        blurred = [part @ matrix.to(part).T for part, matrix in zip(half, column, strict=True)]
-        for i, y in enumerate(trials[0]):
-            score = _score(problem.unexplained([part[:, i] for part in blurred]))
-            if score < best_score:
-                best_score, best = score, torch.tensor([start[0], start[1], y, x], dtype=torch.float64)
-    return best
+    tried = _blurred_at(problem, _as_pair(start[:2].exp()), trials)
+    best = min(((_score(problem.unexplained(blurred)), shift) for shift, blurred in tried))[1]
+    return torch.tensor([*start[:2], *best], dtype=torch.float64)
 
 
 def _refine(
@@ -314,6 +324,8 @@ def _refine(
             normal = normal + torch.diag(normal.diagonal() * damping + 1e-12)
             step[free] = -torch.linalg.solve(normal, slope[free])
         trial = (parameters + step.clamp(-0.7, 0.7)).clamp(lowest, highest)
+        if float((trial - parameters).abs().max()) < SMALLEST_STEP:
+            break
         trial_score = penalised(problem.residual_at(trial), trial)
         if trial_score >= score:
             damping *= 10
@@ -323,7 +335,7 @@ def _refine(
         moved, gained = float((trial - parameters).abs().max()), score - trial_score
         parameters, score, damping = trial, trial_score, max(damping / 10, 1e-6)
         residual, jacobian = _linearise(problem, parameters)
-        if moved < 1e-4 or gained < 1e-7:
+        if moved < SMALLEST_STEP or gained < 1e-7:
             break
     return parameters, jacobian
 
@@ -335,16 +347,28 @@ def _normal_matrix(residual: Tensor, jacobian: Tensor) -> Tensor:
 def _linearise(problem: _Problem, parameters: Tensor) -> tuple[Tensor, Tensor]:
     """Residual (M, n) and its derivatives (4, M, n), through central differences of the small matrices."""
     sigma, shift = parameters[:2].exp().tolist(), parameters[2:].tolist()
-    matrices = [problem.matrices(axis, sigma[axis], shift[axis]) for axis in (0, 1)]
-    slopes = []
-    for index in range(4):
-        axis, ends = index % 2, []
-        for step in (DIFFERENCE_STEP, -DIFFERENCE_STEP):
-            width, place = (math.exp(step), 0.0) if index < 2 else (1.0, step)
-            moved = problem.matrices(axis, sigma[axis] * width, shift[axis] + place)
-            ends.append(problem.residual(*((moved, matrices[1]) if axis == 0 else (matrices[0], moved))))
-        slopes.append((ends[0] - ends[1]) / (2 * DIFFERENCE_STEP))
-    return problem.residual(*matrices), torch.stack(slopes)
+    axes = []
+    for axis in (0, 1):
+        step = DIFFERENCE_STEP
+        steps = (0.0, 0.0), (step, 0.0), (-step, 0.0), (0.0, step), (0.0, -step)
+        trials = [problem.matrices(axis, sigma[axis] * math.exp(wider), shift[axis] + place) for wider, place in steps]
+        changes = [
+            [(more - less) / (2 * step) for more, less in zip(*ends, strict=True)] for ends in (trials[1:3], trials[3:])
+        ]
+        axes.append(list(zip(trials[0], *changes, strict=True)))
+    parts = []
+    for rows, columns, block in zip(*axes, problem.blocks, strict=True):
+        # Neighbouring rows of the stack look at the same pixels.
+        y, x = (torch.stack(matrices, dim=1).flatten(0, 1) for matrices in (rows, columns[1:]))
+        shape = len(block.msi), *block.hsi.shape[1:]
+        here, wider_y, down = separable(y, columns[0], block.msi).reshape(*shape[:2], 3, shape[2]).unbind(2)
+        wider_x, right = separable(rows[0], x, block.msi).reshape(*shape, 2).unbind(3)
+        parts.append(torch.stack([here, wider_y, wider_x, down, right]))
+    images = problem.weighted(parts)
+    length = _lengths(images[0])
+    unit, slopes = images[0] / length, images[1:] / length
+    slopes = slopes - unit * (unit * slopes).sum(-1, keepdim=True)
+    return problem.outside(unit), problem.outside(slopes)
 
 
 def _standard_errors(problem: _Problem, residual: Tensor, jacobian: Tensor, free: Tensor) -> Tensor:
@@ -400,21 +424,22 @@ def find_band_displacement(blocks: list[Block], scale: Pair, sigma: Pair) -> Ban
         found, precision, left = np.zeros((len(hsi), 2)), np.zeros((len(hsi), 2)), np.zeros(len(hsi))
         for node in np.unique(nodes, axis=0):
             columns, *slopes = basis(*node.tolist())
-            bands = np.flatnonzero((nodes == node).all(axis=1))
+            bands = (nodes == node).all(axis=1)
             orthonormal = np.linalg.qr(columns)[0]
-            weights = np.linalg.lstsq(columns, hsi[bands].T, rcond=None)[0]
-            for band, own in zip(bands, weights.T, strict=True):
-                moves = np.stack([each @ own for each in slopes], axis=1)
-                moves = moves - orthonormal @ (orthonormal.T @ moves)
-                rest = hsi[band] - columns @ own
-                normal = moves.T @ moves
-                normal = normal + (1e-9 * np.trace(normal) + 1e-300) * np.eye(2)
-                move = np.linalg.solve(normal, moves.T @ rest)
-                left[band] = ((rest - moves @ move) ** 2).mean() + 1e-12 * hsi[band].var() + 1e-300
-                found[band] = node * step + move.clip(-0.5 * step / DISPLACEMENT_STEP, 0.5 * step / DISPLACEMENT_STEP)
-                precision[band] = 1 / (np.linalg.inv(normal).diagonal() * left[band] + 1e-300)
-                if turn == 0:
-                    left[band] = (rest**2).mean() + 1e-12 * hsi[band].var() + 1e-300
+            own = np.linalg.lstsq(columns, hsi[bands].T, rcond=None)[0]
+            rest = hsi[bands].T - columns @ own
+            moves = [each @ own for each in slopes]
+            moves = [each - orthonormal @ (orthonormal.T @ each) for each in moves]
+            normal = np.stack([[(one * other).sum(0) for one in moves] for other in moves]).transpose(2, 0, 1)
+            normal = normal + (1e-9 * np.trace(normal, axis1=1, axis2=2) + 1e-300)[:, None, None] * np.eye(2)
+            crossed = np.stack([(each * rest).sum(0) for each in moves], axis=1)
+            move = np.linalg.solve(normal, crossed[..., None])[..., 0]
+            explained = (crossed * move).sum(1) if turn > 0 else 0.0
+            tiny = 1e-12 * hsi[bands].var(axis=1) + 1e-300
+            left[bands] = ((rest**2).sum(0) - explained).clip(0) / len(rest) + tiny
+            found[bands] = node * step + move.clip(-0.5 * step / DISPLACEMENT_STEP, 0.5 * step / DISPLACEMENT_STEP)
+            unexplained = ((rest**2).sum(0) - (crossed * move).sum(1)).clip(0) / len(rest) + tiny
+            precision[bands] = 1 / (np.linalg.inv(normal).diagonal(axis1=1, axis2=2) * unexplained[:, None] + 1e-300)
         first = left if first is None else first
         line = np.stack([_robust_line(places, *each) for each in zip(found.T, precision.T, strict=True)], axis=1)
     gain = float(np.log(first / left).mean()) if first is not None else 0.0
