@@ -13,10 +13,9 @@ from tests.models.network_fixtures import tiny_network
 
 from hyperfuse.benchmarking import run as running
 from hyperfuse.benchmarking.cases import CasePair, listed_srfs, read_pairs, simulated_case
-from hyperfuse.benchmarking.figures import case_figures, case_folder, keep_views, load_fused
 from hyperfuse.benchmarking.results import CaseName, Result, read_record, read_results
 from hyperfuse.benchmarking.run import benchmark, measured
-from hyperfuse.benchmarking.tables import summary_markdown
+from hyperfuse.benchmarking.tables import case_figures, case_folder, keep_views, load_fused, summary_markdown
 from hyperfuse.errors import GridError, OptionError, ValueRangeError
 from hyperfuse.fusion.run import fuse
 from hyperfuse.io.cube import make_cube

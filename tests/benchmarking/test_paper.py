@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hyperfuse.benchmarking.paper import METRICS, printed_ablations, printed_efficiency, printed_scores, warnings_of
+from hyperfuse.benchmarking.results import METRICS, printed_ablations, printed_efficiency, printed_scores, warnings_of
 from hyperfuse.data.datasets import DATASETS
 
 METHODS = ["DSPNet", "MIMO-SST", "DCINN", "DCFormer", "PSTUN", "LRTN", "SSA"]

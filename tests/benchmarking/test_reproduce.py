@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from tests.training.tiny_experiments import smooth_scene
 from hyperfuse.benchmarking.division import choose_left_out, divide, trained_on
 from hyperfuse.benchmarking.reproduce import PLANS, check, insert_page, reproduce
 from hyperfuse.cli.app import run
-from hyperfuse.config import ReproduceConfig
+from hyperfuse.config import EfficiencyConfig, ReproduceConfig
 from hyperfuse.errors import OptionError, TrainingError
 from hyperfuse.models.analysis import trained_channels
 from hyperfuse.models.ssa import SSA
@@ -227,6 +228,8 @@ def test_check_writes_nothing(config: ReproduceConfig, tmp_path: Path) -> None:
 def test_efficiency(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hyperfuse.benchmarking.reproduce.BASELINES", ("mimo-sst",))
     monkeypatch.setattr("hyperfuse.benchmarking.reproduce.METHODS", ("bicubic",))
+    quick = partial(EfficiencyConfig, seconds=0.0)
+    monkeypatch.setattr("hyperfuse.benchmarking.reproduce.EfficiencyConfig", quick)
     config = ReproduceConfig(left_out="samson", steps=1)  # without scenes and training
     page, table = reproduce("efficiency", tmp_path, config=config)
     assert "6.164 G" in page.read_text() and "mimo-sst" in table.read_text()

@@ -10,14 +10,15 @@ import numpy as np
 import pytest
 from tests.benchmarking.tiny_benchmarks import result
 
-from hyperfuse.benchmarking.figures import chart_panels, scale_chart
-from hyperfuse.benchmarking.results import BLIND, FAILED, ORACLE, UNFIT, Column, mean_score
+from hyperfuse.benchmarking.results import BLIND, FAILED, ORACLE, UNFIT, mean_score
 from hyperfuse.benchmarking.tables import (
     case_table,
+    chart_panels,
     condition_table,
     describe_failures,
     distance_to_best_other,
     paper_tables,
+    scale_chart,
     summary_markdown,
     tables_csv,
     tables_latex,
@@ -48,18 +49,14 @@ def test_mean_score_is_mean_and_standard_deviation_over_scenes():
 
 
 def test_distance_is_to_the_best_of_the_others_in_each_case():
-    oracle = distance_to_best_other(RESULTS, Column("ours", BLIND), ORACLE)
-    assert (oracle.mean, oracle.worst, oracle.worst_case.scene) == (pytest.approx(-0.75), pytest.approx(-3.0), "one")
-    blind = distance_to_best_other(RESULTS, Column("ours", BLIND), BLIND)
-    assert (blind.mean, blind.worst) == (pytest.approx(0.5), pytest.approx(-1.0))
-    own = distance_to_best_other(RESULTS, Column("glp", BLIND), ORACLE)
-    assert own is None  # its own oracle is no other
+    assert distance_to_best_other(RESULTS, "ours", ORACLE) == "-0.75, -3.00 (one, rgb, x4)"
+    assert distance_to_best_other(RESULTS, "ours", BLIND) == "+0.50, -1.00 (one, rgb, x4)"
+    assert distance_to_best_other(RESULTS, "glp", ORACLE) == "-", "its own oracle is no other"
 
 
 def test_a_recorded_pair_is_compared_with_the_blind_ones():
     recorded = [result("ours", 31.0, condition="as recorded"), result("glp", 30.0, condition="as recorded")]
-    found = distance_to_best_other(recorded, Column("ours", BLIND), ORACLE)
-    assert found.worst == pytest.approx(1.0)
+    assert distance_to_best_other(recorded, "ours", ORACLE).startswith("+1.00, +1.00")
 
 
 def test_best_and_second_best_of_each_row_are_marked():

@@ -18,7 +18,7 @@ from hyperfuse.errors import BandError, GridError, OptionError, ValueRangeError
 from hyperfuse.io.cube import lazy_variable, make_cube
 from hyperfuse.metrics import metrics
 from hyperfuse.metrics.evaluation import Evaluation, evaluate
-from hyperfuse.metrics.pairing import default_peak
+from hyperfuse.metrics.sums import default_peak
 
 TRANSFORM = Affine(10, 0, 500_000, 0, -10, 4_200_000)
 

@@ -11,7 +11,7 @@ from tests.metrics import metric_oracles as oracle
 
 from hyperfuse.errors import BandError, GridError, OptionError, ValueRangeError
 from hyperfuse.metrics import metrics
-from hyperfuse.metrics.pairing import default_peak
+from hyperfuse.metrics.sums import default_peak
 
 Pair = tuple[NDArray[np.float64], NDArray[np.float64]]
 

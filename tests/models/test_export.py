@@ -8,12 +8,12 @@ import torch
 from tests.models.network_fixtures import TINY, random_pair, tiny_network
 
 from hyperfuse.cli.app import run
-from hyperfuse.cli.train import export
+from hyperfuse.cli.experiments import export
 from hyperfuse.errors import OptionError
 from hyperfuse.models import export as onnx_export
 from hyperfuse.models.catalogue import any_preset, build_network
-from hyperfuse.models.export import component_inputs, export_onnx, traced_shares
-from hyperfuse.models.matryoshka import Components, FixedBands, WavelengthBands, spectral_shares
+from hyperfuse.models.export import component_inputs, export_onnx
+from hyperfuse.models.matryoshka import Components, FixedBands, WavelengthBands
 from hyperfuse.models.ssa import SSA
 
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -58,7 +58,11 @@ def test_dimensions_have_names(session):
 
 
 NETWORKS = {
-    "fixed bands": {"channels": FixedBands(bands=5, msi_bands=3)},
+    "fixed bands, standardised": {
+        "channels": FixedBands(bands=5, msi_bands=3),
+        "standardise": "bands",
+        "msi_kernel": "first",
+    },
     "components": {"channels": Components(count=6), "msi_kernel": "own"},
     "wavelengths, correlated, other base": {
         "channels": WavelengthBands(),
@@ -66,7 +70,6 @@ NETWORKS = {
         "standardise": "correlated",
         "base": "gsa",
     },
-    "standardised bands": {"standardise": "bands", "msi_kernel": "first"},
     "the joint recipe": {
         "standardise": "correlated",
         "equalise_inputs": True,
@@ -150,14 +153,6 @@ def test_component_inputs_are_those_of_the_network(pair):
         np.testing.assert_allclose(found[f"{name}_mean"], coding.mean, rtol=1e-6)
         np.testing.assert_allclose(found[f"{name}_unit"], coding.unit, rtol=1e-4)
         np.testing.assert_allclose(found[f"{name}_basis"][..., :rank], coding.basis[..., :rank], atol=1e-6)
-
-
-@pytest.mark.parametrize("count", [1, 2, 3, 8])
-def test_shares_of_the_spectrum_are_those_of_the_network(count):
-    generator = torch.Generator().manual_seed(count)
-    wavelengths = 400 + 1500 * torch.rand(count, generator=generator)
-    axis = WavelengthBands()
-    torch.testing.assert_close(traced_shares(wavelengths, axis), spectral_shares(wavelengths, axis))
 
 
 def test_without_the_extra_the_error_says_how_to_get_it(monkeypatch, tmp_path):

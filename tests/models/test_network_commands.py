@@ -7,7 +7,7 @@ import json
 import pytest
 from tests.models.network_fixtures import tiny_network
 
-from hyperfuse.cli.train import describe_network, export, kernels, print_network
+from hyperfuse.cli.experiments import describe_network, export, kernels, print_network
 from hyperfuse.errors import BandError, CubeWriteError, OptionError, WeightsError
 
 

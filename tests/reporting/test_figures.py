@@ -102,7 +102,9 @@ def test_no_two_parts_of_the_page_overlap(
     monkeypatch.setattr("hyperfuse.reporting.style.save_png", lambda figure, path, _: drawn.append(figure) or path)
     reference = make_reference(*shape)
     draw(tmp_path / "a.png", reference, {f"method {n}": reference + n for n in range(methods)})
-    frames = [axes.get_position().bounds for axes in drawn[0].axes]
+    drawn[0].draw_without_rendering()  # lays it out
+    page = drawn[0].transFigure.inverted()
+    frames = [axes.get_window_extent().transformed(page).bounds for axes in drawn[0].axes]
     assert len([axes for axes in drawn[0].axes if axes.images]) == 2 * 3 + 3 * methods
     for k, (left, bottom, width, height) in enumerate(frames):
         assert left >= 0 and bottom >= 0 and left + width <= 1 and bottom + height <= 1 and width > 0 and height > 0

@@ -27,8 +27,7 @@ from matplotlib.ticker import NullLocator
 from torch import Tensor
 
 from hyperfuse.benchmarking.cases import named_folder, takes_bands
-from hyperfuse.benchmarking.paper import PrintedEfficiency, printed_efficiency
-from hyperfuse.benchmarking.results import current_session
+from hyperfuse.benchmarking.results import current_session, printed_efficiency
 from hyperfuse.benchmarking.run import measured
 from hyperfuse.benchmarking.tables import render
 from hyperfuse.config import EfficiencyConfig
@@ -45,7 +44,6 @@ from hyperfuse.models.ssa import PRESETS, SSAConfig
 from hyperfuse.physics.observation import Observation, known_observation
 from hyperfuse.progress import progress
 from hyperfuse.reporting.style import COLOURS, MARKERS, MEDIUM, SMALL, clean_axes, new_figure
-from hyperfuse.reporting.tables import markdown_table
 
 MATMUL_SIDE = 1024
 FEWEST_REPEATS = 3
@@ -445,7 +443,9 @@ def _write_files(result: EfficiencyResult, folder: Path, *, overwrite: bool) -> 
         "subjects": [asdict(cost) for cost in result.costs],
         "as_printed": [asdict(each) for each in printed_efficiency()],
     }
-    page = render("efficiency.md.j2", **about, size=result.size, **_tables(result))
+    printed = {each.method: each for each in printed_efficiency()}
+    compared = [(cost, printed[PRINTED_NAMES[cost.name]]) for cost in result.costs if cost.name in PRINTED_NAMES]
+    page = render("efficiency.md.j2", **about, result=result, size=result.size, compared=compared)
     figure = folder / FIGURE_NAME
     paths = [folder / JSON_NAME, folder / MARKDOWN_NAME, *([figure] if result.has_growth else [])]
     stale = [] if result.has_growth else [figure]
@@ -455,61 +455,6 @@ def _write_files(result: EfficiencyResult, folder: Path, *, overwrite: bool) -> 
         if result.has_growth:
             _growth_figure(result).savefig(target.with_name(FIGURE_NAME), format="png")
     return paths
-
-
-def _tables(result: EfficiencyResult) -> dict[str, str]:
-    printed = {each.method: each for each in printed_efficiency()}
-    growths = [(cost.name, cost.growth_with_pixels, cost.growth_with_bands) for cost in result.costs]
-    rest = ["memory", "multiply-adds", "up to"]
-    shown = [(cost, printed.get(PRINTED_NAMES.get(cost.name, ""))) for cost in result.costs]
-    rows = {
-        "costs": [[cell(cost) for cell in COST_COLUMNS.values()] for cost in result.costs],
-        "growth": [
-            [name, *_growth_cells(by_pixels, of_pixels=True), *_growth_cells(by_bands, of_pixels=False)]
-            for name, by_pixels, by_bands in (growths if result.has_growth else [])
-        ],
-        "printed": [[cell(cost, paper) for cell in PRINTED_COLUMNS.values()] for cost, paper in shown if paper],
-    }
-    growth = ["", "pixels: time", *rest, "bands: time", *rest]
-    headings = {"costs": [*COST_COLUMNS], "growth": growth, "printed": [*PRINTED_COLUMNS]}
-    return {name: "\n".join(markdown_table(headings[name], rows[name])) if rows[name] else "" for name in rows}
-
-
-def _optional(form: str, value: float | None, unit: float = 1.0) -> str:
-    return "" if value is None else form.format(value / unit)
-
-
-COST_COLUMNS: dict[str, Callable[[SubjectCost], str]] = {
-    "": lambda cost: cost.name,
-    "parameters": lambda cost: f"{cost.parameters:,}" if cost.parameters else "",
-    "multiply-adds": lambda cost: f"{cost.multiply_adds / 1e9:.3g} G",
-    "time": lambda cost: f"{1e3 * cost.seconds:.1f} ± {1e3 * cost.standard_deviation:.1f} ms",
-    "processor": lambda cost: _optional("{:.1f} ms", cost.processor_seconds, 1e-3),
-    "runs": lambda cost: f"{cost.warm_up} + {cost.repeats}",
-    "peak memory": lambda cost: _optional("{:.0f} MB", cost.peak_bytes, 1e6),
-    "MPix/s": lambda cost: f"{cost.megapixels_per_second:.3g}",
-    "in matmuls": lambda cost: f"{cost.in_matmuls:.3g}",
-    "of matmul's speed": lambda cost: _optional("{:.0f} %", cost.share_of_matmul, 1e-2),
-}
-PRINTED_COLUMNS: dict[str, Callable[[SubjectCost, PrintedEfficiency], str]] = {
-    "": lambda cost, paper: paper.method,
-    "parameters, printed": lambda cost, paper: f"{paper.parameters_millions:.3f} M",
-    "parameters, here": lambda cost, paper: f"{cost.parameters / 1e6:.3f} M",
-    "operations, printed": lambda cost, paper: f"{paper.flops_g:.3f} G",
-    "operations, here": lambda cost, paper: f"{cost.multiply_adds / 1e9:.3f} G",
-    "time, printed": lambda cost, paper: f"{paper.milliseconds:g} ms",
-    "peak memory, printed": lambda cost, paper: f"{paper.peak_memory_gb:g} GB",
-    "MPix/s, printed": lambda cost, paper: f"{paper.megapixels_per_second:g}",
-}
-
-
-def _growth_cells(growth: Growth | None, *, of_pixels: bool) -> list[str]:
-    if growth is None:
-        return [""] * 4
-    exponents = growth.exponent_of_time, growth.exponent_of_memory, growth.exponent_of_multiply_adds
-    largest = growth.points[-1] if growth.points else None
-    reached = "" if largest is None else f"{largest['fine_side']}²" if of_pixels else str(largest["bands"])
-    return [*(_optional("{:z.2f}", each) for each in exponents), reached]
 
 
 def _growth_figure(result: EfficiencyResult) -> Figure:

@@ -25,9 +25,15 @@ import torch
 from hyperfuse.benchmarking.cases import has_room, takes_bands
 from hyperfuse.benchmarking.division import SRF, Group, choose_left_out, divide, trained_on
 from hyperfuse.benchmarking.efficiency import JSON_NAME, MARKDOWN_NAME, run_efficiency
-from hyperfuse.benchmarking.figures import scale_chart
-from hyperfuse.benchmarking.paper import PrintedScores, printed_ablations, printed_scores
-from hyperfuse.benchmarking.results import ORACLE, Result, current_session, session_line
+from hyperfuse.benchmarking.results import (
+    ORACLE,
+    PrintedScores,
+    Result,
+    current_session,
+    printed_ablations,
+    printed_scores,
+    session_line,
+)
 from hyperfuse.benchmarking.run import benchmark
 from hyperfuse.benchmarking.tables import (
     AS_PRINTED,
@@ -37,6 +43,7 @@ from hyperfuse.benchmarking.tables import (
     describe_failures,
     paper_tables,
     printed_table,
+    scale_chart,
     tables_csv,
     tables_latex,
     tables_markdown,

@@ -35,7 +35,6 @@ from hyperfuse.benchmarking.cases import (
     plan_cases,
     read_pairs,
 )
-from hyperfuse.benchmarking.figures import case_folder, keep_views
 from hyperfuse.benchmarking.results import (
     BLIND,
     FAILED,
@@ -49,6 +48,7 @@ from hyperfuse.benchmarking.results import (
     ResultsFile,
     open_folder,
 )
+from hyperfuse.benchmarking.tables import case_folder, keep_views
 from hyperfuse.config import BenchmarkConfig, takes_options
 from hyperfuse.errors import Cancelled, GridError, HyperfuseError, OptionError, ValueRangeError
 from hyperfuse.io.atomic import target_lock
@@ -194,10 +194,15 @@ def benchmark(folder: str | Path, *, config: BenchmarkConfig | None = None, comm
 
     Examples
     --------
-    >>> import hyperfuse
-    >>> hyperfuse.benchmark("scores", scenes=["CAVE"], methods=["gsa", "universal"], scales=[4, 8])  # doctest: +SKIP
-    Benchmark in scores: 44 scored
-    ...
+    >>> import hyperfuse, tempfile
+    >>> values = np.random.default_rng(0).random((8, 32, 32), dtype=np.float32)
+    >>> scene = hyperfuse.make_cube(values, wavelength_nm=np.linspace(400, 750, 8))
+    >>> file = hyperfuse.write_cube(scene, tempfile.mkdtemp() + "/scene.npz")
+    >>> options = {"methods": ["bicubic", "gsa"], "knowledge": ["oracle"], "pictures": False}
+    >>> hyperfuse.benchmark(file.parent / "scores", scenes=[str(file)], **options)
+    Benchmark in ...scores: 2 scored
+      scene, rgb, x4, clean: bicubic (oracle) ... dB
+      scene, rgb, x4, clean: gsa (oracle) ... dB
     """
     config = config or BenchmarkConfig()
     _check_choices(config)

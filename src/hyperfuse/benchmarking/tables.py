@@ -9,37 +9,48 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
+import math
+import re
 import warnings
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+from urllib.parse import quote
 
 import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from matplotlib.ticker import NullLocator
+from numpy.typing import NDArray
 
-from hyperfuse.benchmarking.cases import AS_RECORDED, CLEAN
-from hyperfuse.benchmarking.figures import case_figures, chart_panels, scale_chart
-from hyperfuse.benchmarking.paper import PrintedScores, printed_ablations, printed_scores, warnings_of
+from hyperfuse.benchmarking.cases import AS_RECORDED, CLEAN, CasePair
 from hyperfuse.benchmarking.results import (
     BLIND,
     FAILED,
+    NOMINAL,
     ORACLE,
     SCORED,
     UNFIT,
     CaseName,
-    Column,
+    PrintedScores,
     Result,
     Spread,
     columns_of,
     mean_score,
+    printed_ablations,
+    printed_scores,
     read_record,
     results_in,
     session_line,
+    warnings_of,
 )
 from hyperfuse.errors import OptionError
-from hyperfuse.io.atomic import write_text
+from hyperfuse.io.atomic import published, write_text
 from hyperfuse.physics.imperfections import IMPERFECTIONS
+from hyperfuse.reporting import style
+from hyperfuse.reporting.figures import FusedViews, InputViews, fusion_figure, view_fused, view_inputs
 from hyperfuse.reporting.tables import ABSENT, BEST, SECOND, Cell, ScoreColumn, markdown_table, marked
 
 CHART = "psnr_against_scale.png"
@@ -51,15 +62,24 @@ METRICS = (
     ScoreColumn("ERGAS", "ergas", 2, False),
     ScoreColumn("SSIM", "ssim", 3, True),
 )
-# Columns of the summary: heading, field of a result, unit, digits, and whether the deviation is shown, too.
+
+
+class SummaryColumn(NamedTuple):
+    heading: str
+    field: str
+    digits: int
+    unit: float = 1.0
+    with_deviation: bool = True
+
+
 SUMMARY_COLUMNS = (
-    ("PSNR dB", "psnr_db", 1.0, 2, True),
-    ("SAM deg", "spectral_angle_degrees", 1.0, 2, True),
-    ("ERGAS", "ergas", 1.0, 3, True),
-    ("SSIM", "ssim", 1.0, 4, True),
-    ("seconds", "seconds", 1.0, 2, False),
-    ("CPU s", "cpu_seconds", 1.0, 2, False),
-    ("MB", "peak_bytes", 1e6, 0, False),
+    SummaryColumn("PSNR dB", "psnr_db", 2),
+    SummaryColumn("SAM deg", "spectral_angle_degrees", 2),
+    SummaryColumn("ERGAS", "ergas", 3),
+    SummaryColumn("SSIM", "ssim", 4),
+    SummaryColumn("seconds", "seconds", 2, with_deviation=False),
+    SummaryColumn("CPU s", "cpu_seconds", 2, with_deviation=False),
+    SummaryColumn("MB", "peak_bytes", 0, 1e6, with_deviation=False),
 )
 CSV_COLUMNS = ("dataset", "srf", "condition", "knowledge", "scale", "metric", "model", "mean",
                "standard_deviation", "scenes")  # fmt: skip
@@ -163,100 +183,88 @@ def overview_table(by_condition: Mapping[str, Sequence[Result]]) -> Iterator[str
     columns = columns_of(each for results in by_condition.values() for each in results)
     rows = []
     for condition, results in by_condition.items():
-        scored = _scored(results)
-        means = [mean_score(scored.get(column, {}).values(), "psnr_db") for column in columns]
-        best = max((each.mean for each in means if each is not None), default=None)
-        cells = [ABSENT if each is None else f"{each.mean:.2f}" for each in means]
-        shown = [f"**{cell}**" if each and each.mean == best else cell for cell, each in zip(cells, means, strict=True)]
+        spreads = [mean_score((each for each in results if each.column == name), "psnr_db") for name in columns]
+        texts = [ABSENT if each is None else f"{each.mean:.2f}" for each in spreads]
+        cells = _best_in_bold([None if each is None else each.mean for each in spreads], texts)
         description = IMPERFECTIONS[condition].description if condition in IMPERFECTIONS else ""
-        rows.append([condition, description, str(len({result.case for result in results})), *shown])
-    headings = ["condition", "", "cases", *(column.label for column in columns)]
-    yield from markdown_table(headings, rows, left=(0, 1))
+        rows.append([condition, description, str(len({result.case for result in results})), *cells])
+    yield from markdown_table(["condition", "", "cases", *columns], rows, left=(0, 1))
+
+
+def _best_in_bold(values: Sequence[float | None], texts: Sequence[str]) -> list[str]:
+    best = max((value for value in values if value is not None), default=None)
+    return [
+        f"**{text}**" if value is not None and value == best else text
+        for value, text in zip(values, texts, strict=True)
+    ]
 
 
 def condition_table(results: Sequence[Result]) -> Iterator[str]:
     """A row per column of results: means over all cases, and distances to the best of the others in every case."""
-    scored = _scored(results)
-    given = [knowledge for knowledge in (ORACLE, BLIND) if any(column.knowledge == knowledge for column in scored)]
+    given = [knowledge for knowledge in (ORACLE, BLIND) if any(each.knowledge == knowledge for each in results)]
     distances = [f"over the best other {knowledge}: mean, worst dB" for knowledge in given]
-    headings = ["", "cases", *(heading for heading, *_ in SUMMARY_COLUMNS), *distances]
+    headings = ["", "cases", *(each.heading for each in SUMMARY_COLUMNS), *distances]
     rows = []
-    for column, cases in scored.items():
-        if cases:
-            means = []
-            for _, name, unit, digits, with_deviation in SUMMARY_COLUMNS:
-                spread = mean_score(cases.values(), name)
-                shown = spread is not None and with_deviation and spread.count > 1
-                deviation = f" ± {spread.deviation / unit:.{digits}f}" if spread and shown else ""
-                means.append(f"{spread.mean / unit:.{digits}f}{deviation}" if spread else ABSENT)
-            differences = (distance_to_best_other(results, column, knowledge) for knowledge in given)
-            rows.append([column.label, str(len(cases)), *means, *map(str, (each or ABSENT for each in differences))])
+    for column in columns_of(results):
+        own = [each for each in results if each.column == column and each.state == SCORED]
+        if own:
+            means = [_mean_cell(mean_score(own, each.field), each) for each in SUMMARY_COLUMNS]
+            differences = [distance_to_best_other(results, column, knowledge) for knowledge in given]
+            rows.append([column, str(len(own)), *means, *differences])
     yield from markdown_table(headings, rows, left=(0, *range(len(headings) - len(given), len(headings))))
     if len({row[1] for row in rows}) > 1:
         yield "\nMeans over different numbers of cases are not to be compared."
 
 
+def _mean_cell(spread: Spread | None, column: SummaryColumn) -> str:
+    if spread is None:
+        return ABSENT
+    values = [spread.mean, spread.deviation] if column.with_deviation and spread.count > 1 else [spread.mean]
+    return " ± ".join(f"{value / column.unit:.{column.digits}f}" for value in values)
+
+
 def case_table(results: Sequence[Result]) -> Iterator[str]:
     """A row per case; the best PSNR in bold."""
     columns = columns_of(results)
-    by_key = {result.key: result for result in results}
+    by_case: dict[CaseName, dict[str, Result]] = {}
+    for result in results:
+        by_case.setdefault(result.case, {})[result.column] = result
     rows = []
-    for case in dict.fromkeys(result.case for result in results):
-        row = [by_key.get((case, *column)) for column in columns]
-        best = max((each.psnr_db for each in row if each is not None and each.psnr_db is not None), default=None)
-        rows.append([str(case), *(_case_cell(each, best) for each in row)])
-    headings = ["scene, MSI, scale, condition", *(column.label for column in columns)]
+    for case, own in by_case.items():
+        row = [own.get(column) for column in columns]
+        rows.append(
+            [str(case), *_best_in_bold([getattr(each, "psnr_db", None) for each in row], [*map(_case_cell, row)])]
+        )
+    headings = ["scene, MSI, scale, condition", *columns]
     yield from markdown_table(headings, rows, left=range(len(headings)))
 
 
-def _case_cell(result: Result | None, best: float | None) -> str:
+def _case_cell(result: Result | None) -> str:
     if result is None or result.state == UNFIT:
         return ABSENT
     if result.psnr_db is None:
         return FAILED if result.state == FAILED else "equal"
-    scores = f"{result.psnr_db:.2f} / {result.spectral_angle_degrees:.2f}"
-    return f"**{scores}**" if result.psnr_db == best else scores
+    return f"{result.psnr_db:.2f} / {result.spectral_angle_degrees:.2f}"
 
 
-def _scored(results: Iterable[Result]) -> dict[Column, dict[CaseName, Result]]:
-    results = list(results)
-    table: dict[Column, dict[CaseName, Result]] = {column: {} for column in columns_of(results)}
-    for result in results:
-        if result.state == SCORED:
-            table[Column(result.model, result.knowledge)][result.case] = result
-    return table
+def distance_to_best_other(results: Iterable[Result], column: str, knowledge: str) -> str:
+    """By how many dB a column is above the best other model of this knowledge: on average and in the worst case.
 
-
-@dataclass(frozen=True)
-class Distance:
-    """How far in dB a model is above the best of the others, case by case: on average, and in the worst case."""
-
-    mean: float
-    worst: float
-    worst_case: CaseName
-
-    def __str__(self) -> str:
-        case = self.worst_case
-        return f"{self.mean:+.2f}, {self.worst:+.2f} ({case.scene}, {case.srf}, x{case.scale:g})"
-
-
-def distance_to_best_other(results: Iterable[Result], column: Column, knowledge: str) -> Distance | None:
-    """Against the others with this knowledge; a recorded pair has no oracles and is compared with blind ones."""
-    table = _scored(results)
-    differences: list[tuple[float, CaseName]] = []
-    for case, own in table[column].items():
-        compared = BLIND if case.condition == AS_RECORDED else knowledge
-        others = [
-            result.psnr_db
-            for other, cases in table.items()
-            if other.model != column.model and other.knowledge == compared
-            if (result := cases.get(case)) is not None and result.psnr_db is not None
-        ]
-        if own.psnr_db is not None and others:
-            differences.append((own.psnr_db - max(others), case))
+    A recorded pair has no oracles and is compared with blind ones.
+    """
+    scores = [(each, each.psnr_db) for each in results if each.psnr_db is not None]
+    own = [(each, psnr_db) for each, psnr_db in scores if each.column == column]
+    best: dict[CaseName, float] = {}
+    for each, psnr_db in scores:
+        compared = BLIND if each.case.condition == AS_RECORDED else knowledge
+        if own and each.model != own[0][0].model and each.knowledge == compared:
+            best[each.case] = max(psnr_db, best.get(each.case, -math.inf))
+    differences = [(psnr_db - best[each.case], each.case) for each, psnr_db in own if each.case in best]
     if not differences:
-        return None
-    return Distance(float(np.mean([each for each, _ in differences])), *min(differences, key=lambda each: each[0]))
+        return ABSENT
+    worst, case = min(differences, key=lambda each: each[0])
+    mean = np.mean([difference for difference, _ in differences])
+    return f"{mean:+.2f}, {worst:+.2f} ({case.scene}, {case.srf}, x{case.scale:g})"
 
 
 def _describe_unfit(results: Iterable[Result]) -> Iterator[str]:
@@ -269,10 +277,10 @@ def _describe_unfit(results: Iterable[Result]) -> Iterator[str]:
 
 def describe_failures(results: Iterable[Result]) -> list[str]:
     """One line per model that failed."""
-    failed: dict[Column, list[Result]] = {}
+    failed: dict[tuple[str, str], list[Result]] = {}
     for result in results:
         if result.state == FAILED:
-            failed.setdefault(Column(result.model, result.knowledge), []).append(result)
+            failed.setdefault((result.model, result.knowledge), []).append(result)
     return [
         f"{model} ({knowledge}) failed on {len(own)} of its cases, first on {own[0].case}: {own[0].message}"
         for (model, knowledge), own in failed.items()
@@ -321,7 +329,7 @@ def paper_tables(results: Sequence[Result], beside_paper: bool = False) -> list[
 
 def _paper_table(key: tuple[str, str, str, str], results: Sequence[Result], beside_paper: bool) -> PaperTable:
     dataset, _, condition, _ = key
-    models = [column.model for column in columns_of(results)]
+    models = list(dict.fromkeys(result.model for result in results))
     scales = sorted({result.case.scale for result in results})
     shown = beside_paper and condition == CLEAN
     printed = [each for scale in scales for each in printed_scores(dataset, scale)] if shown else []
@@ -404,3 +412,127 @@ def tables_csv(tables: Sequence[PaperTable]) -> str:
 
 def tables_latex(tables: Sequence[PaperTable]) -> str:
     return render("tables.tex.j2", tables=tables) + "\n"
+
+
+PICTURES = "pictures"
+# Inches.
+PANEL_WIDTH, PANEL_HEIGHT, PANELS_PER_ROW, LEGEND_HEIGHT = 5.2, 3.9, 3, 0.9
+PRINTED_COLOUR, PRINTED_MARKERS = "#999999", "1234+x."
+
+
+def case_folder(folder: Path, case: CaseName) -> Path:
+    """Where the views of a case are kept."""
+    readable = re.sub(r"[^A-Za-z0-9.+]+", "_", f"{case.dataset} {case}")
+    return folder / PICTURES / f"{readable[:80]}_{zlib.crc32(repr(case).encode()):08x}"
+
+
+def keep_views(folder: Path, pair: CasePair, model: str, fused: NDArray[np.float32]) -> None:
+    """Save what a figure shows of a fused image; what all models share is saved once."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if not _file_of(folder).exists():
+        _save(_file_of(folder), view_inputs(pair.hsi, pair.msi, pair.reference))
+    shown = pair.reference.copy(data=np.clip(fused, 0.0, 1.0))
+    _save(_file_of(folder, model), view_fused(shown, pair.reference, load_inputs(folder).pixels))
+
+
+def load_inputs(folder: Path) -> InputViews:
+    with np.load(_file_of(folder)) as stored:
+        return InputViews(**{name: stored[name] for name in stored} | {"axis_name": str(stored["axis_name"])})
+
+
+def load_fused(folder: Path, models: Iterable[str]) -> dict[str, FusedViews]:
+    """The views that were kept, in the order of `models`."""
+    views = {}
+    for model in models:
+        path = _file_of(folder, model)
+        if path.exists():
+            with np.load(path) as stored:
+                views[model] = FusedViews(**{name: stored[name] for name in stored})
+    return views
+
+
+def _file_of(folder: Path, model: str | None = None) -> Path:
+    """The file of the inputs, or of a model of any name."""
+    return folder / (f"{quote(model, safe=' +')}.npz" if model is not None else "=inputs.npz")
+
+
+def _save(path: Path, views: InputViews | FusedViews) -> None:
+    with published(path, overwrite=True) as target, target.open("wb") as file:
+        np.savez_compressed(file, **vars(views))
+
+
+def case_figures(folder: Path, results: Sequence[Result]) -> list[Path]:
+    """Draw every case of which views were kept; the files that were written."""
+    written = []
+    for case in dict.fromkeys(result.case for result in results):
+        kept = case_folder(folder, case)
+        fused = load_fused(kept, [result.model for result in results if result.case == case])
+        if fused and _file_of(kept).exists():
+            written.append(fusion_figure(kept.with_name(f"{kept.name}.png"), str(case), load_inputs(kept), fused))
+    return written
+
+
+def chart_panels(results: Sequence[Result]) -> dict[tuple[str, str, str], list[Result]]:
+    """Results by data set, SRF and condition, where there are several scales; imperfections only in tables.
+
+    Of results both blind and oracle the blind ones are shown: the two lie so close that one hides the other.
+    """
+    panels: dict[tuple[str, str, str], list[Result]] = {}
+    given = {result.knowledge for result in results}
+    shown = next((each for each in (BLIND, ORACLE) if each in given), NOMINAL)
+    for result in results:
+        if result.knowledge != shown or result.case.condition in IMPERFECTIONS:
+            continue
+        panels.setdefault((result.case.dataset, result.case.srf, result.case.condition), []).append(result)
+    return {key: group for key, group in panels.items() if len({result.case.scale for result in group}) > 1}
+
+
+def scale_chart(path: Path, results: Sequence[Result], beside_paper: bool = False) -> Path | None:
+    """Draw the PSNR of every model against the scale; None where nothing was measured at several scales."""
+    panels = chart_panels(results)
+    if not panels:
+        return None
+    across = min(PANELS_PER_ROW, len(panels))
+    down = math.ceil(len(panels) / across)
+    figure = style.new_figure(across * PANEL_WIDTH, down * PANEL_HEIGHT + LEGEND_HEIGHT, layout="constrained")
+    dashes = ("-", *itertools.repeat("-.", 20))
+    styles_in_turn = itertools.product(dashes, zip(style.COLOURS, style.MARKERS, strict=True))
+    names = dict.fromkeys(result.model for result in results)
+    styles = {
+        name: {"color": colour, "marker": marker, "linestyle": dash, "linewidth": 1.4, "markersize": 4.5}
+        for name, (dash, (colour, marker)) in zip(names, styles_in_turn, strict=False)
+    }
+    measured: dict[str, Any] = {}
+    printed: dict[str, Any] = {}
+    for place, (key, group) in enumerate(panels.items()):
+        axes: Any = figure.add_subplot(down, across, place + 1)
+        scales = sorted({result.case.scale for result in group})
+        if beside_paper and key[2] == CLEAN:
+            printed |= _draw_printed(axes, key[0], scales)
+        for model in dict.fromkeys(each.model for each in group):
+            own = [each for each in group if each.model == model]
+            means = [(x, mean_score((each for each in own if each.case.scale == x), "psnr_db")) for x in scales]
+            if points := [(scale, spread.mean) for scale, spread in means if spread is not None]:
+                (measured[own[0].column],) = axes.plot(*zip(*points, strict=True), **styles[model])
+        axes.set_title(", ".join(dict.fromkeys(key)), fontsize=style.MEDIUM, loc="left")
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(scales, [f"x{scale:g}" for scale in scales])
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.set_xlabel("scale", fontsize=style.SMALL)
+        if place % across == 0:
+            axes.set_ylabel("PSNR (dB), mean over scenes", fontsize=style.SMALL)
+        style.clean_axes(axes)
+    style.draw_legend(figure, measured | printed, "outside lower center", 3 * across)
+    return style.save_png(figure, path)
+
+
+def _draw_printed(axes: Any, dataset: str, scales: Sequence[float]) -> dict[str, Any]:
+    by_method: dict[str, list[tuple[float, float]]] = {}
+    for each in printed_scores(dataset):
+        if each.scale in scales:
+            by_method.setdefault(each.method, []).append((each.scale, float(each.figures["psnr_db"].mean)))
+    handles = {}
+    for (method, points), marker in zip(by_method.items(), itertools.cycle(PRINTED_MARKERS)):
+        line = {"color": PRINTED_COLOUR, "marker": marker, "markersize": 6, "linewidth": 0.8}
+        (handles[f"{method}, as printed"],) = axes.plot(*zip(*sorted(points), strict=True), **line)
+    return handles

@@ -11,13 +11,13 @@ import signal
 import sys
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, TextIO
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from hyperfuse.cli import benchmark, cubes, pairs, train
-from hyperfuse.cli.options import print_json
+from hyperfuse.cli import cubes, experiments, pairs
+from hyperfuse.cli.options import print_json, switch
 from hyperfuse.config import describe_options
 from hyperfuse.errors import HyperfuseError, OptionError, RenamedWarning
 from hyperfuse.progress import show_progress
@@ -81,7 +81,7 @@ def _before(
     quiet: Quiet = False,
     verbose: Verbose = False,
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+        bool, switch("--version", "Print the version and exit.", callback=_version, is_eager=True)
     ] = False,
 ) -> None:
     show_progress(True)
@@ -133,11 +133,11 @@ def options(
     print_json(record)
 
 
-COMMANDS = (
+COMMANDS: tuple[Callable[..., None], ...] = (
     *(pairs.fuse, pairs.batch, pairs.demo, pairs.methods, pairs.estimate, pairs.register, cubes.info, cubes.convert),
-    *(pairs.simulate, cubes.evaluate, cubes.report, benchmark.efficiency, benchmark.benchmark, benchmark.reproduce),
-    *(cubes.view, train.export, train.kernels, train.scenes, train.train, train.finetune, train.curves),
-    options,
+    *(pairs.simulate, cubes.evaluate, cubes.report, experiments.efficiency, experiments.benchmark),
+    *(experiments.reproduce, cubes.view, experiments.export, experiments.kernels, experiments.scenes),
+    *(experiments.train, experiments.finetune, experiments.curves, options),
 )
 
 
@@ -196,14 +196,7 @@ class _Notes(logging.Handler):
         _complain(record.getMessage())
 
 
-def _show_warning(
-    message: Warning | str,
-    category: type[Warning],
-    filename: str,
-    lineno: int,
-    file: TextIO | None = None,
-    line: str | None = None,
-) -> None:
+def _show_warning(message: Warning | str, category: type[Warning], filename: str, *rest: Any, **others: Any) -> None:
     """Our own warnings are for the user, one line each; those of libraries are for developers."""
     if category is RenamedWarning or (category is UserWarning and "hyperfuse" in filename):
         _complain(f"warning: {message}")

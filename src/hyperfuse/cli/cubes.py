@@ -7,8 +7,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hyperfuse.cli.options import SUFFIXES, Json, command, note_missing_crs, print_json, printable
-from hyperfuse.cli.train import describe_network, print_network
+from hyperfuse.cli.experiments import describe_network, print_network
+from hyperfuse.cli.options import (
+    SUFFIXES,
+    Json,
+    command,
+    note_missing_crs,
+    output_option,
+    print_json,
+    printable,
+    switch,
+)
 from hyperfuse.config import ConvertConfig, EvaluateConfig, InputConfig, PairInputConfig, ReportConfig
 from hyperfuse.errors import OptionError, without_controls
 
@@ -44,9 +53,9 @@ def info(
     size: Annotated[int, typer.Option(help="With --network: fine pixels on a side.")] = 128,
     scale: Annotated[float, typer.Option(help="With --network: fine pixels per coarse pixel.")] = 4.0,
     fixed_bands: Annotated[
-        bool, typer.Option("--fixed-bands", help="With --network: without Matryoshka kernels (the ablation).")
+        bool, switch("--fixed-bands", "With --network: without Matryoshka kernels (the ablation).")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Show what is in a file or product: size, bands, wavelengths, grid, values; or what a network costs.
 
@@ -58,15 +67,11 @@ def info(
     from hyperfuse.io.summary import summarise
 
     if (file is None) == (network is None):
-        raise OptionError(
-            "a file and a network" if file else "no file",
-            "hyperfuse info FILE, or --network NAME",
-            "see hyperfuse info --help",
-        )
+        got = "a file and a network" if file else "no file"
+        raise OptionError(got, "hyperfuse info FILE, or --network NAME", "see hyperfuse info --help")
     if network is not None:
-        print_network(
-            describe_network(network, bands, msi_bands, size, scale, fixed_bands=fixed_bands), as_json=as_json
-        )
+        description = describe_network(network, bands, msi_bands, size, scale, fixed_bands=fixed_bands)
+        print_network(description, as_json=as_json)
         return
     assert file is not None
     cube, notes = open_explained(file, variable, band_axis, config.wavelengths, config.nodata_in)
@@ -151,9 +156,7 @@ def evaluate(
     fused: Annotated[Path, typer.Argument(help="The fused cube.")],
     reference: Annotated[Path, typer.Argument(help="The true image: the same bands on the same grid.")],
     config: EvaluateConfig,
-    per_band: Annotated[
-        bool, typer.Option("--per-band", help="Also show every band (JSON always contains them).")
-    ] = False,
+    per_band: Annotated[bool, switch("--per-band", "Also show every band (JSON always contains them).")] = False,
     as_json: Json = False,
 ) -> None:
     """Score a fused cube against its reference: PSNR, SAM, ERGAS, SSIM, UIQI, RMSE."""
@@ -179,12 +182,12 @@ def report(
     fused: Annotated[Path, typer.Argument(metavar="FUSED", help="The fused image.")],
     hsi: Annotated[Path, typer.Option("--hsi", metavar="HSI", help="The coarse image that it was made from.")],
     msi: Annotated[Path, typer.Option("--msi", metavar="MSI", help="The fine image that it was made from.")],
-    output: Annotated[Path, typer.Option("-o", "--output", metavar="PAGE.html", help="The page to write.")],
+    output: Annotated[Path, output_option("PAGE.html", "The page to write.")],
     config: ReportConfig,
     reference: Annotated[
         Path | None, typer.Option("--reference", metavar="R", help="The true image, if known: same bands, same grid.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Also print the scores as JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Assess a fused image on one page: pictures, close-ups, spectra, maps, scores and what they mean.
 
@@ -206,8 +209,7 @@ def report(
 def view(
     config: PairInputConfig,
     fused: Annotated[
-        Path | None,
-        typer.Argument(metavar="FUSED", help="The cube to show; without one the page starts with fusing."),
+        Path | None, typer.Argument(metavar="FUSED", help="The cube to show; without one the page starts with fusing.")
     ] = None,
     hsi: Annotated[Path | None, typer.Option(help="The HSI that it was fused from.")] = None,
     msi: Annotated[Path | None, typer.Option(help="The MSI that it was fused from.")] = None,
@@ -220,7 +222,7 @@ def view(
     port: Annotated[
         int, typer.Option(min=0, max=65535, help="Port on this machine.", show_default="any that is free")
     ] = 0,
-    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in the browser.")] = True,
+    browser: Annotated[bool, switch("--browser/--no-browser", "Open the page in the browser.")] = True,
 ) -> None:
     """Look at cubes in the browser: pan, zoom, compare, spectra, scores, and fuse.
 
@@ -229,18 +231,14 @@ def view(
     try:
         from hyperfuse.viewer.server import serve
     except ModuleNotFoundError as error:
-        raise OptionError(
-            f"{error.name} is not installed, which the page needs", remedy="pip install 'hyperfuse[view]'"
-        ) from error
+        got, remedy = f"{error.name} is not installed, which the page needs", "pip install 'hyperfuse[view]'"
+        raise OptionError(got, remedy=remedy) from error
 
     given = {"fused": fused, "hsi": hsi, "msi": msi, "reference": reference}
     given |= {"uncertainty": uncertainty, "change_mask": change_mask}
     images = {role: path.absolute() for role, path in given.items() if path is not None}
-    serve(
-        images,
-        folder,
-        port=port,
-        open_browser=browser,
-        inputs=config,
-        announce=lambda url: typer.echo(f"{url}\nControl-C ends it."),
-    )
+
+    def announce(url: str) -> None:
+        typer.echo(f"{url}\nControl-C ends it.")
+
+    serve(images, folder, port=port, open_browser=browser, inputs=config, announce=announce)

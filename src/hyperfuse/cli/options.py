@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
@@ -26,10 +27,48 @@ HsiFile = Annotated[Path, typer.Argument(metavar="HSI", help="The coarse image: 
 MsiFile = Annotated[
     Path, typer.Argument(metavar="MSI", help="The fine image of the same place: few bands, small pixels.")
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 SUFFIXES = ".tif .hdr .nc .h5 .zarr .mat .npz .npy"
 # The exit code after Control-C.
 INTERRUPTED = 130
+
+
+def output_option(metavar: str, text: str, **others: Any) -> Any:
+    """`-o`, the file or folder to write."""
+    return typer.Option("-o", "--output", metavar=metavar, help=text, **others)
+
+
+def switch(name: str, text: str, **others: Any) -> Any:
+    """An option without a value."""
+    return typer.Option(name, help=text, **others)
+
+
+Json = Annotated[bool, switch("--json", "Print JSON.")]
+Overwrite = Annotated[bool, switch("--overwrite", "Replace what exists.")]
+
+
+@contextmanager
+def interruptible(message: str) -> Iterator[None]:
+    """Control-C says what is left, the error's own words or these, and ends with 130."""
+    try:
+        yield
+    except KeyboardInterrupt as stop:
+        typer.echo(f"hyperfuse: {stop if stop.args else message}", err=True)
+        raise typer.Exit(INTERRUPTED) from stop
+
+
+def print_table(headings: Iterable[str], rows: Iterable[Iterable[str]], left: int = 1, **looks: Any) -> None:
+    """Print a table on the terminal; columns after the first `left` ones are numbers."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(**looks)
+    for place, heading in enumerate(headings):
+        table.add_column(heading, justify="left" if place < left else "right")
+    for row in rows:
+        # As Text, because square brackets in a file's own words are no markup.
+        table.add_row(*map(Text, row))
+    Console(highlight=False).print(table)
 
 
 def print_json(record: Any) -> None:

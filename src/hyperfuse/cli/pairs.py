@@ -7,15 +7,32 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hyperfuse.cli.options import INTERRUPTED, SUFFIXES, HsiFile, Json, MsiFile, command, print_json
-from hyperfuse.config import SRF_HELP, FuseConfig, ObservationConfig, PairConfig, ReportConfig, SimulateConfig
+from hyperfuse.cli.options import (
+    SUFFIXES,
+    HsiFile,
+    Json,
+    MsiFile,
+    Overwrite,
+    command,
+    interruptible,
+    output_option,
+    print_json,
+    print_table,
+    switch,
+)
+from hyperfuse.config import (
+    LARGE_SCENES,
+    SRF_HELP,
+    FuseConfig,
+    ObservationConfig,
+    PairConfig,
+    ReportConfig,
+    SimulateConfig,
+)
 from hyperfuse.errors import OptionError
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from hyperfuse.fusion.batch import BatchPair, PairOutcome
-    from hyperfuse.physics.observation import Observation
 
 
 @command(FuseConfig)
@@ -26,18 +43,13 @@ def fuse(
     out: Annotated[
         Path | None, typer.Argument(metavar="OUT", help="The file to write, here or after -o.", show_default=False)
     ] = None,
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="OUT", help=f"The file to write: {SUFFIXES}.")
-    ] = None,
+    output: Annotated[Path | None, output_option("OUT", f"The file to write: {SUFFIXES}.")] = None,
     report: Annotated[
-        bool, typer.Option("--report", help="Also write a report beside it: OUT with .html. See `hyperfuse report`.")
+        bool, switch("--report", "Also write a report beside it: OUT with .html. See `hyperfuse report`.")
     ] = False,
     report_to: Annotated[Path | None, typer.Option(metavar="PAGE.html", help="The same, under this name.")] = None,
     dry_run: Annotated[
-        bool,
-        typer.Option(
-            "--dry-run", help="Print tiles, memory, time and sizes; write nothing.", rich_help_panel="Large scenes"
-        ),
+        bool, switch("--dry-run", "Print tiles, memory, time and sizes; write nothing.", rich_help_panel=LARGE_SCENES)
     ] = False,
 ) -> None:
     """Fuse a coarse HSI with a fine MSI: the HSI's bands on the MSI's pixels, with all metadata.
@@ -62,15 +74,10 @@ def fuse(
         for label, text in summary_of(hsi, msi, output, config).items():
             typer.echo(f"{label:<10} {text}")
         return
-    try:
+    with interruptible("stopped; nothing was left behind"):
         run_fusion(hsi, msi, output, config)
-    except KeyboardInterrupt as stop:
-        typer.echo(f"hyperfuse: {stop}" if stop.args else "hyperfuse: stopped; nothing was left behind", err=True)
-        raise typer.Exit(INTERRUPTED) from stop
-    typer.echo(str(output))
-    for path in (config.uncertainty, config.change_mask):
-        if path is not None:
-            typer.echo(str(path))
+    for path in filter(None, (output, config.uncertainty, config.change_mask)):
+        typer.echo(str(path))
     if page is not None:
         from hyperfuse.reporting.report import report as write_report
 
@@ -111,15 +118,13 @@ def batch(
             typer.echo(f"pair {number} of {len(listed)}: {pair.output}", err=True)
 
     try:
-        for outcome in run_batch(listed, announce):
-            outcomes.append(outcome)
-            if outcome.failure is not None:
-                typer.echo(f"hyperfuse: {outcome.pair.output}: {outcome.failure}", err=True)
-    except KeyboardInterrupt as stop:
-        _print_table(outcomes)
-        typer.echo("hyperfuse: stopped; the same command skips finished pairs and resumes the rest", err=True)
-        raise typer.Exit(INTERRUPTED) from stop
-    _print_table(outcomes)
+        with interruptible("stopped; the same command skips finished pairs and resumes the rest"):
+            for outcome in run_batch(listed, announce):
+                outcomes.append(outcome)
+                if outcome.failure is not None:
+                    typer.echo(f"hyperfuse: {outcome.pair.output}: {outcome.failure}", err=True)
+    finally:
+        _print_outcomes(outcomes)
     failed = [outcome for outcome in outcomes if outcome.failure is not None]
     if failed:
         names = ", ".join(str(outcome.pair.output) for outcome in failed)
@@ -127,28 +132,18 @@ def batch(
         raise typer.Exit(1 if any(outcome.is_bug for outcome in failed) else 2)
 
 
-def _print_table(outcomes: list[PairOutcome]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    if not outcomes:
-        return
-    table = Table("output", "state", "MPix", "tiles", "seconds")
-    for column in table.columns[2:]:
-        column.justify = "right"
+def _print_outcomes(outcomes: list[PairOutcome]) -> None:
+    rows = []
     for outcome in outcomes:
-        run = outcome.run
-        figures = ("", "") if run is None else (f"{run.pixels / 1e6:.2f}", str(run.tiles))
+        figures = ("", "") if outcome.run is None else (f"{outcome.run.pixels / 1e6:.2f}", str(outcome.run.tiles))
         seconds = "" if outcome.state == "done already" else f"{outcome.seconds:.1f}"
-        table.add_row(Text(str(outcome.pair.output)), outcome.state, *figures, seconds)
-    Console(highlight=False).print(table)
+        rows.append([str(outcome.pair.output), outcome.state, *figures, seconds])
+    if rows:
+        print_table(("output", "state", "MPix", "tiles", "seconds"), rows, left=2)
 
 
 def demo(
-    folder: Annotated[
-        Path, typer.Option("-o", "--output", metavar="FOLDER", help="Where to write pictures and cubes.")
-    ] = Path("demo"),
+    folder: Annotated[Path, output_option("FOLDER", "Where to write pictures and cubes.")] = Path("demo"),
 ) -> None:
     """Fuse a real scene (Indian Pines, AVIRIS, x4, Sentinel-2's 10 m bands) with every method; score and draw it."""
     from rich.console import Console
@@ -174,7 +169,7 @@ def simulate(
     band_axis: Annotated[
         int | None, typer.Option(metavar="0|1|2", help="Axis of the bands in an unlabelled array.")
     ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the four files if they exist.")] = False,
+    overwrite: Overwrite = False,
 ) -> None:
     """Simulate a coarse HSI and a fine MSI from a fine hyperspectral image (Wald's protocol)."""
     if srf is None:
@@ -201,6 +196,7 @@ def estimate(hsi: HsiFile, msi: MsiFile, config: ObservationConfig, as_json: Jso
     [dim]hyperfuse estimate enmap.tif sentinel2.tif[/dim]
     """
     from rich.console import Console
+    from rich.table import Table
 
     from hyperfuse.fusion.run import estimate as estimate_pair
 
@@ -208,7 +204,10 @@ def estimate(hsi: HsiFile, msi: MsiFile, config: ObservationConfig, as_json: Jso
     if as_json:
         print_json(observation.summary())
         return
-    Console(soft_wrap=True).print(_observation_table(observation))
+    table = Table(box=None, show_header=False)
+    for row in observation.described().items():
+        table.add_row(*row)
+    Console(soft_wrap=True).print(table)
 
 
 def methods() -> None:
@@ -220,23 +219,12 @@ def methods() -> None:
     typer.echo(f"{AUTO:<11} the best of them on this pair at reduced resolution")
 
 
-def _observation_table(observation: Observation) -> Table:
-    from rich.table import Table
-
-    table = Table(box=None, show_header=False)
-    for name, text in observation.described().items():
-        table.add_row(name, text)
-    return table
-
-
 @command(PairConfig)
 def register(
     hsi: HsiFile,
     msi: MsiFile,
     config: PairConfig,
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="PNG", help="Draw the offsets as arrows over the MSI.")
-    ] = None,
+    output: Annotated[Path | None, output_option("PNG", "Draw the offsets as arrows over the MSI.")] = None,
     as_json: Json = False,
 ) -> None:
     """Measure how far the HSI lies from its georeference, over the whole scene and locally.

@@ -1,26 +1,15 @@
-"""Tables of experiment files: the base class of all of them, and how training pairs are simulated."""
+"""The table of an experiment file that says how training pairs are simulated."""
 
 from __future__ import annotations
 
 import math
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
+from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag
 
-from hyperfuse.config import with_current_names
+from hyperfuse.models.weights import Strict
 
 RANDOM_SRF = "random"
-
-
-class Table(BaseModel):
-    """A table of an experiment file: frozen; unknown keys are errors, renamed ones are accepted with a warning."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _accept_renamed_keys(cls, table: Any) -> Any:
-        return with_current_names(table, cls.model_fields) if isinstance(table, dict) else table
 
 
 def _as_range(value: Any) -> Any:
@@ -52,7 +41,7 @@ Probability = Annotated[float, Field(ge=0, le=1)]
 RelativeError = Annotated[float, Field(ge=0, le=0.3)]
 
 
-class ScaleChoices(Table):
+class ScaleChoices(Strict):
     """One of these scales, each as likely as the others: `scale = {choices = [2, 4, 8]}`."""
 
     choices: Annotated[tuple[Annotated[float, Field(ge=1, le=1000)], ...], Field(min_length=1)]
@@ -64,14 +53,14 @@ Scale = Annotated[
 ]
 
 
-class SRFChoice(Table):
+class SRFChoice(Strict):
     """ "random", or any name that `find_srf` accepts: a sensor, some of its bands, "rgb+nir", a file."""
 
     name: Annotated[str, Field(min_length=1)]
     weight: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
 
 
-class BandVariation(Table):
+class BandVariation(Strict):
     """With this `probability` a batch has other bands than its scenes, at least `least` of them: a contiguous part of
     the spectrum, a random subset of the bands, or means of 2, 3, ... neighbours, each as often as the others; or, in
     this share of all cases (`mixed`), the bands of another sensor: a random SRF's.
@@ -82,7 +71,7 @@ class BandVariation(Table):
     mixed: Probability = 0.0
 
 
-class PerturbationSettings(Table):
+class PerturbationSettings(Strict):
     """Standard deviations of the errors of the observation parameters that a method is given.
 
     sigma  of the PSF, and noise, of the noise levels: relative; shift: fine pixels
@@ -95,7 +84,7 @@ class PerturbationSettings(Table):
     floor: RelativeError = 0.0
 
 
-class SimulationSettings(Table):
+class SimulationSettings(Strict):
     """Every range is a number, or `[low, high]` from which each batch or sample draws uniformly.
 
     scale         of a batch: a number, a range or `{choices = [2, 4, 8]}`. In patches of P pixels it becomes

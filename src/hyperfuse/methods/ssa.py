@@ -55,7 +55,7 @@ def ssa_halo(observation: Observation) -> int:
 
 
 def _network_halo(network: SSA, observation: Observation) -> int:
-    field = network.receptive_field
+    field = network.config.receptive_field
     return max(field.coarse, math.ceil(field.fine / min(observation.scale))) + INTERPOLATION_HALO
 
 

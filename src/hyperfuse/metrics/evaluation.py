@@ -18,16 +18,19 @@ from hyperfuse.io.cube import iterate_windows
 from hyperfuse.io.files import PathLike, as_opened
 from hyperfuse.io.summary import html_table, strict_json
 from hyperfuse.io.wavelengths import supplied
-from hyperfuse.metrics.pairing import (
+from hyperfuse.metrics.sums import (
+    BLOCK,
     WAVELENGTH_TOLERANCE_NM,
+    WINDOW,
     Comparison,
     Floats,
+    WindowSums,
     mask_incomparable,
     mean_of_defined,
     nothing_to_compare,
     plan_comparison,
+    q2n_sum,
 )
-from hyperfuse.metrics.sums import BLOCK, WINDOW, ErrorSums, SimilaritySums, WindowSums, q2n_sum
 from hyperfuse.progress import progress
 
 Image = PathLike | xr.DataArray | NDArray[Any]
@@ -71,18 +74,20 @@ class Evaluation:
     band_uqi: Floats
     notes: tuple[str, ...]
 
-    def __repr__(self) -> str:
+    def _shown(self) -> dict[str, str]:
+        """Scores as text by their names."""
         values = ((getattr(self, name), *labels) for name, labels in SCORES.items())
-        scores = ", ".join(f"{label} {value:.4g}{unit}" for value, label, unit in values if value is not None)
+        return {label: f"{value:.4g}{unit}" for value, label, unit in values if value is not None}
+
+    def __repr__(self) -> str:
+        scores = ", ".join(f"{label} {text}" for label, text in self._shown().items())
         compared, bands = np.count_nonzero(np.isfinite(self.band_rmse)), self.band_rmse.size
         return (
             f"Evaluation({scores}; {compared} of {bands} bands, {100 * self.compared_fraction:.4g} % of their values)"
         )
 
     def _repr_html_(self) -> str:
-        values = ((getattr(self, name), *labels) for name, labels in SCORES.items())
-        rows = {label: f"{value:.4g}{unit}" for value, label, unit in values if value is not None}
-        return html_table("Evaluation", rows | {"note": "; ".join(self.notes)} if self.notes else rows)
+        return html_table("Evaluation", self._shown() | ({"note": "; ".join(self.notes)} if self.notes else {}))
 
     def as_dict(self) -> dict[str, Any]:
         """Return a dictionary for JSON, which has neither infinity nor NaN: both are None."""
@@ -211,42 +216,35 @@ def _summarise(comparison: Comparison, sums: WindowSums, q2n: float | None) -> E
         band_rmse=on_all_bands(np.sqrt(errors.band_mse)),
         band_ssim=on_all_bands(similarity.band_ssim),
         band_uqi=on_all_bands(similarity.band_uiqi),
-        notes=(*_coverage_notes(comparison, sums), *_metric_notes(errors, similarity, q2n, scale)),
+        notes=tuple(_notes(comparison, sums, q2n)),
     )
 
 
-def _coverage_notes(comparison: Comparison, sums: WindowSums) -> list[str]:
-    notes = []
-    all_bands = comparison.reference.sizes["band"]
-    if bad := all_bands - comparison.bands.size:
-        notes.append(f"{bad} of {all_bands} bands are marked bad and left out")
-    if empty := int(np.count_nonzero(~sums.errors.compared)):
-        notes.append(f"{empty} bands have no value that is valid in both images and are left out")
-    if missing := sums.reference_values - int(sums.errors.count.sum()):
-        notes.append(f"the fused image has no data at {missing} values that the reference has; they are not scored")
-    if comparison.wavelength_difference_nm > WAVELENGTH_TOLERANCE_NM:
-        notes.append(f"the band centres of the two images differ by up to {comparison.wavelength_difference_nm:.1f} nm")
-    return notes
-
-
-def _metric_notes(errors: ErrorSums, similarity: SimilaritySums, q2n: float | None, scale: float | None) -> list[str]:
-    notes = []
-    exact = int(np.count_nonzero(errors.squared_error[errors.compared] == 0))
+def _notes(comparison: Comparison, sums: WindowSums, q2n: float | None) -> Iterator[str]:
+    errors, all_bands = sums.errors, comparison.reference.sizes["band"]
+    bands, apart = comparison.bands.size, comparison.wavelength_difference_nm
     compared = int(np.count_nonzero(errors.compared))
-    if exact == compared:
-        notes.append("the images are equal where both have data: PSNR is infinite (null in JSON)")
-    elif exact:
-        infinite = "have no error (infinite PSNR, null in JSON)"
-        notes.append(f"{exact} bands {infinite} and do not count in the mean-band PSNR")
-    if scale is None:
-        notes.append("no ERGAS: the fused cube does not state the scale; give it (--scale)")
-    elif dark := compared - int(np.count_nonzero(errors.bands_with_mean)):
-        notes.append(f"{dark} bands have a reference of mean zero and do not count in ERGAS")
-    if not similarity.count.any():
-        notes.append(f"no SSIM and UIQI: no window of {WINDOW}x{WINDOW} valid pixels fits into the images")
-    if q2n is not None and math.isnan(q2n):
-        notes.append(f"no Q2n: no block of {BLOCK}x{BLOCK} pixels is valid in every compared band")
-    return notes
+    exact = int(np.count_nonzero(errors.squared_error[errors.compared] == 0))
+    dark = compared - int(np.count_nonzero(errors.bands_with_mean))
+    missing = sums.reference_values - int(errors.count.sum())
+    infinite = f"{exact} bands have no error (infinite PSNR, null in JSON)"
+    notes = {
+        f"{all_bands - bands} of {all_bands} bands are marked bad and left out": bands < all_bands,
+        f"{bands - compared} bands have no value that is valid in both images and are left out": compared < bands,
+        f"the fused image has no data at {missing} values that the reference has; they are not scored": missing > 0,
+        f"the band centres of the two images differ by up to {apart:.1f} nm": apart > WAVELENGTH_TOLERANCE_NM,
+        "the images are equal where both have data: PSNR is infinite (null in JSON)": exact == compared,
+        f"{infinite} and do not count in the mean-band PSNR": 0 < exact < compared,
+        "no ERGAS: the fused cube does not state the scale; give it (--scale)": comparison.scale is None,
+        f"{dark} bands have a reference of mean zero and do not count in ERGAS": dark > 0 and comparison.scale,
+        f"no SSIM and UIQI: no window of {WINDOW}x{WINDOW} valid pixels fits into the images": (
+            not sums.similarity.count.any()
+        ),
+        f"no Q2n: no block of {BLOCK}x{BLOCK} pixels is valid in every compared band": (
+            q2n is not None and math.isnan(q2n)
+        ),
+    }
+    return (note for note, applies in notes.items() if applies)
 
 
 def _defined(value: float) -> float | None:

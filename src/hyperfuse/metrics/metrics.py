@@ -15,8 +15,17 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hyperfuse.metrics.pairing import Floats, comparable_pair, default_peak, mean_of_defined, require_positive
-from hyperfuse.metrics.sums import ErrorSums, SimilaritySums, angle_sum, q2n_sum
+from hyperfuse.metrics.sums import (
+    ErrorSums,
+    Floats,
+    SimilaritySums,
+    angle_sum,
+    comparable_pair,
+    default_peak,
+    mean_of_defined,
+    q2n_sum,
+    require_positive,
+)
 
 
 def psnr_db(fused: ArrayLike, reference: ArrayLike, peak: float | None = None, valid: ArrayLike | None = None) -> float:

@@ -36,8 +36,17 @@ from torch import Tensor
 from hyperfuse.methods.catalogue import at_reduced_resolution
 from hyperfuse.methods.window import fill_missing
 from hyperfuse.metrics.metrics import psnr_db, sam_degrees
-from hyperfuse.metrics.pairing import Floats, default_peak, mask_incomparable, per_band_mean
-from hyperfuse.metrics.sums import ErrorSums, angle_sum, q2n_sum, ratio_or_one, whole_blocks
+from hyperfuse.metrics.sums import (
+    ErrorSums,
+    Floats,
+    angle_sum,
+    default_peak,
+    mask_incomparable,
+    per_band_mean,
+    q2n_sum,
+    ratio_or_one,
+    whole_blocks,
+)
 from hyperfuse.physics.observation import Observation, mix_bands
 
 # A coarse pixel with a smaller share of valid fine pixels than this is not compared.

@@ -15,7 +15,7 @@ from hyperfuse.models.baselines.mimo_sst import MIMOSST, MIMOSSTConfig
 from hyperfuse.models.baselines.pstun import PSTUN, PSTUNConfig
 from hyperfuse.models.prior import PriorConfig, PriorNetwork
 from hyperfuse.models.ssa import PRESETS, SSA, SSAConfig
-from hyperfuse.models.weights import local_folder, read_config
+from hyperfuse.models.weights import local_folder, read_record
 
 AnyNetwork = SSA | BaselineNetwork | PriorNetwork
 SSA_KIND = "ssa"
@@ -108,7 +108,7 @@ def load_model(source: str | Path) -> AnyNetwork:
     PriorNetwork(55,686 parameters, weights f2c233f0d
     """
     folder = local_folder(source)
-    kind = _kind(read_config(folder).get("network"))
+    kind = _kind(read_record(folder).network)
     if kind not in NETWORKS:
         raise WeightsError(f'{source}: a network of kind "{kind}"', f"one of {', '.join(NETWORKS)}", "update hyperfuse")
     network: AnyNetwork = NETWORKS[kind].from_pretrained(folder)

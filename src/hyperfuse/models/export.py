@@ -20,7 +20,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.export import Dim
@@ -36,8 +35,6 @@ from hyperfuse.models.matryoshka import (
     PairChannels,
     Subspace,
     WavelengthBands,
-    WavelengthInputKernel,
-    knot_weights,
 )
 from hyperfuse.models.prior import PriorNetwork
 from hyperfuse.models.ssa import SSA
@@ -56,8 +53,7 @@ _EXAMPLE = {
     "msi_components": 2,
 }
 _NOISY_LOGGERS = ("torch.onnx", "onnxscript", "onnx_ir")
-# As in matryoshka.py; tests compare the results.
-_SMALLEST_DEVIATION, _WIDEST_SHARE = 1e-4, 3.0
+_SMALLEST_DEVIATION = 1e-4  # as in matryoshka.py; tests compare the results
 
 
 def export_onnx(network: AnyNetwork, path: str | Path) -> list[str]:
@@ -91,20 +87,18 @@ def export_onnx(network: AnyNetwork, path: str | Path) -> list[str]:
     if missing:
         remedy = "install it with: pip install 'hyperfuse[onnx]'"
         raise OptionError(f"writing ONNX needs {' and '.join(missing)}", remedy=remedy)
-    if isinstance(network, PriorNetwork | DCINN):
-        got = (
-            "DCINN, which solves linear equations: ONNX cannot"
-            if isinstance(network, DCINN)
-            else "the network of `universal`, which only guides a regression over the whole scene"
-        )
-        remedy = "run this network with `hyperfuse fuse --weights`"
-        raise OptionError(got, "SSA or one of the baselines DSPNet, MIMO-SST and PSTUN", remedy)
-    if isinstance(network, SSA) and network.config.standardise == "regressed":
-        got = 'a network with standardise = "regressed", whose ONNX file fails for an MSI of one band'
-        raise OptionError(got, "another SSA network or baseline", "run this network with `hyperfuse fuse --weights`")
-    if isinstance(network, SSA) and network.config.expected_error:
-        got = "a network that needs the expected error of its base"
-        raise OptionError(got, "another SSA network or baseline", "run this network with `hyperfuse fuse --weights`")
+    obstacle = None
+    if isinstance(network, PriorNetwork):
+        obstacle = "the network of `universal`, which only guides a regression over the whole scene"
+    elif isinstance(network, DCINN):
+        obstacle = "DCINN, which solves linear equations: ONNX cannot"
+    elif isinstance(network, SSA) and network.config.standardise == "regressed":
+        obstacle = 'a network with standardise = "regressed", whose ONNX file fails for an MSI of one band'
+    elif isinstance(network, SSA) and network.config.expected_error:
+        obstacle = "a network that needs the expected error of its base"
+    if obstacle is not None or isinstance(network, PriorNetwork):
+        expected = "another SSA network, or one of the baselines DSPNet, MIMO-SST and PSTUN"
+        raise OptionError(f"{obstacle}", expected, "run this network with `hyperfuse fuse --weights`")
     inputs = _inputs_of(network)
     sizes = _EXAMPLE | _fixed_sizes(network)
     dimensions = {name: Dim(name) for name in _EXAMPLE.keys() - _fixed_sizes(network).keys()}
@@ -208,11 +202,6 @@ class _Exported(nn.Module):
         if isinstance(network, SSA):
             # A number of chunks would tie the file to the size of the example.
             network.implicit_decoder.queries_per_chunk = None
-            for name in ("hsi_kernel", "pair_kernel", "msi_kernel"):
-                kernel = getattr(network, name)
-                if kernel is not None:
-                    setattr(network, name, _InputKernel(kernel, equalise=network.config.equalise_inputs))
-            network.config = network.config.model_copy(update={"equalise_inputs": False})
 
     def forward(self, *inputs: Tensor) -> Tensor:
         given = dict(zip(self.names, inputs, strict=True))
@@ -228,41 +217,6 @@ class _Exported(nn.Module):
         else:
             channels = self.network.find_channels(hsi, msi, given.get("wavelength_nm"), given.get("msi_wavelength_nm"))
         return self.network.forward(hsi, msi, None, given.get("base"), channels)
-
-
-class _InputKernel(nn.Module):
-    """An input kernel of SSA whose factor and spectral shares are tensors: a file must not know the number of bands."""
-
-    def __init__(self, kernel: nn.Conv2d, *, equalise: bool) -> None:
-        super().__init__()
-        self.kernel, self.equalise = kernel, equalise
-
-    def forward(self, image: Tensor, wavelength_nm: Tensor | None = None) -> Tensor:
-        """(B, C, H, W) -> (B, D, H, W)."""
-        kernel = self.kernel
-        if self.equalise:
-            image = image * (kernel.in_channels / torch.ones(image.shape[1]).sum()).sqrt()
-        if wavelength_nm is None:
-            features: Tensor = kernel(image)
-            return features
-        assert isinstance(kernel, WavelengthInputKernel)
-        at_knots = knot_weights(wavelength_nm, kernel.axis) * traced_shares(wavelength_nm, kernel.axis)[:, None]
-        weight = torch.einsum("ck,dkij->dcij", at_knots.to(kernel.weight), kernel.weight)
-        return F.conv2d(image, weight, kernel.bias, padding=1)
-
-
-def traced_shares(wavelength_nm: Tensor, axis: WavelengthBands) -> Tensor:
-    """`spectral_shares` of (C,) wavelengths without a branch on C and without a median, which ONNX lacks."""
-    ordered, order = wavelength_nm.double().sort()
-    before = ordered - torch.cat([ordered[:1], ordered[:-1]])
-    after = torch.cat([ordered[1:], ordered[-1:]]) - ordered
-    number = torch.ones_like(order).cumsum(0)  # 1, 2, ..., C
-    outer = (number == 1) | (number == number[-1:])
-    widths = (before + after) * torch.where(outer, 1.0, 0.5)
-    middle = torch.index_select(widths.sort().values, 0, (number[-1:] - 1) // 2)
-    widths = widths.minimum(_WIDEST_SHARE * middle)
-    shares = torch.where(number[-1:] == 1, 1.0, widths * (axis.knots - 1) / (axis.longest_nm - axis.shortest_nm))
-    return torch.zeros_like(shares).scatter(0, order, shares)
 
 
 @contextmanager

@@ -16,11 +16,11 @@ from typing import Annotated, Literal
 
 import torch
 import torch.nn.functional as F
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from hyperfuse.errors import BandError
-from hyperfuse.models.weights import LARGEST_SIZE, Positive
+from hyperfuse.models.weights import LARGEST_SIZE, Positive, Strict
 
 # Where bands were removed, their neighbours do not stand for the whole gap.
 _WIDEST_SHARE = 3.0
@@ -36,11 +36,7 @@ MSI_COMPONENTS = 3
 FAINTEST_COMPONENT = 3e-4
 
 
-class _ChannelKind(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class MatryoshkaBands(_ChannelKind):
+class MatryoshkaBands(Strict):
     """Channel i is band i, as in the paper: C bands use the first C of `max_channels` (C_max) slots of every kernel.
 
     Where the msi is concatenated to the upsampled hsi, as in the paper, the two together have at most `max_channels`
@@ -51,7 +47,7 @@ class MatryoshkaBands(_ChannelKind):
     max_channels: Positive = 194
 
 
-class WavelengthBands(_ChannelKind):
+class WavelengthBands(Strict):
     """A kernel is a function of wavelength, given at evenly spaced knots and interpolated at the band centres.
 
     Takes any number of bands, and a slot means the same light for every sensor. Needs the wavelengths.
@@ -69,7 +65,7 @@ class WavelengthBands(_ChannelKind):
         return self
 
 
-class Components(_ChannelKind):
+class Components(Strict):
     """Channel i is the i-th principal component of the input itself: nested by variance, whatever the sensor.
 
     Takes any number of bands: fewer than `count` use the first slots; of more, the base carries the remaining
@@ -80,7 +76,7 @@ class Components(_ChannelKind):
     count: Positive = 16
 
 
-class FixedBands(_ChannelKind):
+class FixedBands(Strict):
     """One pair of sensors: plain convolutions, the paper's ablation "w/o MK"."""
 
     kind: Literal["fixed"] = "fixed"
@@ -413,16 +409,21 @@ def knot_weights(wavelength_nm: Tensor, axis: WavelengthBands) -> Tensor:
 
 
 def spectral_shares(wavelength_nm: Tensor, axis: WavelengthBands) -> Tensor:
-    """(..., C) -> how much of the spectrum each band stands for, in knot spacings, whatever the order of the bands."""
+    """(..., C) -> how much of the spectrum each band stands for, in knot spacings, whatever the order of the bands.
+
+    Without a branch on C and without a median, which ONNX lacks.
+    """
     ordered, order = wavelength_nm.double().sort(dim=-1)
-    if ordered.shape[-1] == 1:
-        return torch.ones_like(ordered)
-    gaps = ordered.diff(dim=-1)
-    widths = F.pad(gaps, (1, 0)) / 2 + F.pad(gaps, (0, 1)) / 2
+    number = torch.ones_like(order).cumsum(-1)  # 1, 2, ..., C
+    count = number[..., -1:]
+    before = ordered - torch.cat([ordered[..., :1], ordered[..., :-1]], dim=-1)
+    after = torch.cat([ordered[..., 1:], ordered[..., -1:]], dim=-1) - ordered
     # An outer band has a neighbour on one side only.
-    widths[..., 0], widths[..., -1] = gaps[..., 0], gaps[..., -1]
-    widths = widths.minimum(_WIDEST_SHARE * widths.median(dim=-1, keepdim=True).values)
-    return torch.zeros_like(widths).scatter(-1, order, widths / _spacing_nm(axis))
+    widths = (before + after) * torch.where((number == 1) | (number == count), 1.0, 0.5)
+    median = widths.sort(dim=-1).values.gather(-1, (count - 1) // 2)
+    widths = widths.minimum(_WIDEST_SHARE * median)
+    shares = torch.where(count == 1, 1.0, widths / _spacing_nm(axis))
+    return torch.zeros_like(shares).scatter(-1, order, shares)
 
 
 def _spacing_nm(axis: WavelengthBands) -> float:

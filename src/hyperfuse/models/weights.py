@@ -14,29 +14,29 @@ import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from difflib import get_close_matches
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, NamedTuple, Self
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 import torch
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import PydanticCustomError
 from safetensors import SafetensorError
 from safetensors.torch import load as parse_safetensors
 from safetensors.torch import save as serialise_safetensors
 from torch import Tensor, nn
 
+from hyperfuse.config import with_current_names
 from hyperfuse.errors import GridError, OptionError, WeightsError
 from hyperfuse.io.atomic import atomic_write
 
 CONFIG_NAME = "config.json"
-FORMAT = "hyperfuse-network"
-FORMAT_VERSION = 1
 HUB_PREFIX = "hf://"
 BICUBIC = "bicubic"
 UNIVERSAL = "universal"
 # Far above any network that could be run, and small enough for torch to hold the size of a tensor.
 LARGEST_SIZE = 1_000_000
-_KEYS = {"format", "format_version", "preset", "network", "margin", "provenance", "weights"}
 
 
 def _check_value_range(value_range: tuple[float, float]) -> tuple[float, float]:
@@ -63,10 +63,45 @@ class ReceptiveField(NamedTuple):
     coarse: int
 
 
-class ModelConfig(BaseModel):
-    """Configuration of a network; unknown keys are refused."""
+class Strict(BaseModel):
+    """Frozen; an unknown key is refused, and the nearest known one named; a former one is accepted with a warning."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check_keys(cls, table: Any) -> Any:
+        if not isinstance(table, dict):
+            return table
+        table, known = with_current_names(table, cls.model_fields), list(cls.model_fields)
+        for key in map(str, table):
+            if key not in known:
+                longer = [name for name in known if name.startswith(key)]
+                (nearest,) = get_close_matches(key, longer or known, n=1, cutoff=0.0)
+                context = {"key": key, "known": ", ".join(known), "nearest": nearest}
+                raise PydanticCustomError("unknown_key", 'expected one of {known}; did you mean "{nearest}"?', context)
+        return table
+
+
+class WeightsFile(Strict):
+    file: str
+    sha256: str
+
+
+class WeightsRecord(Strict):
+    """config.json of a folder of weights."""
+
+    format: Literal["hyperfuse-network"]
+    format_version: Literal[1]
+    preset: str | None = None
+    network: dict[str, Any]
+    margin: ReceptiveField | None = None
+    provenance: dict[str, Any] | None = None
+    weights: WeightsFile
+
+
+class ModelConfig(Strict):
+    """Configuration of a network."""
 
     @property
     def receptive_field(self) -> ReceptiveField | None:
@@ -142,8 +177,8 @@ class PretrainedNetwork(nn.Module):
         weights_name = f"weights-{digest[:12]}.safetensors"
         field = self.receptive_field
         config = {
-            "format": FORMAT,
-            "format_version": FORMAT_VERSION,
+            "format": "hyperfuse-network",
+            "format_version": 1,
             "preset": self.preset,
             "network": self.config.model_dump(mode="json"),
             "margin": None if field is None else field._asdict(),
@@ -180,23 +215,16 @@ class PretrainedNetwork(nn.Module):
         hyperfuse.load_model : The same for any class of network.
         """
         folder = local_folder(source)
-        described = read_config(folder)
-        tensors, digest = _read_tensors(folder, described)
+        record = read_record(folder)
+        tensors = _read_tensors(folder, record.weights)
         try:
-            config = cls.config_class.model_validate(described.get("network"))
+            config = cls.config_class.model_validate(record.network)
         except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(str(part) for part in first["loc"]) or "network"
+            raise _invalid(folder / CONFIG_NAME, error) from error
+        if config.receptive_field != record.margin:
             raise WeightsError(
-                f'{folder / CONFIG_NAME}: "{where}": {first["msg"]}',
-                "a network that this version of hyperfuse knows",
-                "update hyperfuse, or fetch the weights again",
-            ) from error
-        expected = None if config.receptive_field is None else config.receptive_field._asdict()
-        if expected != described.get("margin"):
-            raise WeightsError(
-                f"{folder}: its config says margin {described.get('margin')}",
-                f"{expected}, the receptive field of that network",
+                f"{folder}: its config says margin {record.margin}",
+                f"{config.receptive_field}, the receptive field of that network",
                 "the config was edited or damaged; fetch the weights again",
             )
         # A config that claims a huge network is compared with the file before it costs memory.
@@ -204,7 +232,7 @@ class PretrainedNetwork(nn.Module):
             network = cls(config)
         _check_tensors(tensors, network.state_dict(), folder)
         network.load_state_dict(tensors, assign=True)
-        network.weights_digest, network.provenance = digest, described.get("provenance") or {}
+        network.weights_digest, network.provenance = record.weights.sha256, record.provenance or {}
         return network.eval()
 
     def __call__(self, *inputs: Any, **options: Any) -> Any:
@@ -250,27 +278,26 @@ def local_folder(source: str | Path) -> Path:
     return folder
 
 
-def read_config(folder: Path) -> dict[str, Any]:
+def read_record(folder: Path) -> WeightsRecord:
     """Read and check config.json of a folder of weights."""
     path = folder / CONFIG_NAME
-    remedy = "give a folder written by save_pretrained"
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise WeightsError(f"{path} does not exist", f"a folder with {CONFIG_NAME} and weights", remedy) from error
-    except (OSError, ValueError, RecursionError) as error:
-        raise WeightsError(f"{path} cannot be read as JSON ({error})", "", remedy) from error
-    if not isinstance(config, dict) or config.get("format") != FORMAT:
-        got = config.get("format") if isinstance(config, dict) else type(config).__name__
-        raise WeightsError(f"{path}: format {got!r}", f"format {FORMAT!r}", remedy)
-    version = config.get("format_version")
-    if version != FORMAT_VERSION:
-        got = f"{path}: format version {version!r}"
-        raise WeightsError(got, f"version {FORMAT_VERSION}", "update hyperfuse to read newer weights")
-    unknown = sorted(config.keys() - _KEYS)
-    if unknown:
-        raise WeightsError(f'{path}: unknown key "{unknown[0]}"', f"only {', '.join(sorted(_KEYS))}", remedy)
-    return config
+        return WeightsRecord.model_validate_json(path.read_bytes())
+    except OSError as error:
+        missing = isinstance(error, FileNotFoundError | NotADirectoryError)
+        got = f"{path} does not exist" if missing else f"{path} cannot be read ({error.strerror})"
+        remedy = "give a folder written by save_pretrained"
+        raise WeightsError(got, f"a folder with {CONFIG_NAME} and weights", remedy) from error
+    except ValidationError as error:
+        raise _invalid(path, error) from error
+
+
+def _invalid(path: Path, error: ValidationError) -> WeightsError:
+    first = error.errors()[0]
+    where = (*first["loc"], *([first["ctx"]["key"]] if first["type"] == "unknown_key" else []))
+    got = f'{path}: "{".".join(map(str, where))}": {first["msg"]}'
+    expected = "a network that this version of hyperfuse knows"
+    return WeightsError(got, expected, "update hyperfuse, or fetch the weights again")
 
 
 def _fetch(address: str) -> Path:
@@ -291,30 +318,27 @@ def _fetch(address: str) -> Path:
         ) from error
 
 
-def _read_tensors(folder: Path, config: Mapping[str, Any]) -> tuple[dict[str, Tensor], str]:
-    """The tensors as float32, and the sha256 of their file."""
-    listed = config.get("weights")
-    if not isinstance(listed, dict) or not {"file", "sha256"} <= listed.keys():
-        raise WeightsError(f"{folder / CONFIG_NAME}: no weights listed", "weights with file and sha256")
+def _read_tensors(folder: Path, listed: WeightsFile) -> dict[str, Tensor]:
+    """The tensors as float32."""
     # Only a name: a config from elsewhere must not reach outside its folder.
-    path = folder / Path(str(listed["file"])).name
+    path = folder / Path(listed.file).name
     try:
         contents = path.read_bytes()
     except (OSError, ValueError) as error:  # a name that no file can have is a ValueError
         reason = error.strerror if isinstance(error, OSError) else error
         raise WeightsError(f"{path} cannot be read ({reason})", "", "fetch the weights again") from error
     digest = hashlib.sha256(contents).hexdigest()
-    if digest != listed["sha256"]:
+    if digest != listed.sha256:
         raise WeightsError(
             f"{path}: sha256 {digest[:12]}...",
-            f"{str(listed['sha256'])[:12]}... as its config says",
+            f"{listed.sha256[:12]}... as its config says",
             "the file is damaged or was exchanged; fetch the weights again",
         )
     try:
         tensors: dict[str, Tensor] = parse_safetensors(contents)
     except SafetensorError as error:
         raise WeightsError(f"{path} is not a safetensors file ({error})", "", "fetch the weights again") from error
-    return {name: tensor.to(torch.float32, copy=True) for name, tensor in tensors.items()}, digest
+    return {name: tensor.to(torch.float32, copy=True) for name, tensor in tensors.items()}
 
 
 def _check_tensors(tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor], folder: Path) -> None:

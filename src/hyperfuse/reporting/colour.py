@@ -18,7 +18,7 @@ from hyperfuse.errors import ValueRangeError
 from hyperfuse.io.cube import as_cube, iterate_windows, physical_values
 from hyperfuse.io.output import colour_bands
 from hyperfuse.metrics.evaluation import WINDOW_BYTES
-from hyperfuse.metrics.pairing import Floats, per_band_mean, plan_comparison
+from hyperfuse.metrics.sums import Floats, per_band_mean, plan_comparison
 
 PERCENTILES = (2.0, 98.0)
 NO_DATA = 255

@@ -39,8 +39,7 @@ from hyperfuse.metrics.no_reference import (
     consistency,
     no_reference_scores,
 )
-from hyperfuse.metrics.pairing import Floats, mask_incomparable, plan_comparison
-from hyperfuse.metrics.sums import spectral_angles_degrees
+from hyperfuse.metrics.sums import Floats, mask_incomparable, plan_comparison, spectral_angles_degrees
 from hyperfuse.physics.observation import Observation
 from hyperfuse.physics.srf import SRFSpec
 from hyperfuse.progress import progress

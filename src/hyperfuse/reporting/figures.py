@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import xarray as xr
+from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
@@ -22,15 +23,14 @@ from hyperfuse.errors import OptionError
 from hyperfuse.fusion.registration import RegistrationReport
 from hyperfuse.io.atomic import check_writable, published
 from hyperfuse.io.cube import as_cube, physical_values
-from hyperfuse.metrics.pairing import Floats
+from hyperfuse.metrics.sums import Floats
 from hyperfuse.models.analysis import KernelMap
 from hyperfuse.reporting import style
 from hyperfuse.reporting.colour import colour_composite, distinct_pixels, error_map, stretch_limits
 
 SPECTRA = 4
 MOST_PER_ROW, FEWEST_PER_ROW = 8, 5
-SIDE, TITLE, GAP, MARGIN, BAR, BAR_WIDTH = 2.1, 0.3, 0.12, 0.15, 0.75, 0.13
-SPECTRUM_HEIGHT, SPECTRUM_LABELS, HEADING, LEGEND, LEGEND_ENTRIES_PER_ROW = 2.2, 0.65, 0.45, 0.5, 14
+SIDE, TITLE, BAR, SPECTRUM_HEIGHT, LEGEND, LEGEND_ENTRIES_PER_ROW = 2.2, 0.4, 0.9, 2.8, 0.5, 14
 FLATTEST_ASPECT, TALLEST_ASPECT = 0.1, 2.0
 CLOSE_UP_COLOUR, CLOSE_UP_SHARE, SMALLEST_CLOSE_UP = "#ff2d2d", 6, 12
 
@@ -90,66 +90,70 @@ def fusion_figure(
 
     Each with a close-up and its error on a common colour scale; spectra below.
     """
-    best = min(fused, key=lambda name: style.overall_rmse(fused[name].error))
-    columns: list[tuple[str, NDArray[np.uint8], NDArray[np.float32] | None]] = [
-        ("HSI", inputs.hsi, None),
-        ("MSI", inputs.msi, None),
-        ("reference", inputs.reference, None),
-        *((name, views.composite, views.error) for name, views in fused.items()),
-    ]
-    rows = math.ceil(len(columns) / MOST_PER_ROW)
-    per_row = max(FEWEST_PER_ROW, math.ceil(len(columns) / rows))
-    aspect = inputs.reference.shape[0] / inputs.reference.shape[1]
-    tall = SIDE * min(TALLEST_ASPECT, max(FLATTEST_ASPECT, aspect))
-    row_height = TITLE + 2 * tall + SIDE + 3 * GAP
-    width = 2 * MARGIN + per_row * (SIDE + GAP) + BAR
-    height = HEADING + rows * row_height + TITLE + SPECTRUM_HEIGHT + HEADING + LEGEND
-    figure = style.new_figure(width, height)
-    heading: dict[str, Any] = {"fontsize": style.LARGE - 1, "fontweight": "bold", "va": "center"}
-    figure.text(MARGIN / width, 1 - HEADING / 2 / height, title, **heading)
+    best = min(fused, key=lambda name: overall_rmse(fused[name].error))
+    pictures = {"HSI": inputs.hsi, "MSI": inputs.msi, "reference": inputs.reference}
+    pictures |= {name: views.composite for name, views in fused.items()}
+    rows = math.ceil(len(pictures) / MOST_PER_ROW)
+    per_row = max(FEWEST_PER_ROW, math.ceil(len(pictures) / rows))
+    height, width = inputs.reference.shape[:2]
+    tall = SIDE * min(TALLEST_ASPECT, max(FLATTEST_ASPECT, height / width))
+    images_height, spectra_height = rows * (TITLE + 2 * tall + SIDE), SPECTRUM_HEIGHT + LEGEND
+    figure = style.new_figure(per_row * SIDE + BAR, images_height + spectra_height, layout="constrained")
+    figure.suptitle(title, x=0.01, ha="left", fontsize=style.LARGE - 1, fontweight="bold")
+    parts: Any = figure.subfigures(2, 1, height_ratios=(images_height, spectra_height))
+    above, below = parts
+    grid = above.subplots(3 * rows, per_row, squeeze=False, gridspec_kw={"height_ratios": [tall, SIDE, tall] * rows})
+    for axes in grid.flat:
+        axes.set(xticks=[], yticks=[])
+        axes.set_axis_off()
     colours = _common_colours(fused)
     close_up = _most_detailed_square(inputs.reference)
-
-    def frames(left: float, top: float) -> list[style.Frame]:
-        """Image, close-up and error map, one above the other."""
-        tops = (top, tall), (top + tall + GAP, SIDE), (top + tall + SIDE + 2 * GAP, tall)
-        return [(left / width, 1 - (start + size) / height, SIDE / width, size / height) for start, size in tops]
-
-    for place, (name, picture, error) in enumerate(columns):
+    for place, (name, picture) in enumerate(pictures.items()):
         row, column = divmod(place, per_row)
-        whole, detail, below = frames(MARGIN + column * (SIDE + GAP), HEADING + row * row_height + TITLE)
-        score = "{1} x {0}".format(*picture.shape) if error is None else style.rmse_text(error)
-        axes = style.image_axes(figure, whole, name, score, bold=name == best)
-        _draw_images(axes, style.image_axes(figure, detail), picture, inputs.reference.shape[:2], close_up)
+        whole, detail, error_axes = grid[3 * row : 3 * row + 3, column]
+        error = fused[name].error if name in fused else None
+        score = "{1} x {0}".format(*picture.shape) if error is None else _rmse_text(error)
+        style.title_beside(whole, name, score, SIDE, bold=name == best)
+        _draw_images(whole, detail, picture, (height, width), close_up)
         if name == "reference":
-            style.mark_pixels(axes, inputs.pixels)
+            style.mark_pixels(whole, inputs.pixels)
         if error is not None:
-            style.draw_error_map(style.image_axes(figure, below), error, colours)
-    left, bottom, _, size = frames(width - MARGIN - BAR + 0.1, HEADING + TITLE)[2]
-    style.draw_error_bar(figure, colours, (left, bottom, BAR_WIDTH / width, size))
-    room = (1 - 2 * MARGIN / width) / len(inputs.pixels)
-    bottom, size = (LEGEND + HEADING) / height, SPECTRUM_HEIGHT / height
-    labels = SPECTRUM_LABELS / width
-    lefts = (MARGIN / width + labels + place * room for place in range(len(inputs.pixels)))
-    panels = [(left, bottom, room - labels, size) for left in lefts]
+            error_axes.set_axis_on()
+            error_axes.set_facecolor(style.NO_DATA_GREY)
+            error_axes.imshow(error, cmap=style.ERROR_COLOURS, norm=colours, interpolation="nearest", aspect="auto")
+    bar = above.colorbar(ScalarMappable(colours, style.ERROR_COLOURS), ax=grid[-1], extend="max", label="RMSE")
+    bar.ax.tick_params(labelsize=style.SMALL, length=2)
     spectra = {"reference": inputs.spectra} | {name: views.spectra for name, views in fused.items()}
-    handles = style.draw_spectra(figure, panels, inputs.pixels, (inputs.positions, inputs.axis_name), spectra, best)
-    style.draw_legend(figure, handles, "lower center", LEGEND_ENTRIES_PER_ROW)
+    panels = below.subplots(1, len(inputs.pixels), squeeze=False)[0]
+    handles = style.draw_spectra(panels, inputs.pixels, (inputs.positions, inputs.axis_name), spectra, best)
+    style.draw_legend(below, handles, "outside lower center", LEGEND_ENTRIES_PER_ROW)
     return style.save_png(figure, path, description)
 
 
+def overall_rmse(error: NDArray[Any]) -> float:
+    """RMSE over a whole error map; infinite, hence never the best, where there is no data at all."""
+    known = error[np.isfinite(error)].astype(np.float64)
+    return float(np.sqrt(np.square(known).mean())) if known.size else float("inf")
+
+
+def _rmse_text(error: NDArray[Any]) -> str:
+    value = overall_rmse(error)
+    return "RMSE -" if np.isinf(value) else f"RMSE {value:.0f}" if value >= 1000 else f"RMSE {value:.3g}"
+
+
 def _draw_images(
-    axes: Any, detail: Any, picture: NDArray[np.uint8], fine_size: tuple[int, ...], close_up: tuple[slice, slice]
+    axes: Any, detail: Any, picture: NDArray[np.uint8], size: tuple[int, int], close_up: tuple[slice, slice]
 ) -> None:
-    (height, width), (rows, columns) = fine_size, close_up
+    """A picture of any resolution over an area of `size` fine pixels, and the close-up below it."""
+    (height, width), (rows, columns) = size, close_up
     for each in (axes, detail):
+        each.set_axis_on()
         each.imshow(picture, interpolation="nearest", aspect="auto", extent=(0, width, height, 0))
     axes.set(xlim=(0, width), ylim=(height, 0))
     detail.set(xlim=(columns.start, columns.stop), ylim=(rows.stop, rows.start))
     detail.spines[:].set(color=CLOSE_UP_COLOUR, linewidth=1.5)
-    size = columns.stop - columns.start, rows.stop - rows.start
-    corner = columns.start, rows.start
-    axes.add_patch(Rectangle(corner, *size, fill=False, edgecolor=CLOSE_UP_COLOUR, linewidth=1.2))
+    corner, sides = (columns.start, rows.start), (columns.stop - columns.start, rows.stop - rows.start)
+    axes.add_patch(Rectangle(corner, *sides, fill=False, edgecolor=CLOSE_UP_COLOUR, linewidth=1.2))
 
 
 def _most_detailed_square(picture: NDArray[np.uint8]) -> tuple[slice, slice]:

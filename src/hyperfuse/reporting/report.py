@@ -28,7 +28,7 @@ from hyperfuse.io.files import as_opened, open_mask
 from hyperfuse.io.output import time_of_writing
 from hyperfuse.io.wavelengths import supplied_to
 from hyperfuse.methods.catalogue import AUTO, find_method
-from hyperfuse.metrics.pairing import Floats
+from hyperfuse.metrics.sums import Floats
 from hyperfuse.physics.observation import sigma_from_fwhm
 from hyperfuse.reporting.colour import colour_composite, distinct_pixels, nan_mean, stretch_limits
 from hyperfuse.reporting.examine import QualityReport, assess, examine, read_record

@@ -6,25 +6,20 @@ Figures use matplotlib's object interface only: pyplot's global state is neither
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import xarray as xr
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.cm import ScalarMappable
-from matplotlib.colors import Normalize
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure, FigureBase
 from numpy.typing import NDArray
 from scipy.ndimage import uniform_filter
 
 from hyperfuse.io.atomic import published
 from hyperfuse.io.cube import as_cube, wavelengths_nm
-from hyperfuse.metrics.pairing import Floats
-
-Frame = tuple[float, float, float, float]
-"""Left, bottom, width and height of axes, as shares of the figure."""
+from hyperfuse.metrics.sums import Floats
 
 DOTS_PER_INCH = 120
 # Okabe and Ito (2008), distinguishable with any colour vision; of spectra black is the reference, vermilion the best.
@@ -63,28 +58,13 @@ def clean_axes(axes: Any, fontsize: float = SMALL, alpha: float = 0.25) -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def image_axes(figure: Figure, frame: Frame, name: str = "", detail: str = "", *, bold: bool = False) -> Any:
-    """Axes without ticks; the title is shortened to the room that the detail at its right leaves."""
-    axes = figure.add_axes(frame, xticks=[], yticks=[])
-    axes.spines[:].set_linewidth(0.5)
-    room = frame[2] * float(figure.get_figwidth()) - len(detail) * LETTER_WIDTH * SMALL
+def title_beside(axes: Any, name: str, detail: str, inches: float, *, bold: bool = False) -> None:
+    """A title at the left, shortened to the room that the detail at the right leaves of so many inches."""
+    room = inches - len(detail) * LETTER_WIDTH * SMALL
     letters = max(4, int(room / (LETTER_WIDTH * MEDIUM)))
     title = name if len(name) <= letters else f"{name[: letters - 2]}.."
     axes.set_title(title, fontsize=MEDIUM, loc="left", fontweight="bold" if bold else "normal", pad=4)
     axes.set_title(detail, fontsize=SMALL, loc="right", color="#555555", pad=4)
-    return axes
-
-
-def draw_error_map(axes: Any, error: NDArray[Any], colours: Normalize) -> None:
-    axes.set_facecolor(NO_DATA_GREY)
-    axes.imshow(error, cmap=ERROR_COLOURS, norm=colours, interpolation="nearest", aspect="auto")
-
-
-def draw_error_bar(figure: Figure, colours: Normalize, frame: Frame) -> None:
-    bar = figure.colorbar(ScalarMappable(colours, ERROR_COLOURS), cax=figure.add_axes(frame), extend="max")
-    bar.ax.tick_params(labelsize=SMALL, length=2)
-    bar.outline.set_linewidth(0.5)
-    bar.ax.set_title("RMSE", fontsize=SMALL, loc="left", pad=6)
 
 
 def mark_pixels(axes: Any, pixels: Sequence[Sequence[int]] | NDArray[np.int64]) -> None:
@@ -95,19 +75,17 @@ def mark_pixels(axes: Any, pixels: Sequence[Sequence[int]] | NDArray[np.int64]) 
 
 
 def draw_spectra(
-    figure: Figure,
-    frames: Sequence[Frame],
+    panels: Iterable[Any],
     pixels: Sequence[Sequence[int]] | NDArray[np.int64],
     axis: tuple[Floats, str],
     spectra: Mapping[str, NDArray[Any]],
     best: str,
 ) -> dict[str, Any]:
-    """One panel per pixel, one line per entry of `spectra` (pixels, bands); returns the legend's handles by name."""
+    """One of the axes per pixel, one line per entry of `spectra` (pixels, bands); the legend's handles by name."""
     positions, axis_name = axis
     styles = _line_styles(list(spectra), best)
     handles: dict[str, Any] = {}
-    for place, (frame, (row, column)) in enumerate(zip(frames, pixels, strict=False)):
-        axes = figure.add_axes(frame)
+    for place, (axes, (row, column)) in enumerate(zip(panels, pixels, strict=True)):
         for name, values in spectra.items():
             along, heights = broken_line(positions, values[place].astype(np.float64))
             # A line through a single band would be invisible.
@@ -137,7 +115,7 @@ def _line_styles(names: Sequence[str], best: str) -> dict[str, dict[str, Any]]:
     return styles
 
 
-def draw_legend(figure: Figure, handles: Mapping[str, Any], place: Any, columns: int) -> None:
+def draw_legend(figure: FigureBase, handles: Mapping[str, Any], place: Any, columns: int) -> None:
     figure.legend(list(handles.values()), list(handles), loc=place, ncols=columns, fontsize=SMALL, frameon=False)
 
 
@@ -171,14 +149,3 @@ def highest_square(values: Floats, side: int) -> tuple[slice, slice]:
     means = means[tall // 2 : height - (tall - 1) // 2, wide // 2 : width - (wide - 1) // 2]
     top, left = np.unravel_index(int(means.argmax()), means.shape)
     return slice(int(top), int(top) + tall), slice(int(left), int(left) + wide)
-
-
-def overall_rmse(error: NDArray[Any]) -> float:
-    """RMSE over a whole error map; infinite, hence never the best, where there is no data at all."""
-    known = error[np.isfinite(error)].astype(np.float64)
-    return float(np.sqrt(np.square(known).mean())) if known.size else float("inf")
-
-
-def rmse_text(error: NDArray[Any]) -> str:
-    value = overall_rmse(error)
-    return "RMSE -" if np.isinf(value) else f"RMSE {value:.0f}" if value >= 1000 else f"RMSE {value:.3g}"

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from hyperfuse.config import InputConfig
 from hyperfuse.data.datasets import find_file
-from hyperfuse.data.settings import SimulationSettings, Table
+from hyperfuse.data.settings import SimulationSettings
 from hyperfuse.data.synthetic import SYNTHETIC, USUAL_BANDS
 from hyperfuse.errors import CubeFileError, OptionError
 from hyperfuse.methods.catalogue import METHODS
-from hyperfuse.models.catalogue import SSA_KIND, AnyNetworkConfig, any_preset
+from hyperfuse.models.catalogue import AnyNetworkConfig, any_preset
 from hyperfuse.models.prior import PriorConfig
+from hyperfuse.models.weights import Strict
 from hyperfuse.physics.srf_curves import is_srf_file
 
 Count = Annotated[int, Field(ge=1, strict=True)]
@@ -29,7 +29,7 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
-class SceneSet(Table):
+class SceneSet(Strict):
     """Scenes from one source.
 
     source      a data set of `hyperfuse scenes`, a file, a folder, a pattern like scenes/*.tif, "synthetic" for endless
@@ -58,7 +58,7 @@ class SceneSet(Table):
         return InputConfig(wavelengths=self.wavelengths, nodata_in=self.nodata_in)
 
 
-class SplitSettings(Table):
+class SplitSettings(Strict):
     """kind: "disjoint" blocks with a guard band between training and test, or the "paper"'s own, which overlap."""
 
     kind: Literal["disjoint", "paper"] = "disjoint"
@@ -66,7 +66,7 @@ class SplitSettings(Table):
     stride: Count | None = None
 
 
-class Optimiser(Table):
+class Optimiser(Strict):
     """AdamW with a linear warm-up and a cosine decay of the learning rate."""
 
     learning_rate: Positive = 2e-4
@@ -85,7 +85,7 @@ class Optimiser(Table):
         return self.final_learning_rate + fall * 0.5 * (1 + math.cos(math.pi * min(1.0, done)))
 
 
-class Length(Table):
+class Length(Strict):
     """Steps of the optimiser, or epochs: as many steps as it takes to draw the number of patches that there are."""
 
     steps: Count | None = None
@@ -98,7 +98,7 @@ class Length(Table):
         return self
 
 
-class LoopSettings(Table):
+class LoopSettings(Strict):
     """How a step is computed, and on what.
 
     batch_size  of all processes together; `accumulate` batches make one step
@@ -123,7 +123,7 @@ class LoopSettings(Table):
     checkpoint_every: Count = 500
 
 
-class GainFitting(Table):
+class GainFitting(Strict):
     """Refit the gains of `universal`'s network after its training, on this many further `draws`; the rest of it is
     fixed. A decibel below local FUSE counts `caution` times more.
     """
@@ -136,7 +136,7 @@ class GainFitting(Table):
     caution: NonNegative = 2.0
 
 
-class ValidationSettings(Table):
+class ValidationSettings(Strict):
     """Whole test scenes (at most `largest` pixels on a side, from the middle), simulated at these scales."""
 
     every: Count = 1000
@@ -145,7 +145,7 @@ class ValidationSettings(Table):
     largest: Annotated[int, Field(ge=16)] = 512
 
 
-class Finetuning(Table):
+class Finetuning(Strict):
     """The weights that a fine-tuning starts from, and the parts of the network that stay fixed."""
 
     weights: str
@@ -153,7 +153,7 @@ class Finetuning(Table):
     freeze: tuple[str, ...] = ()
 
 
-class Experiment(Table):
+class Experiment(Strict):
     """Everything that determines a training, as in an experiment file.
 
     Attributes
@@ -295,39 +295,15 @@ def _set_value(tables: dict[str, Any], change: str) -> None:
 
 
 def _first_error(error: ValidationError) -> str:
-    """The first error as one sentence; an unknown key comes with the nearest known one."""
+    """The first error as one sentence."""
     first = error.errors()[0]
-    location = first["loc"]
+    is_unknown = first["type"] == "unknown_key"
+    location = (*first["loc"], *([first["ctx"]["key"]] if is_unknown else []))
     # pydantic inserts the kind of network between the table and its key.
     key = ".".join(str(part) for part in (location[:1] + location[2:] if location[:1] == ("network",) else location))
-    if first["type"] == "extra_forbidden":
-        typed, known = str(location[-1]), _known_keys(location[:-1])
-        longer = [name for name in known if name.startswith(typed)]
-        (nearest,) = difflib.get_close_matches(typed, longer or known, n=1, cutoff=0.0)
-        return f'unknown key "{key}"; expected one of {", ".join(known)}; did you mean "{nearest}"?'
+    if is_unknown:
+        return f'unknown key "{key}"; {first["msg"]}'
     if first["type"] == "missing":
         return f'"{key}" is missing'
     message = first["msg"].removeprefix("Value error, ")
     return f'"{key}": {message}' if isinstance(first["input"], dict) else f'"{key}": {message}; got {first["input"]!r}'
-
-
-def _known_keys(location: tuple[int | str, ...]) -> list[str]:
-    """The keys of the table at this location, found by walking the models."""
-    models: list[type[BaseModel]] = [Experiment]
-    for part in location:
-        fields = [model.model_fields[str(part)] for model in models if str(part) in model.model_fields]
-        inner = [model for field in fields for model in _models_in(field.annotation)]
-        # Whatever is not a field is the kind of a table, or an index into a list of tables.
-        models = inner or [each for each in models if part == _kind(each)] or models
-    keys = {key for model in models for key in model.model_fields}
-    return sorted(keys | {"preset"} if location[:1] == ("network",) else keys)
-
-
-def _kind(model: type[BaseModel]) -> Any:
-    return model.model_fields["kind"].default if "kind" in model.model_fields else SSA_KIND
-
-
-def _models_in(annotation: Any) -> list[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return [annotation]
-    return [model for inner in getattr(annotation, "__args__", ()) for model in _models_in(inner)]

@@ -23,7 +23,7 @@ from hyperfuse.io.grid import Grid, GridPlacement, Positions, grid_of, parallel_
 from hyperfuse.io.raster import raster_dataset
 from hyperfuse.io.summary import strict_json
 from hyperfuse.io.wavelengths import supplied_to
-from hyperfuse.metrics.pairing import Floats
+from hyperfuse.metrics.sums import Floats
 
 AS_STORED = PairInputConfig()
 # What a file may be opened as, and its title on the page.

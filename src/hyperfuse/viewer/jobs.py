@@ -32,8 +32,7 @@ from hyperfuse.io.cube import iterate_windows
 from hyperfuse.io.envi import find_data
 from hyperfuse.io.files import open_cube
 from hyperfuse.metrics.evaluation import evaluate
-from hyperfuse.metrics.pairing import mask_incomparable
-from hyperfuse.metrics.sums import angle_sum
+from hyperfuse.metrics.sums import angle_sum, mask_incomparable
 from hyperfuse.progress import Advance, ProgressReport, listening, progress
 from hyperfuse.viewer.colours import Planes
 from hyperfuse.viewer.folder import Folder, RequestError
@@ -49,7 +48,6 @@ MOST_KEPT = 50
 LONGEST_TEXT = 500
 SECONDS_TO_END = 20.0
 LEAST_SECONDS_TO_TELL = 1.0
-# Of an estimation; it gets as much memory as that of a fusion, and never less than this.
 # One window of the fused image as float32, beside which lie the HSI's and what the operators need.
 WINDOW_BYTES = 48 * 2**20
 

@@ -21,8 +21,7 @@ from hyperfuse.config import ObservationConfig
 from hyperfuse.errors import BandError, GridError, HyperfuseError, OptionError
 from hyperfuse.io.cube import physical_values, place_cube, window_of
 from hyperfuse.io.grid import GridPlacement, grid_of
-from hyperfuse.metrics.pairing import Floats, mask_incomparable, plan_comparison
-from hyperfuse.metrics.sums import spectral_angles_degrees
+from hyperfuse.metrics.sums import Floats, mask_incomparable, plan_comparison, spectral_angles_degrees
 from hyperfuse.reporting.colour import nan_mean, pixel_rmse
 from hyperfuse.viewer.colours import Composite, Planes
 from hyperfuse.viewer.images import OpenImage, OpenImages

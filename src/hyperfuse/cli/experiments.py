@@ -1,16 +1,39 @@
-"""Commands about networks: `train`, `finetune`, `curves`, `export`, `kernels`, `scenes` and a part of `info`."""
+"""Commands about networks: `benchmark`, `efficiency`, `reproduce`, `train`, `finetune`, `curves`, `export`, `kernels`,
+`scenes` and a part of `info`.
+"""
 
 from __future__ import annotations
 
+import shlex
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from hyperfuse.cli.options import INTERRUPTED, command, print_json
-from hyperfuse.config import FinetuneConfig, InputConfig
+from hyperfuse.cli.options import (
+    INTERRUPTED,
+    Json,
+    Overwrite,
+    command,
+    interruptible,
+    output_option,
+    print_json,
+    print_table,
+    switch,
+)
+from hyperfuse.config import TABLES, BenchmarkConfig, EfficiencyConfig, FinetuneConfig, InputConfig, ReproduceConfig
+from hyperfuse.errors import OptionError
 
+RESUMES = "stopped; the same command resumes"
+Figure = Annotated[Path, output_option("FIG", "Figure to write (.png, .svg, .pdf).")]
+Into = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE.md", help="Also put the page into this one, between its marks for it.", rich_help_panel=TABLES
+    ),
+]
 ScenesFolder = Annotated[
     Path | None,
     typer.Option(
@@ -20,18 +43,117 @@ ScenesFolder = Annotated[
         show_default="HYPERFUSE_DATA, else ./scenes",
     ),
 ]
+Weights = Annotated[str, typer.Argument(metavar="WEIGHTS", help="Folder of weights, or hf://owner/name.")]
+
+
+@command(BenchmarkConfig)
+def benchmark(
+    output: Annotated[Path, output_option("DIR", "Folder for results, tables and figures.")],
+    config: BenchmarkConfig,
+    more_scenes: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="SOURCE", help="More scenes, where the shell expands a pattern.", show_default=False),
+    ] = None,
+    beside_paper: Annotated[
+        bool, switch("--beside-paper", "Show the paper's printed numbers beside ours.", rich_help_panel=TABLES)
+    ] = False,
+    into: Into = None,
+) -> None:
+    """Score every method and network on the same pairs; an interrupted run is resumed by the same command.
+
+    [dim]hyperfuse benchmark --scenes 'test/*.npz' --scales 4,8 --srfs rgb,rgb+nir --noise 30,40 -o scores[/dim]
+    [dim]hyperfuse benchmark -o scores[/dim]         makes tables and figures of existing results again
+    """
+    from hyperfuse.benchmarking.results import FAILED, results_in
+    from hyperfuse.benchmarking.run import benchmark as run_benchmark
+    from hyperfuse.benchmarking.tables import around_the_place, describe_failures, write_into, write_report
+
+    if more_scenes:
+        config = config.replace(scenes=(*config.scenes, *more_scenes))
+    if into is not None:
+        around_the_place(into, output)  # a missing page is reported before hours of scoring
+    if config.scenes or config.pairs:
+        with interruptible(RESUMES):
+            run_benchmark(output, config=config, command=shlex.join(["hyperfuse", *sys.argv[1:]]))
+    for path in write_report(output, beside_paper, config.pictures):
+        typer.echo(str(path))
+    if into is not None:
+        typer.echo(str(write_into(into, output, beside_paper)))
+    failed = [result for result in results_in(output) if result.state == FAILED]
+    for message in describe_failures(failed):
+        typer.echo(f"hyperfuse: {message}", err=True)
+    if failed:
+        raise typer.Exit(1 if any(result.is_bug for result in failed) else 2)
+
+
+@command(EfficiencyConfig)
+def efficiency(
+    output: Annotated[Path, output_option("DIR", "Folder for efficiency.json, efficiency.md and efficiency.png.")],
+    config: EfficiencyConfig,
+    as_json: Json = False,
+) -> None:
+    """Measure parameters, multiply-adds, time, memory and MPix/s of networks and methods on this machine.
+
+    Warm-up and repeats are the paper's, 20 and 50, within the time limit. Times are also given as multiples of this
+    machine's own matrix product, to compare them with other machines. See docs/efficiency.md.
+
+    [dim]hyperfuse efficiency -o efficiency[/dim]
+    [dim]hyperfuse efficiency -o efficiency --networks ssa-small,mimo-sst --methods none --weights runs/a/weights[/dim]
+    """
+    from hyperfuse.benchmarking.efficiency import run_efficiency
+
+    paths = run_efficiency(output, config)
+    typer.echo(paths[0 if as_json else 1].read_text(encoding="utf-8"), nl=False)
+    if not as_json:
+        typer.echo("\n" + "\n".join(map(str, paths)))
+
+
+@command(ReproduceConfig)
+def reproduce(
+    experiment: Annotated[
+        str,
+        typer.Argument(
+            metavar="EXPERIMENT",
+            help="seen, unseen, scales, fractional, without-mk, model-size, baselines, kernels or efficiency.",
+        ),
+    ],
+    output: Annotated[Path, output_option("DIR", "Folder for trainings, scores, tables and figures.")],
+    config: ReproduceConfig,
+    check: Annotated[
+        bool, switch("--check", "Only read the scenes, time a few steps and print what would be done.")
+    ] = False,
+    into: Into = None,
+) -> None:
+    """Run an experiment of the paper on your scenes; an interrupted run is resumed by the same command.
+
+    The experiments of one folder share their joint network. See docs/reproduce.md.
+
+    [dim]hyperfuse reproduce unseen --scenes 'scenes/*.npz' --minutes 30 -o reproduced[/dim]
+    """
+    from hyperfuse.benchmarking import reproduce as experiments
+    from hyperfuse.benchmarking.tables import around_the_place
+
+    if check:
+        for line in experiments.check(experiment, output, config):
+            typer.echo(line)
+        return
+    if into is not None:
+        around_the_place(into, output / experiment)
+    with interruptible(RESUMES):
+        typed = shlex.join(["hyperfuse", *sys.argv[1:]])
+        written = experiments.reproduce(experiment, output, config=config, command=typed)
+    if into is not None:
+        written.append(experiments.insert_page(into, output, experiment))
+    for path in written:
+        typer.echo(str(path))
 
 
 @command(InputConfig)
 def train(
     config: InputConfig,
     experiment: Annotated[Path, typer.Argument(metavar="EXPERIMENT.toml", help="What to train, on what, how long.")],
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="DIR", help="Folder of the run.", show_default="runs/NAME")
-    ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Resume from the checkpoint in the folder, if there is one.")
-    ] = False,
+    output: Annotated[Path | None, output_option("DIR", "Folder of the run.", show_default="runs/NAME")] = None,
+    resume: Annotated[bool, switch("--resume", "Resume from the checkpoint in the folder, if there is one.")] = False,
     changes: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="A.B=C", help="Change a value of the experiment, e.g. loop.batch_size=8."),
@@ -47,7 +169,7 @@ def train(
     ] = None,
     scenes_folder: ScenesFolder = None,
     check: Annotated[
-        bool, typer.Option("--check", help="Only read the experiment and its scenes, and print what would be done.")
+        bool, switch("--check", "Only read the experiment and its scenes, and print what would be done.")
     ] = False,
 ) -> None:
     """Train a network as an experiment file says.
@@ -91,11 +213,9 @@ def finetune(
             "--scenes", metavar="S", help="Scenes to adapt to: data set, file, folder or pattern; repeatable."
         ),
     ],
-    output: Annotated[
-        Path, typer.Option("-o", "--output", metavar="DIR", help="Folder of the run; weights lie in DIR/weights.")
-    ],
+    output: Annotated[Path, output_option("DIR", "Folder of the run; weights lie in DIR/weights.")],
     config: FinetuneConfig,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the comparison as JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Adapt trained weights to a sensor they have not seen, and measure the gain.
 
@@ -107,36 +227,30 @@ def finetune(
     if not outcome.finished:
         typer.echo("stopped; continue with --resume", err=True)
         raise typer.Exit(INTERRUPTED)
-    rows = [asdict(each) for each in outcome.comparisons]
+    weights_folder = outcome.folder / "weights"
     if as_json:
-        print_json({"weights": str(outcome.folder / "weights"), "split": outcome.split, "cases": rows})
+        cases = [asdict(each) for each in outcome.comparisons]
+        print_json({"weights": str(weights_folder), "split": outcome.split, "cases": cases})
         return
-    _print_comparison(rows, outcome.split)
-    typer.echo(str(outcome.folder / "weights"))
-
-
-def _print_comparison(rows: list[dict[str, float | str]], split: str) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table("case", title=f"PSNR dB / SAM degrees ({split})")
-    for heading in ("base alone", "before", "after", "gain dB"):
-        table.add_column(heading, justify="right")
-    for row in rows:
-        table.add_row(
-            str(row["case"]),
-            f"{row['base_psnr_db']:.2f}",
-            f"{row['before_psnr_db']:.2f} / {row['before_angle_degrees']:.2f}",
-            f"{row['after_psnr_db']:.2f} / {row['after_angle_degrees']:.2f}",
-            f"{float(row['after_psnr_db']) - float(row['before_psnr_db']):+.2f}",
+    rows = (
+        (
+            each.case,
+            f"{each.base_psnr_db:.2f}",
+            f"{each.before_psnr_db:.2f} / {each.before_angle_degrees:.2f}",
+            f"{each.after_psnr_db:.2f} / {each.after_angle_degrees:.2f}",
+            f"{each.after_psnr_db - each.before_psnr_db:+.2f}",
         )
-    Console(highlight=False).print(table)
+        for each in outcome.comparisons
+    )
+    headings = ("case", "base alone", "before", "after", "gain dB")
+    print_table(headings, rows, title=f"PSNR dB / SAM degrees ({outcome.split})")
+    typer.echo(str(weights_folder))
 
 
 def curves(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of runs to draw together.")],
-    output: Annotated[Path, typer.Option("-o", "--output", metavar="FIG", help="Figure to write (.png, .svg, .pdf).")],
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the figure if it exists.")] = False,
+    output: Figure,
+    overwrite: Overwrite = False,
 ) -> None:
     """Draw the loss and the validation scores of one or several trainings.
 
@@ -148,10 +262,6 @@ def curves(
     check_figure(output, overwrite=overwrite)
     draw_curves(runs, output)
     typer.echo(str(output))
-
-
-Weights = Annotated[str, typer.Argument(metavar="WEIGHTS", help="Folder of weights, or hf://owner/name.")]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the target if it exists.")]
 
 
 def export(
@@ -179,11 +289,11 @@ def export(
 
 def kernels(
     weights: Weights,
-    output: Annotated[Path, typer.Option("-o", "--output", metavar="FIG", help="Figure to write (.png, .svg, .pdf).")],
+    output: Figure,
     channels: Annotated[
         int | None, typer.Option(help="Draw only the first channels.", show_default="those that were trained")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the numbers as JSON.")] = False,
+    as_json: Json = False,
     overwrite: Overwrite = False,
 ) -> None:
     """Draw what the Matryoshka kernels have learned: each channel a point, coloured by its index."""
@@ -213,7 +323,9 @@ def describe_network(
     from hyperfuse.models.analysis import count_multiply_adds, count_parameters
     from hyperfuse.models.ssa import SSA, preset
 
-    _refuse_impossible_pair(bands, msi_bands, size, scale)
+    if size < 1 or bands < 1 or msi_bands < 1 or not 1.0 <= scale <= size:
+        got = f"size {size}, bands {bands}, msi bands {msi_bands}, scale {scale:g}"
+        raise OptionError(got, "whole numbers from 1 up and a scale between 1 and the size")
     config = preset(name)
     if fixed_bands:
         config = config.with_fixed_bands(bands, msi_bands)
@@ -234,18 +346,8 @@ def describe_network(
             "output_kernel_per_candidate": counts.per_candidate,
             "performed": counts.performed,
         },
-        "receptive_field": network.receptive_field._asdict(),
+        "receptive_field": config.receptive_field._asdict(),
     }
-
-
-def _refuse_impossible_pair(bands: int, msi_bands: int, size: int, scale: float) -> None:
-    from hyperfuse.errors import OptionError
-
-    if size < 1 or bands < 1 or msi_bands < 1 or not 1.0 <= scale <= size:
-        raise OptionError(
-            f"size {size}, bands {bands}, msi bands {msi_bands}, scale {scale:g}",
-            "whole numbers from 1 up and a scale between 1 and the size",
-        )
 
 
 def print_network(description: dict[str, object], *, as_json: bool) -> None:
@@ -262,13 +364,8 @@ def print_network(description: dict[str, object], *, as_json: bool) -> None:
 
 def scenes(
     name: Annotated[str | None, typer.Argument(help="One data set in detail: CAVE, Harvard, PaviaC, ...")] = None,
-    folder: Annotated[
-        Path | None,
-        typer.Option(help="Where the data sets are looked for.", show_default="HYPERFUSE_DATA, else ./scenes"),
-    ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print everything as JSON, all wavelengths included.")
-    ] = False,
+    folder: ScenesFolder = None,
+    as_json: Json = False,
 ) -> None:
     """List the public data sets that experiments can name: files, source, bands, licence, and whether they are here.
 
