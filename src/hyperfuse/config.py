@@ -610,8 +610,8 @@ def plain_type(annotation: Any) -> Any:
 def takes_options(model: type[Request]) -> Callable[[Callable[P, R]], Callable[..., R]]:
     """Let a function that takes `config` also take the model's options as keywords.
 
-    The wrapped function receives a validated `config`; its signature lists every option, so that `help` and notebooks
-    show them.
+    The wrapped function receives a validated `config`; its signature and docstring list every option, so that `help`
+    and notebooks show them.
     """
 
     def decorate(function: Callable[P, R]) -> Callable[..., R]:
@@ -636,6 +636,9 @@ def takes_options(model: type[Request]) -> Callable[[Callable[P, R]], Callable[.
             return function(*bound.args, **bound.kwargs)
 
         call.__signature__ = inspect.Signature([*own.values(), *options])  # type: ignore[attr-defined]
+        described = "\n".join(f"{each.name}\n    {option_of(model, each.name).help}" for each in options)
+        heading = f"Other Parameters\n----------------\n{described}"
+        call.__doc__ = f"{inspect.cleandoc(function.__doc__ or '')}\n\n{heading}\n"
         return call
 
     return decorate

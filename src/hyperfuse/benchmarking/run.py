@@ -151,34 +151,9 @@ def benchmark(folder: str | Path, *, config: BenchmarkConfig | None = None, comm
     ----------
     folder
         Where results are kept; a new one, or one of the same request.
-    scenes
-        Scenes to degrade, each `[NAME=]SOURCE[@SRF,...]`: a file, a folder, a pattern, or a data set of the catalogue.
-    pairs
-        Recorded pairs, each `HSI,MSI,REFERENCE`, or `REFERENCE,MSI` to simulate the HSI; always fused blind.
-    methods, weights
-        Names of `hyperfuse methods`, or "all"; folders of trained networks, optionally `NAME=FOLDER`.
-    scales
-        Fine over coarse, also fractions.
-    srfs
-        SRFs of the MSI for scenes that name none; those that a scene does not cover are left out.
-    noise, shift
-        Signal-to-noise ratios (hsi, msi) in dB; shifts (down, right) in fine pixels. Each is a condition of its own.
-    imperfections
-        Names of `hyperfuse.physics.imperfections.IMPERFECTIONS`, or "all": what a second sensor does to a pair. Each is
-        a condition of its own, without other noise or shift.
-    clean
-        Also simulate pairs without any of these.
-    knowledge
-        "blind": only the pair is given; "oracle": also the true PSF, shift, SRF and noise; "nominal": nothing is
-        estimated.
-    split
-        Which blocks of a data set are tested.
-    scenes_folder
-        Where data sets lie.
-    seed
-        Of noise and imperfections.
-    pictures
-        Keep composites, error maps and spectra of the first scene of each data set for figures.
+    config : BenchmarkConfig, optional
+        Scenes, pairs, methods, weights, scales, SRFs, conditions and knowledge in one object; each may also be given as
+        a keyword. See docs/options.md.
     command
         Recorded with the results.
 

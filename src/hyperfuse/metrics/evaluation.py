@@ -118,12 +118,8 @@ def evaluate(
     ----------
     fused, reference
         Cubes on the same grid with the same bands, files of such, or arrays (band, y, x); read in windows.
-    scale
-        Ratio of the coarse to the fine pixel size, for ERGAS; by default what the fused cube has in its attributes.
-    peak
-        Peak of PSNR and SSIM; by default 1 for a reference within [0, 1], else its maximum.
-    q2n
-        Compute Q2n, too, which takes about as long as all others.
+    config : EvaluateConfig, optional
+        All options in one object, such as ``scale``, ``peak`` or ``q2n``; each may also be given as a keyword.
     max_bytes
         Size of a window as float32; the memory needed is about six times that.
 

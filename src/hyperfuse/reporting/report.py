@@ -68,14 +68,8 @@ def report(
         The HTML file to write; self-contained.
     reference
         The true image, if known, on the grid of `fused`.
-    mask, hsi_mask
-        Rasters on any grid; pixels of the MSI (HSI) where they are not 0 are ignored.
-    method, weights
-        What to assess at reduced resolution (Wald's protocol), instead of what `fused` was made by.
-    srf
-        The SRF of the MSI; estimated from the pair if neither given nor recorded.
-    overwrite
-        Replace an existing page.
+    config : ReportConfig, optional
+        All options in one object, such as ``method``, ``srf`` or ``mask``; each may also be given as a keyword.
 
     Returns
     -------

@@ -201,20 +201,12 @@ def finetune(
     ----------
     weights
         Folder of the weights to start from, or hf://owner/name.
-    scenes, test_scenes
-        Sources as in `load_scenes`. Without test scenes, the others are divided into disjoint training and test blocks.
+    scenes
+        Sources as in `load_scenes`. Without ``test_scenes`` they are divided into disjoint training and test blocks.
     folder
         Folder of the run; the new weights are in its subfolder `weights`.
-    iterations
-        Steps of the optimiser.
-    freeze
-        Parts of an SSA network that stay fixed: kernels, spectral_encoder, spatial_encoder, decoder.
-    learning_rate
-        At the start; it decays to a tenth.
-    scale, srf
-        Fine pixels per coarse pixel and SRF of the simulated MSI, in training and test.
-    resume
-        Continue from the checkpoint in the folder, if there is one.
+    config : FinetuneConfig, optional
+        All options in one object, such as ``iterations``, ``freeze`` or ``scale``; each may also be given as a keyword.
 
     Returns
     -------
