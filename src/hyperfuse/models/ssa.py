@@ -44,6 +44,7 @@ from hyperfuse.models.weights import (
     PretrainedNetwork,
     ReceptiveField,
     ValueRange,
+    full_precision,
 )
 from hyperfuse.physics.observation import mix_bands
 from hyperfuse.physics.resample import Placement, bicubic_matrix, separable, shared_edges, upsample_bicubic
@@ -317,11 +318,12 @@ class SSA(PretrainedNetwork):
         features = self.implicit_decoder(spectral_code, spatial_code, placement)
         if self.config.standardise == "regressed":
             features = self._add_missing(features, encoded_msi)
-        # Eq. (8): X = Y_HR + K_outp(X_res)
-        residual = self._output(features, hsi.shape[1], channels)
-        if base_error is not None:
-            residual = error * residual
-        return base + channels.decode_residual(residual)
+        # Eq. (8): X = Y_HR + K_outp(X_res); in bfloat16 these small products would be most of the rounding error.
+        with full_precision(features.device.type):
+            residual = self._output(features.to(base.dtype), hsi.shape[1], channels)
+            if base_error is not None:
+                residual = error * residual
+            return base + channels.decode_residual(residual)
 
     def _add_missing(self, features: Tensor, encoded_msi: Tensor) -> Tensor:
         """A long skip: what the base lacks of a component of the msi is added to the first feature of its group."""

@@ -12,7 +12,7 @@ import hashlib
 import json
 import math
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from difflib import get_close_matches
 from importlib import resources
@@ -124,6 +124,12 @@ def network_precision(name: str) -> Iterator[None]:
         yield
     finally:
         _IN_BFLOAT16.reset(token)
+
+
+def full_precision(device: str) -> AbstractContextManager[None]:
+    """Leave autocast, where it is on."""
+    is_on = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+    return torch.autocast(device, enabled=False) if is_on else nullcontext()
 
 
 class PretrainedNetwork(nn.Module):
