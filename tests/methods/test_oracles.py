@@ -14,7 +14,7 @@ from hyperfuse.methods.cnmf import pure_pixels
 from hyperfuse.methods.hysure import _cosine_basis, _differences, _divergence, _smooth
 from hyperfuse.methods.injection import glp
 from hyperfuse.methods.local_regression import RADIUS, RIDGE_OF_NEIGHBOURHOOD, WIDTH, LocalRegression
-from hyperfuse.methods.pair_model import condition_on_hsi, condition_on_msi, model_pair, principal_axes, solve_small
+from hyperfuse.methods.pair_model import condition_on_hsi, condition_on_msi, model_pair, principal_axes
 from hyperfuse.methods.window import EVERYWHERE, Window, fill_missing, run_on_scene
 from hyperfuse.physics.observation import SpatialOperator, known_observation
 from hyperfuse.physics.resample import Placement, upsample_bicubic
@@ -139,17 +139,6 @@ def test_local_regression_by_loops(fine, scale):
     expected = slow_local_prediction(regression, fine_keys, fine_inputs, scale)
     found = regression.predict(torch.cat([fine_keys, nothing, fine_inputs]), Placement.from_scale(scale))
     torch.testing.assert_close(found, expected, atol=1e-9, rtol=1e-7)
-
-
-def test_small_systems():
-    generator = torch.Generator().manual_seed(2)
-    for size in (1, 2, 5):
-        root = torch.randn(7, size, size, generator=generator, dtype=torch.float64)
-        system, right = (
-            root @ root.mT + 0.1 * torch.eye(size),
-            torch.randn(7, size, generator=generator, dtype=torch.float64),
-        )
-        torch.testing.assert_close(solve_small(system, right), torch.linalg.solve(system, right))
 
 
 def test_total_variation_pieces():

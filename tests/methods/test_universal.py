@@ -14,7 +14,7 @@ import hyperfuse
 from hyperfuse.fusion.fusers import fuse_with_network
 from hyperfuse.methods.catalogue import fuse_arrays
 from hyperfuse.methods.local_regression import LocalRegression
-from hyperfuse.methods.pair_model import solve_lower, solve_small
+from hyperfuse.methods.pair_model import solve_lower
 from hyperfuse.methods.universal import (
     ComponentStatistics,
     Predictions,
@@ -129,12 +129,12 @@ def test_slopes_on_the_msi_alone_know_no_features():
 
 def test_small_systems():
     torch.manual_seed(0)
-    factors = torch.randn(5, 6, 4, 4, dtype=torch.float64)
-    systems, right = factors @ factors.mT + torch.eye(4), torch.randn(5, 6, 4, dtype=torch.float64)
-    expected = torch.linalg.solve(systems, right)
-    assert torch.allclose(solve_small(systems, right), expected)
-    lower = [[systems[..., i, j] for j in range(i + 1)] for i in range(4)]
-    assert torch.allclose(solve_lower(lower, right), expected)
+    for size in (1, 2, 4, 5):
+        factors = torch.randn(5, 6, size, size, dtype=torch.float64)
+        systems, right = factors @ factors.mT + torch.eye(size), torch.randn(5, 6, size, dtype=torch.float64)
+        expected = torch.linalg.solve(systems, right)
+        lower = [[systems[..., i, j] for j in range(i + 1)] for i in range(size)]
+        assert torch.allclose(torch.stack(solve_lower(lower, list(right.unbind(-1))), dim=-1), expected)
 
 
 def test_statistics_and_predictions_are_in_the_order_of_the_weights():

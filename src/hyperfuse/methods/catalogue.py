@@ -275,7 +275,7 @@ class PreparedPair:
 def prepare_pair(window: Window) -> SceneComputation[PreparedPair]:
     """Fill missing pixels, drop empty and constant msi bands, and scale both images to float32 values of about 1."""
     bands, msi_varies = yield from usable_msi_bands(window)
-    hsi, msi = fill_missing(window.hsi.double()), fill_missing(window.msi[bands].double())
+    hsi, msi = fill_missing(window.hsi), fill_missing(window.msi[bands])
     hsi_unit, msi_unit = yield from in_one_pass(scene_level(window.coarse(hsi)), scene_level(window.fine(msi)))
     observation = replace(
         window.observation,

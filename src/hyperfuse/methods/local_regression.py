@@ -114,17 +114,20 @@ class LocalRegression:
         height, width = self.keys.shape[1:]
         rows = CellAxis.of(height, pixels.shape[1], placement.rows, pixels)
         columns = CellAxis.of(width, pixels.shape[2], placement.columns, pixels)
-        fine = _in_cells(pixels, columns, 2)
+        fine = _in_cells(self._with_lengths(pixels), columns, 2)
         coarse = self._coarse()
         column_places = columns.owned(slice(0, width))
+        # (a, s_y, i), (b, s_x, j) -> (a, s K), (b, s K), whose sums are long rows.
+        whole = rows.most, columns.most, 2 * RADIUS + 1, 2 * RADIUS + 1
+        above = rows.log_weights[:, :, None, :, None].expand(-1, *whole).flatten(1)
+        beside = columns.log_weights[:, None, :, None, :].expand(-1, *whole).flatten(1)
         parts = []
         for part in self._chunks(height, width * rows.most * columns.most):
-            # (a, s_y, i), (b, s_x, j) -> (a, b, s, K)
-            spatial = rows.log_weights[part][:, None, :, None, :, None] + columns.log_weights[None, :, None, :, None, :]
+            spatial = (above[part, None] + beside).view(-1, width, rows.most * columns.most, (2 * RADIUS + 1) ** 2)
             members = _in_cells(fine, rows, 1, part).reshape(len(fine), -1, rows.most, width, columns.most)
             members = members.permute(1, 3, 2, 4, 0).flatten(2, 3)
             neighbours = _squares(coarse, range(height)[part], range(width))
-            cells = self._regress(neighbours, members, spatial.flatten(4).flatten(2, 3))
+            cells = self._regress(neighbours, members, spatial)
             # (G p, a, s_y, b, s_x)
             grid = cells.view(*cells.shape[:2], rows.most, columns.most, -1).permute(4, 0, 2, 1, 3)
             grid = _selected(grid.flatten(1, 2), rows.owned(part), 1).flatten(2)
@@ -143,7 +146,7 @@ class LocalRegression:
         spatial = torch.where((inside_y[:, None, :, None] & inside_x[None, :, None, :]).flatten(2), near, OUTSIDE)
         pixels = torch.cat([self.keys, torch.zeros(2, height, width), self.inputs])
         pixels = pixels[:, rows.start : rows.stop : rows.step, columns.start : columns.stop : columns.step]
-        pixels = pixels.permute(1, 2, 0)[:, :, None]
+        pixels = self._with_lengths(pixels).permute(1, 2, 0)[:, :, None]
         coarse = self._coarse()
         parts = []
         for part in self._chunks(len(rows), len(columns)):
@@ -162,8 +165,16 @@ class LocalRegression:
         rows, columns = self._lower
         products = self.inputs[rows] * self.inputs[columns]
         own = RIDGE_OF_NEIGHBOURHOOD * self.inputs.square().mean(0, keepdim=True)
-        image = torch.cat([self.keys, self.log_weight, self.inputs, products, own, self.outputs])
+        lengths, one = self.keys.square().sum(0, keepdim=True), torch.ones_like(own)
+        # So ordered that distances and moments are products with some channels that follow each other.
+        image = torch.cat([self.keys, one, lengths, self.log_weight, self.inputs, products, own, one, self.outputs])
         return pad(image[None], (RADIUS, RADIUS, RADIUS, RADIUS), mode="replicate")[0].permute(1, 2, 0).contiguous()
+
+    def _with_lengths(self, pixels: Tensor) -> Tensor:
+        """(Q + 4 + B, H, W): keys whose product with those of `_coarse` is 1 + |key_k - key|^2, and the rest."""
+        keys, others = pixels[: len(self.keys)], pixels[len(self.keys) :]
+        lengths = keys.square().sum(0, keepdim=True) + 1
+        return torch.cat([-2 * keys, lengths, torch.ones_like(lengths), others])
 
     def _chunks(self, height: int, pixels_of_row: int) -> Iterator[slice]:
         """Coarse rows that are worked on together."""
@@ -173,27 +184,28 @@ class LocalRegression:
             yield slice(first, min(first + step, height))
 
     def _regress(self, neighbours: Tensor, pixels: Tensor, spatial: Tensor) -> Tensor:
-        """neighbours (a, b, K, F), pixels (a, b, s, Q + 2 + B), log weights (a, b, s, K) -> (a, b, s, G p)."""
-        bands, size = len(self.inputs), len(self.keys)
-        sizes = [size, 1, bands, len(self._lower[0]) + 1, len(self.outputs)]
+        """neighbours (a, b, K, F), pixels (a, b, s, Q + 4 + B), log weights (a, b, s, K) -> (a, b, s, G p)."""
+        bands, size = len(self.inputs), len(self.keys) + 2
+        sizes = [size, 1, bands, len(self._lower[0]) + 2, len(self.outputs)]
         keys, log_weight, inputs, products, outputs = torch.split(neighbours, sizes, dim=-1)
         queries, nearness, ridge, detail = torch.split(pixels, [size, 1, 1, bands], dim=-1)
-        lengths = queries.square().sum(-1, keepdim=True) + (keys.square().sum(-1) + 1)[:, :, None]
-        distance = lengths - (2 * queries) @ keys.mT
-        logs = spatial * nearness.exp() + log_weight.mT
-        # The heaviest neighbour weighs 1 before its distance counts, so that no sum of weights vanishes.
-        weights = torch.exp(logs - logs.detach().amax(-1, keepdim=True)) / distance.clamp_min(1)
-        weights = weights / weights.sum(-1, keepdim=True)
-        system = self._system(products.mT @ weights.mT, ridge[..., 0].exp())
+        distance = (queries @ keys.mT).clamp_min_(1)
+        # Their sum is 1 before the distance counts, so that no sum of weights vanishes.
+        weights = torch.softmax(torch.addcmul(log_weight.mT, spatial, nearness.exp()), dim=-1) / distance
+        # The sum of weights is the last of the moments, each of which is a plane for all pixels.
+        *moments, total = (products.mT @ weights.mT).permute(2, 0, 1, 3).contiguous()
+        share = total.reciprocal()
+        system = self._system([moment * share for moment in moments], ridge[..., 0].exp())
+        right = (detail * share[..., None]).permute(3, 0, 1, 2).contiguous()
         parts = []
         for count, group in zip(self.inputs_of, outputs.chunk(len(self.inputs_of), dim=-1), strict=True):
-            direction = solve_lower(system[:count], detail[..., :count])
-            parts.append((weights * (direction @ inputs[..., :count].mT)) @ group)
+            direction = solve_lower(system[:count], list(right[:count]))
+            parts.append((torch.stack(direction, dim=-1) @ inputs[..., :count].mT).mul_(weights) @ group)
         return torch.cat(parts, dim=-1)
 
-    def _system(self, moments: Tensor, ridge: Tensor) -> list[list[Tensor]]:
-        """Rows of the lower triangle: second moments (a, b, B (B + 1) / 2 + 1, s) of the inputs, with the ridge."""
-        *entries, own = moments.unbind(2)
+    def _system(self, moments: list[Tensor], ridge: Tensor) -> list[list[Tensor]]:
+        """Rows of the lower triangle: B (B + 1) / 2 + 1 second moments (a, b, s) of the inputs, with the ridge."""
+        *entries, own = moments
         lower: list[list[Tensor]] = [[] for _ in self.inputs]
         for entry, row, column in zip(entries, *self._lower, strict=True):
             held = entry + self.ridge[row, column] * ridge if bool(self.ridge[row, column] != 0) else entry

@@ -48,6 +48,7 @@ FIRST_FEATURE_SIZE = 0.05
 # Far outside the range of any image: a pixel unlike all training data must not overflow.
 LARGEST_LOGARITHM = 20.0
 SMALLEST_SPREAD = 1e-3
+ROWS_AT_ONCE = 96  # of an image: its feature maps then stay in the cache
 LARGEST_STATISTIC = 3.0  # in standard deviations; nothing was learned outside of that
 
 
@@ -158,14 +159,18 @@ class PriorNetwork(PretrainedNetwork):
         # An msi of fewer components uses the first slots of both halves of the kernel.
         count, most = len(msi) // 2, self.config.msi_components
         filters = torch.cat([self.embed.weight[:, :count], self.embed.weight[:, most : most + count]], dim=1)
-        features = F.conv2d(
-            msi[None].contiguous(memory_format=torch.channels_last), filters, self.embed.bias, padding=1
-        )
-        features = features + self.embed_numbers(numbers)[None, :, None, None]
-        for block in self.blocks:
-            features = block(features)
+        of_scene = self.embed_numbers(numbers)[:, None, None]
+        height, step = msi.shape[1], msi.shape[1] if self.training else ROWS_AT_ONCE
+        parts = []
+        for top in range(0, height, step):
+            first, last = max(0, top - self.halo), min(height, top + step + self.halo)
+            part = msi[None, :, first:last].contiguous(memory_format=torch.channels_last)
+            features = F.conv2d(part, filters, self.embed.bias, padding=1) + of_scene
+            for block in self.blocks:
+                features = block(features)
+            parts.append(self.head(F.gelu(features))[0, :, top - first : top - first + step])
         sizes = (self.config.embedding, len(self.feature_size), 1)
-        seen, logarithms = torch.split(self.head(F.gelu(features))[0], [sum(sizes), 2])
+        seen, logarithms = torch.split(torch.cat(parts, dim=1), [sum(sizes), 2])
         return Guide(seen, sizes, *logarithms.clamp(-LARGEST_LOGARITHM, LARGEST_LOGARITHM))
 
     def _random_signs(self, msi: Tensor) -> Tensor:
