@@ -11,7 +11,7 @@ from affine import Affine
 from scipy.ndimage import gaussian_filter, zoom
 
 from hyperfuse import make_cube, write_cube
-from hyperfuse.fusion import plan
+from hyperfuse.fusion import plan, run
 
 FINE = Affine(10, 0, 500000, 0, -10, 5800000)
 KNOWN = {"estimate": False}
@@ -51,6 +51,7 @@ def written_pair(
 
 
 def small_tiles(monkeypatch: pytest.MonkeyPatch, size: tuple[int, int] = (64, 64)) -> None:
-    """As if memory allowed tiles of this size and no others."""
+    """As if memory allowed tiles of this size and no others, all of which are kept."""
     monkeypatch.setattr(plan, "TILE_SIZES", (size,))
     monkeypatch.setattr(plan, "LARGEST_WHOLE_SIDE", 0)
+    monkeypatch.setattr(run, "SECONDS_NOT_KEPT", 0.0)

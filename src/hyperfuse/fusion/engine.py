@@ -148,8 +148,8 @@ def covered_part(tile: Tile, pair: AlignedPair) -> tuple[slice, slice] | None:
 
 def read_window(pair: AlignedPair, observation: Observation, place: WindowPlace, *, all_bands: bool = False) -> Window:
     """A window of the pair with the usable bands of the HSI, or all of them; NaN where there is no data."""
-    hsi = pair.hsi_values(*place.coarse)
-    hsi, msi = hsi if all_bands else hsi[pair.usable_bands], pair.msi_values(*place.fine)
+    hsi = pair.hsi_values(*place.coarse) if all_bands else pair.usable_values(*place.coarse)
+    msi = pair.msi_values(*place.fine)
     local = observation.in_window(*((rows.start, columns.start) for rows, columns in (place.coarse, place.fine)))
     return Window(torch.from_numpy(hsi), torch.from_numpy(msi), local, place.coarse_core, place.fine_core)
 
@@ -236,7 +236,8 @@ class TileJob:
     def _fused_core(self, window: Window) -> FusedCore:
         """The core in the bands of the output."""
         usable = torch.from_numpy(self.pair.usable_bands)
-        good, bad = replace(window, hsi=window.hsi[usable]), replace(window, hsi=window.hsi[~usable])
+        good = window if usable.all() else replace(window, hsi=window.hsi[usable])
+        bad = replace(window, hsi=window.hsi[~usable])
         with network_precision(self.precision):
             fused, filled = self.fuser.fused_core(good), fill_missing(bad.hsi)
         selected = torch.from_numpy(self.bands)

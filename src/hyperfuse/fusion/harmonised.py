@@ -79,7 +79,7 @@ class HarmonisedReader:
         assert observation is not None and agreement is not None
         coarse, fine = self._surroundings((rows, columns), observation)
         raw, corrected = (torch.from_numpy(image) for image in self._corrected(fine))
-        hsi = torch.from_numpy(self.pair.hsi_values(*coarse)[self.pair.usable_bands])
+        hsi = torch.from_numpy(self.pair.usable_values(*coarse))
         local = observation.in_window(*((part[0].start, part[1].start) for part in (coarse, fine)))
         values, weight = reconcile(
             fill_missing(hsi),
@@ -153,8 +153,8 @@ class WeightReader:
 
 def _known_on_coarse_grid(hsi: Tensor, msi: Tensor, observation: Observation) -> Tensor:
     """(h, w) Coarse pixels that are known and see known fine pixels only."""
-    live = torch.isfinite(hsi).flatten(1).any(1)
-    known = torch.isfinite(hsi[live]).all(0)
+    finite = torch.isfinite(hsi)
+    known = finite[finite.flatten(1).any(1)].all(0)
     fine = torch.isfinite(msi).all(0)
     if bool(fine.all()):
         return known

@@ -249,6 +249,11 @@ class AlignedPair:
         """(C, ...) Physical values of a window of the HSI, NaN where missing."""
         return self.hsi_source.values(rows, columns)
 
+    def usable_values(self, rows: slice, columns: slice) -> NDArray[np.float32]:
+        """The same of the usable bands alone."""
+        values = self.hsi_values(rows, columns)
+        return values if self.usable_bands.all() else values[self.usable_bands]
+
     def msi_values(self, rows: slice, columns: slice) -> NDArray[np.float32]:
         """(M, ...) The same of the MSI, also NaN over missing HSI pixels that were left out at the edges of the cut."""
         values = self.msi_source.values(rows, columns)

@@ -72,6 +72,8 @@ SHARE_OF_PREPARING = 0.8  # of what is available, for the work before the first 
 # Parts of the tile in all bands, slices of windows, small matrices.
 OVERHEAD_OF_TILE = 80_000_000
 ROOM = 1.2
+# Images that are together no larger, as they are stored, are read once; of others, many windows overlap.
+HELD_BYTES = 100_000_000
 # Two tiles at once are planned on every machine. A tile whose halo costs no more than this factor is not enlarged.
 TILES_AT_ONCE = 2
 TOLERABLE_HALO = 1.5
@@ -285,6 +287,8 @@ def make_plan(
     start_server()
     with progress("Preparing", total=3) as advance:
         hsi_cube, msi_cube, masks = open_pair(hsi, msi, config)
+        if hsi_cube.nbytes + msi_cube.nbytes <= HELD_BYTES and config.workers is None and config.cluster is None:
+            hsi_cube, msi_cube = hsi_cube.compute(), msi_cube.compute()
         check_fits(selected(hsi_cube, config), output_template(hsi_cube, config))
         aligned = align_pair(hsi_cube, msi_cube, config, **masks)
         advance(1)

@@ -2,8 +2,8 @@
 
 A scene that fits into memory is a single tile; every scene takes the same way, whether its tiles are computed here, in
 threads, in worker processes or on a cluster, and whether they go into an array or a file. Whatever ends a run, the
-target is complete or as it was before; finished tiles stay in a hidden folder beside it, and `resume` continues from
-them:
+target is complete or as it was before; tiles finished after the first seconds stay in a hidden folder beside it, and
+`resume` continues from them:
 
     .NAME.tiles/journal.json     inputs, options and tile size; a resumed run must have the same
                 scene.pt         observation and the fuser with its statistics
@@ -57,6 +57,9 @@ MATLAB = ".mat"
 WRITTEN_ROWS = 512
 ENVI_HEADER, ENVI_PIXELS = ".hdr", ".img"
 JOURNAL, SCENE, TARGET = "journal.json", "scene.pt", "target"
+# Tiles are kept from this time of a run on: keeping takes up to a sixth of its processor time, and less work than this
+# is soon repeated.
+SECONDS_NOT_KEPT = 20.0
 # The only classes, beside tensors and plain containers, that a stored scene may hold.
 STORED_TYPES: list[Any] = [Observation, MethodFuser, NetworkFuser, PairChannels, Subspace, BandUnits, MsiComponents]
 CODEC = Blosc(cname="lz4", clevel=1, shuffle=Blosc.SHUFFLE)
@@ -275,6 +278,7 @@ def _run(
                 inputs[name] = Path(value)
     journal = None if folder is None else _journal_to_resume(folder, inputs, config)
     method = None if journal is None else provenance_of(journal.record).get("method")
+    kept_from = time.monotonic() + (SECONDS_NOT_KEPT if journal is None else 0)
     plan = make_plan(hsi, msi, config, method=method, uncertainty=uncertainty, observation=observation)
     if config.change_mask is not None and not uncertainty:
         write_cube(plan.change_mask, config.change_mask, OutputConfig(overwrite=config.overwrite))
@@ -307,7 +311,7 @@ def _run(
     ):
         for tile, fused in tiles:
             is_new = tile.index not in finished
-            if is_new and folder is not None:
+            if is_new and folder is not None and time.monotonic() >= kept_from:
                 folder.store(tile, fused.block)
             for top in range(0, tile.shape[0], WRITTEN_ROWS):
                 part = fused.block[:, top : top + WRITTEN_ROWS]

@@ -110,7 +110,7 @@ class StreamedSamples:
 
     def hsi_noise(self) -> Tensor:
         coarse = self.pair.coarse_shape
-        return self._noise(coarse, lambda rows, columns: self.pair.hsi_values(rows, columns)[self.pair.usable_bands])
+        return self._noise(coarse, self.pair.usable_values)
 
     def msi_noise(self) -> Tensor:
         return self._noise(self.pair.fine_shape, self.pair.msi_values)
@@ -148,7 +148,7 @@ class StreamedSamples:
     def _block(self, place: Place, sigma: tuple[float, float]) -> Block:
         coarse_size, fine_size = self.pair.coarse_shape[1:], self.pair.fine_shape[1:]
         fine, origin_shift = block_surroundings(place, fine_size, self.scale, self.shift)
-        values = self.pair.hsi_values(*place)[self.pair.usable_bands], self.pair.msi_values(*fine)
+        values = self.pair.usable_values(*place), self.pair.msi_values(*fine)
         hsi, msi = map(torch.from_numpy, values)
         filled = torch.nan_to_num(hsi), torch.nan_to_num(msi)
         samples = PairSamples(*filled, _known(hsi), _known(msi), self.scale, origin_shift)

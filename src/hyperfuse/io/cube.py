@@ -421,14 +421,22 @@ def physical_values(
         bands = slice(int(bands[0]), int(bands[-1]) + 1)
     window = cube.isel(band=bands, y=rows, x=columns)
     stored = window.values
-    missing = missing_values(stored, nodata_of(cube))
     scale, offset = (window[name].values.reshape(-1, 1, 1) for name in ("scale", "offset"))
     # A value outside the range of `dtype` becomes infinite there, and is as unusable as one that is so in the file.
     with np.errstate(over="ignore", invalid="ignore"):
-        unscaled = (scale == 1).all() and (offset == 0).all()
-        values = stored.astype(dtype) if unscaled else (stored * scale + offset).astype(dtype)
+        values: NDArray[Any]
+        if (offset != 0).any():
+            values = (stored * scale + offset).astype(dtype)
+        elif (scale != 1).any():
+            # In double precision, but not as an array of it.
+            values = np.multiply(stored, scale, out=np.empty(stored.shape, dtype), casting="same_kind")
+        else:
+            values = stored.astype(dtype)
+        is_finite = np.isfinite(values.sum())
     warn_of_underflow(stored, values)
-    values[missing | ~np.isfinite(values)] = np.nan
+    nodata = fitting_nodata(nodata_of(cube), stored.dtype)
+    if nodata is not None or not is_finite:
+        values[missing_values(stored, nodata) | ~np.isfinite(values)] = np.nan
     return values
 
 

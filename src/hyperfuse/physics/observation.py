@@ -10,9 +10,9 @@ border) is needed. `Observation` holds everything that a method needs to know ab
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -57,6 +57,9 @@ def psf_taps(fine_size: int, coarse_size: int, scale: float, sigma: float, shift
     return mirrored, torch.softmax(exponent, dim=1)
 
 
+# The tiles of a scene have the same few; inference tensors would be of no use to a training.
+@functools.lru_cache(maxsize=32)
+@torch.inference_mode(False)
 def psf_matrix(fine_size: int, coarse_size: int, scale: float, sigma: float, shift: float = 0.0) -> Tensor:
     """Blur and decimate one axis, as a dense (coarse_size, fine_size) float64 matrix whose rows sum to 1.
 
@@ -82,11 +85,13 @@ class ThinFactors:
     values: Tensor
     right: Tensor
 
-    @classmethod
-    def of(cls, matrix: Tensor) -> ThinFactors:
+    @staticmethod
+    @functools.lru_cache(maxsize=8)  # by the identity of the matrix
+    @torch.inference_mode(False)
+    def of(matrix: Tensor) -> ThinFactors:
         left, values, right = torch.linalg.svd(matrix.double(), full_matrices=False)
         kept = values > RELATIVE_RANK_TOLERANCE * values[0]
-        return cls(left[:, kept], values[kept], right[kept].T)
+        return ThinFactors(left[:, kept], values[kept], right[kept].T)
 
     def inverse(self) -> Tensor:
         return self.right / self.values @ self.left.T
@@ -175,11 +180,11 @@ class SpatialOperator:
         """Variance of white fine noise after the blur, relative to before, averaged over coarse pixels."""
         return float(self.rows.square().sum(1).mean() * self.columns.square().sum(1).mean())
 
-    @cached_property
+    @functools.cached_property
     def row_factors(self) -> ThinFactors:
         return ThinFactors.of(self.rows)
 
-    @cached_property
+    @functools.cached_property
     def column_factors(self) -> ThinFactors:
         return ThinFactors.of(self.columns)
 

@@ -15,11 +15,13 @@ Shapes: C bands, h w coarse, H W fine.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from fractions import Fraction
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from hyperfuse.errors import GridError, OptionError
 
@@ -151,8 +153,9 @@ def upsample_bicubic(image: Tensor, fine_size: tuple[int, int], placement: Place
         # The base carries the radiometry of the result: it stays in full precision whatever the network runs in.
         with torch.autocast(image.device.type, enabled=False):
             return upsample_bicubic(image, fine_size, placement)
-    rows = bicubic_matrix(placement.rows, fine_size[0], image.shape[-2])
-    columns = bicubic_matrix(placement.columns, fine_size[1], image.shape[-1])
+    matrix = bicubic_matrix if torch.compiler.is_compiling() else _known_matrix
+    rows = matrix(placement.rows, fine_size[0], image.shape[-2])
+    columns = matrix(placement.columns, fine_size[1], image.shape[-1])
     return separable(rows, columns, image)
 
 
@@ -183,13 +186,10 @@ def _bands_of(matrix: Tensor) -> list[tuple[slice, slice]]:
     step = max(SMALLEST_BLOCK, SMALLEST_BLOCK * height // max(1, width))
     if min(height, width) <= 2 * SMALLEST_BLOCK:
         return [(slice(None), slice(None))]
-    bands = []
-    for start in range(0, height, step):
-        rows = slice(start, start + step)
-        used = matrix[rows].any(0).nonzero()
-        first, last = (int(used[0]), int(used[-1]) + 1) if len(used) else (0, 1)
-        bands.append((rows, slice(first, last)))
-    return bands
+    blocks = pad(matrix.ne(0), (0, 0, 0, -height % step)).view(-1, step, width).any(1).to(torch.uint8)
+    first, last = blocks.argmax(1).tolist(), (width - blocks.flip(1).argmax(1)).tolist()
+    spans = zip(range(0, height, step), first, last, strict=True)
+    return [(slice(start, start + step), slice(*span)) for start, *span in spans]
 
 
 def bicubic_matrix(axis: AxisPlacement, fine_size: int, coarse_size: int) -> Tensor:
@@ -199,6 +199,10 @@ def bicubic_matrix(axis: AxisPlacement, fine_size: int, coarse_size: int) -> Ten
     weights = keys_cubic(positions[:, None] - taps)
     indices = taps.clamp(min=0.0).clamp(max=coarse_size - 1).to(torch.int64)
     return torch.zeros(fine_size, coarse_size, dtype=torch.float64).scatter_add(1, indices, weights)
+
+
+# The parts of a scene's tiles have the same few; inference tensors would be of no use to a training.
+_known_matrix = functools.lru_cache(maxsize=64)(torch.inference_mode(False)(bicubic_matrix))
 
 
 def keys_cubic(distance: Tensor) -> Tensor:
