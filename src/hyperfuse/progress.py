@@ -68,14 +68,9 @@ class Advance(Protocol):
         """This many steps are done, which made this many pixels. Raises `Cancelled` where the listener asked for it."""
 
 
-@dataclass(frozen=True)
-class _Listener:
-    report: Callable[[ProgressReport], None]
-    cancel: threading.Event | None
-
-
+Listener = tuple[Callable[[ProgressReport], None], threading.Event | None]
 _shown: ContextVar[bool] = ContextVar("hyperfuse_progress_shown", default=False)
-_listener: ContextVar[_Listener | None] = ContextVar("hyperfuse_progress_listener", default=None)
+_listener: ContextVar[Listener | None] = ContextVar("hyperfuse_progress_listener", default=None)
 
 
 def show_progress(shown: bool) -> None:
@@ -94,7 +89,7 @@ def listening(report: Callable[[ProgressReport], None], cancel: threading.Event 
     `report` is called in the thread that works, at the beginning and after every step of each piece of work. Work that
     is cancelled raises `errors.Cancelled` at its next step and leaves nothing half behind.
     """
-    token = _listener.set(_Listener(report, cancel))
+    token = _listener.set((report, cancel))
     try:
         yield
     finally:
@@ -103,8 +98,8 @@ def listening(report: Callable[[ProgressReport], None], cancel: threading.Event 
 
 def raise_if_cancelled() -> None:
     """For long work between two steps."""
-    listener = _listener.get()
-    if listener is not None and listener.cancel is not None and listener.cancel.is_set():
+    _, cancel = _listener.get() or (None, None)
+    if cancel is not None and cancel.is_set():
         raise Cancelled
 
 
@@ -128,7 +123,7 @@ def progress(description: str, total: int, unit: str = "", done: int = 0) -> Ite
             report = replace(report, done=reached, pixels=pixels, seconds=seconds, rate=rate, note=note)
             draw(report)
             if listener is not None:
-                listener.report(report)
+                listener[0](report)
             raise_if_cancelled()
 
         advance(0)

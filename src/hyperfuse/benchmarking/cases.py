@@ -419,15 +419,11 @@ def named_folder(text: str, generic: Sequence[str] = GENERIC_FOLDERS) -> tuple[s
 
 
 def _small_pair(bands: int, msi_bands: int) -> CasePair:
-    """A slope with a little texture; every msi band is an hsi band."""
-    side, scale = 32, 4
-    generator = np.random.default_rng(0)
-    shape = np.indices((side, side)).sum(axis=0) / (2 * side) + 0.1 * generator.random((side, side))
-    fine = (np.linspace(0.5, 1.0, bands)[:, None, None] * shape).astype(np.float32)
-    chosen_bands = np.linspace(0, bands - 1, msi_bands).astype(int)
-    coarse = fine.reshape(bands, side // scale, scale, side // scale, scale).mean(axis=(2, 4))
-    truth = known_observation(torch.from_numpy(np.eye(bands)[chosen_bands]), float(scale))
-    return CasePair(make_cube(coarse), make_cube(fine[chosen_bands]), make_cube(fine), None, truth, scale)
+    """Every msi band is an hsi band."""
+    srf = np.eye(bands)[np.linspace(0, bands - 1, msi_bands).astype(int)]
+    fine = np.random.default_rng(0).random((bands, 32, 32), dtype=np.float32)
+    made = simulate(make_cube(np.cumsum(fine, axis=1) / 32), 4, srf)
+    return CasePair(made.hsi, made.msi, made.reference, None, known_observation(torch.from_numpy(srf), 4.0), 4.0)
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,7 @@ class Group:
 def divide(scenes: Sequence[str], test_scenes: Sequence[str], folder: Path) -> list[Group]:
     """Read and divide scenes; halves, and synthetic scenes where none are given, are written into `folder`."""
     if not scenes and not test_scenes:
-        scenes = [str(path) for path in _write_synthetic(folder)]
+        scenes = [str(_write(folder / f"{each.name}.npz", each, each.stored)) for each in synthetic_scenes()]
     groups: list[Group] = []
     files: dict[tuple[str, int], tuple[list[SceneFile], list[SceneFile]]] = {}
     for place, sources in enumerate((scenes, test_scenes)):
@@ -119,10 +119,6 @@ def _cut(path: Path, scene: Scene, folder: Path) -> list[SceneFile]:
         target = _write(folder / f"{path.stem}_{name}.npz", scene, part)
         halves.append((target, read_scene(target)))
     return halves
-
-
-def _write_synthetic(folder: Path) -> list[Path]:
-    return [_write(folder / f"{scene.name}.npz", scene, scene.stored) for scene in synthetic_scenes()]
 
 
 def _write(path: Path, scene: Scene, stored: Any) -> Path:

@@ -14,7 +14,6 @@ import shlex
 import sys
 import time
 import warnings
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -187,12 +186,12 @@ def find_subjects(
         chosen.append(Subject(name, kind, trained=network))
     if not chosen:
         raise OptionError("nothing to measure", "at least one network, method or folder of weights")
-    counts: Counter[str] = Counter()
-    for place, subject in enumerate(chosen):
-        counts[subject.name] += 1
-        if counts[subject.name] > 1:
-            chosen[place] = replace(subject, name=f"{subject.name} {counts[subject.name]}")
-    return chosen
+    names = [subject.name for subject in chosen]
+    numbers = [names[: place + 1].count(name) for place, name in enumerate(names)]
+    return [
+        subject if number == 1 else replace(subject, name=f"{subject.name} {number}")
+        for subject, number in zip(chosen, numbers, strict=True)
+    ]
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,6 @@ from hyperfuse.physics.resample import shared_edges
 _UMAP_NEIGHBOURS = 15
 _FEWEST_CHANNELS = 4  # UMAP cannot place fewer
 _SEED = 0
-_ROUNDING = 2e-3  # weights may be stored in half precision
 
 
 @dataclass(frozen=True)
@@ -75,23 +74,12 @@ def kernel_vectors(network: SSA) -> dict[str, Tensor]:
 
 
 def trained_channels(network: SSA) -> int:
-    """Count the channels that training has reached: as recorded with the weights, else as the weights tell.
+    """Count the channels that training has reached, as recorded with the weights; all of them without a record.
 
-    A slot above the band count of every training scene has no gradient and keeps its initial weights. Where these are
-    not those of the recorded seed (another version of torch), an output kernel of zeros at the start still tells.
+    A slot above the band count of every training scene has no gradient and keeps its initial weights.
     """
     most = min(len(each) for each in kernel_vectors(network).values())
-    record = network.provenance
-    if "most_bands" in record or "experiment" not in record:
-        return min(most, int(record.get("most_bands", most)))
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(int(record["experiment"].get("seed", 0)))
-        initial = kernel_vectors(SSA(network.config))
-    counts = []
-    for title, now in kernel_vectors(network).items():
-        moved = (now - initial[title]).norm(dim=1) > _ROUNDING * initial[title].norm(dim=1)
-        counts.append(int(moved.nonzero().max()) + 1 if bool(moved.any()) else 0)
-    return min(counts)
+    return min(most, int(network.provenance.get("most_bands", most)))
 
 
 def smoothness(vectors: Tensor) -> float:

@@ -154,27 +154,24 @@ def render_page(quality: QualityReport, record: Mapping[str, str], names: Mappin
         every = -(-max(whole_height, whole_width) // (LARGEST_SIDE // 2))
         overview = _picture(colour_composite(part.fused, every=every))
     starts = 100 * part.rows.start / whole_height, 100 * part.columns.start / whole_width
-    return (
-        _environment()
-        .get_template("page.html.j2")
-        .render(
-            report=quality,
-            names=names,
-            scale=" x ".join(f"{each:.4g}" for each in dict.fromkeys(observation.scale)),
-            overview=overview,
-            overview_frame=(*starts, 100 * height / whole_height, 100 * width / whole_width),
-            composites={name: _picture(picture) for name, picture in composites.items()},
-            marks=[(100 * (row + 0.5) / height, 100 * (column + 0.5) / width) for row, column in pixels],
-            maps=list(_maps(quality)),
-            colour_bar=_picture(_coloured(np.linspace(0, 1, 256)[None])),
-            close_ups=list(_close_ups(quality, composites)),
-            spectra=_spectra(quality, truth, pixels),
-            band_charts=_band_charts(quality, truth),
-            facts=_facts(quality, record, names),
-            notes=[*part.notes, *observation.notes, *([] if compared is None else compared.scores.notes)],
-            version=version("hyperfuse"),
-            time=time_of_writing(),
-        )
+    template = _environment().get_template("page.html.j2")
+    return template.render(
+        report=quality,
+        names=names,
+        scale=" x ".join(f"{each:.4g}" for each in dict.fromkeys(observation.scale)),
+        overview=overview,
+        overview_frame=(*starts, 100 * height / whole_height, 100 * width / whole_width),
+        composites={name: _picture(picture) for name, picture in composites.items()},
+        marks=[(100 * (row + 0.5) / height, 100 * (column + 0.5) / width) for row, column in pixels],
+        maps=list(_maps(quality)),
+        colour_bar=_picture(_coloured(np.linspace(0, 1, 256)[None])),
+        close_ups=list(_close_ups(quality, composites)),
+        spectra=_spectra(quality, truth, pixels),
+        band_charts=_band_charts(quality, truth),
+        facts=_facts(quality, record, names),
+        notes=[*part.notes, *observation.notes, *([] if compared is None else compared.scores.notes)],
+        version=version("hyperfuse"),
+        time=time_of_writing(),
     )
 
 
