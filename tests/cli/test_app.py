@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -10,10 +11,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 from affine import Affine
+from tests.processes import Program
 
 import hyperfuse
 from hyperfuse.cli.app import COMMANDS, run
 from hyperfuse.io.files import open_cube, write_cube
+
+# Is ended from outside when the command itself is done.
+AT_EXIT = """
+import atexit, signal, sys
+from hyperfuse.cli.app import main
+atexit.register(signal.raise_signal, int(sys.argv[1]))
+sys.argv[1:] = ["--version"]
+main()
+"""
 
 UTM = Affine(30, 0, 4e5, 0, -30, 5e6)
 
@@ -42,6 +53,13 @@ def test_help_of_every_command(function: object, capsys: pytest.CaptureFixture[s
     assert run([function.__name__, "--help"]) == 0  # type: ignore[attr-defined]
     text = capsys.readouterr().out
     assert "<bool>" not in text and "--quiet" in text and "--verbose" in text
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_ended_while_it_ends(number: int) -> None:
+    program = Program(AT_EXIT, number)
+    _, messages = program.communicate()
+    assert (program.returncode, messages) == (-number, "")
 
 
 def test_all_commands_are_listed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,7 +16,7 @@ from tests.processes import Program
 
 from hyperfuse import fuse, open_cube, write_cube
 from hyperfuse.errors import Cancelled, CubeWriteError, OptionError
-from hyperfuse.fusion import run
+from hyperfuse.fusion import engine, run
 from hyperfuse.fusion.run import WorkFolder
 from hyperfuse.io.atomic import lock_file
 from hyperfuse.progress import ProgressReport, listening
@@ -87,6 +87,15 @@ def test_killed_run_leaves_the_old_file_and_is_continued_to_the_same_bytes(
     assert out.strip() == str(target)
     assert target.read_bytes() == expected(pair, tmp_path, monkeypatch).read_bytes()
     assert hidden(tmp_path) == []
+
+
+def test_the_bytes_do_not_depend_on_what_else_gdal_caches(
+    pair: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = expected(pair, tmp_path, monkeypatch)
+    # A block that a tile leaves half full would be written now and again when the next tile comes.
+    monkeypatch.setattr(engine, "CACHE_BYTES", 10_000)
+    assert fuse(*pair, tmp_path / "fused.tif", method="glp", **KNOWN).read_bytes() == whole.read_bytes()
 
 
 def test_ctrl_c_says_what_is_left_and_how_to_go_on(

@@ -16,6 +16,7 @@ import xarray as xr
 import zarr
 from affine import Affine
 from numpy.typing import NDArray
+from rasterio.crs import CRS
 from spectral.io import envi
 
 from hyperfuse.errors import BandError, CubeFileError, OptionError
@@ -336,3 +337,11 @@ def test_sides_of_the_cube_s_own_group_win(tmp_path: Path) -> None:
             file[f"{group}/wavelength"] = start + np.arange(4)
             file[f"{group}/wavelength"].attrs["units"] = "nm"
     assert open_cube(tmp_path / "s.h5")["wavelength"].values[0] == 400
+
+
+@pytest.mark.parametrize("suffix", [".nc", ".zarr", ".tif", ".npz"])
+def test_a_projection_that_lacks_a_parameter(suffix: str, tmp_path: Path) -> None:
+    """GDAL passes it on from a header of ENVI; pyproj cannot express it in parameters of CF."""
+    wkt = CRS.from_epsg(32633).to_wkt(version="WKT1_GDAL").replace('PARAMETER["false_easting",500000],', "")
+    cube = make_cube(rows_columns_bands().transpose(2, 0, 1), crs=wkt, transform=UTM)
+    assert grid_of(open_cube(write_cube(cube, tmp_path / f"s{suffix}"))).crs == grid_of(cube).crs

@@ -180,10 +180,14 @@ def main() -> None:
     gc.set_threshold(CREATED_PER_COLLECTION)
     atexit.register(gc.freeze)
     # SIGHUP exists on POSIX only, SIGBREAK on Windows only, where it is how another program asks for an end.
-    for name in ("SIGTERM", "SIGHUP", "SIGBREAK"):
-        if hasattr(signal, name):
-            signal.signal(getattr(signal, name), _stop)
-    sys.exit(run(sys.argv[1:]))
+    numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP", "SIGBREAK") if hasattr(signal, name)]
+    for number in numbers:
+        signal.signal(number, _stop)
+    code = run(sys.argv[1:])
+    # All is done: whoever ends it now does so without the tracebacks of what clears up at the exit.
+    for number in (*numbers, signal.SIGINT):
+        signal.signal(number, signal.SIG_DFL)
+    sys.exit(code)
 
 
 def _stop(number: int, frame: object) -> None:

@@ -40,7 +40,16 @@ from hyperfuse.fusion.engine import FusedTile, Tile, TileJob, bounded_pools, fus
 from hyperfuse.fusion.fusers import Fuser, NetworkFuser
 from hyperfuse.fusion.observe import observe
 from hyperfuse.fusion.pair import align_pair
-from hyperfuse.fusion.plan import Image, PathLike, Plan, input_paths, make_plan, open_pair, summarise_plan
+from hyperfuse.fusion.plan import (
+    OUTPUT_BLOCK,
+    Image,
+    PathLike,
+    Plan,
+    input_paths,
+    make_plan,
+    open_pair,
+    summarise_plan,
+)
 from hyperfuse.io.atomic import DISK_FULL, CubeWriter, atomic_write, target_lock
 from hyperfuse.io.files import check_target, created_cube, parts_of, write_cube
 from hyperfuse.io.output import Clipping, provenance_of, to_stored
@@ -52,7 +61,7 @@ from hyperfuse.progress import progress
 
 # Formats that are written in one piece, from all values at once. MATLAB's older version is one, its newer is not.
 WRITTEN_AT_ONCE = (".npz",)
-MATLAB = ".mat"
+MATLAB, TIFF_SUFFIXES = ".mat", (".tif", ".tiff")
 # A signal is answered between two writes.
 WRITTEN_ROWS = 512
 ENVI_HEADER, ENVI_PIXELS = ".hdr", ".img"
@@ -294,7 +303,9 @@ def _run(
         tiles: Iterator[tuple[Tile, FusedTile]] = iter([(plan.tiles[0], replace(only, block=block))])
         finished = {0}
     else:
-        plan = plan if target is None else _in_parts(plan, target)
+        if target is not None and target.suffix.lower() in WRITTEN_AT_ONCE:
+            got = f"{target.suffix} for a scene larger than the memory"
+            raise OptionError(got, "a format that is written in parts", "choose .tif or .zarr")
         plan, job, template = _prepare_tiles(plan, folder, journal, inputs)
         finished = set() if folder is None else folder.finished()
         tiles = _all_tiles(plan, job, folder, finished)
@@ -303,7 +314,8 @@ def _run(
         output = nullcontext(_ArrayWriter(template))
     else:
         workplace = None if folder is None else folder.workplace
-        output = created_cube(target, template, plan.config, list(plan.inputs.values()), workplace)
+        options = plan.config if plan.memory.whole else _options_in_parts(plan, target)
+        output = created_cube(target, template, options, list(plan.inputs.values()), workplace)
     with (
         _keeping_tiles(folder, len(plan.tiles)),
         output as writer,
@@ -397,15 +409,17 @@ def _remains(folder: WorkFolder | None, total: int) -> str:
     return "nothing was left behind"
 
 
-def _in_parts(plan: Plan, target: Path) -> Plan:
-    """Refuse formats that need all values at once, or choose their variant that does not."""
-    suffix, options = target.suffix.lower(), plan.config.creation_options
-    if suffix in WRITTEN_AT_ONCE:
-        got = f"{suffix} for a scene larger than the memory"
-        raise OptionError(got, "a format that is written in parts", "choose .tif or .zarr")
-    if suffix != MATLAB or any(name.upper() == "VERSION" for name in options):
-        return plan
-    return replace(plan, config=plan.config.replace(creation_options={**options, "VERSION": "7.3"}))
+def _options_in_parts(plan: Plan, target: Path) -> FuseConfig:
+    """Options of a format that is written tile by tile: blocks that no tile leaves half full, MATLAB's newer form."""
+    given = {name.upper(): value for name, value in plan.config.creation_options.items()}
+    height, width = (str(min(OUTPUT_BLOCK, side)) for side in plan.memory.tile_size)
+    blocks = {"TILED": "YES", "BLOCKXSIZE": width, "BLOCKYSIZE": height}
+    suffix = target.suffix.lower()
+    if suffix in TIFF_SUFFIXES and not plan.config.writes_cog and not blocks.keys() & given.keys():
+        given |= blocks
+    elif suffix == MATLAB:
+        given = {"VERSION": "7.3"} | given
+    return plan.config.replace(creation_options=given)
 
 
 def _journal_to_resume(folder: WorkFolder, inputs: dict[str, Path], config: FuseConfig) -> Journal | None:

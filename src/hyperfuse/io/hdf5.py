@@ -287,8 +287,8 @@ def cf_variables(template: xr.DataArray) -> dict[str, xr.Variable]:
     mapping: dict[str, Any] = {}
     axes: dict[str, Any] = {}
     if grid.crs:
-        # What pyproj cannot express in CF's parameters is there as WKT alone.
-        with suppress(ProjectionError):
+        # What pyproj cannot express in CF's parameters, such as a projection that lacks one, is there as WKT alone.
+        with suppress(ProjectionError, KeyError, ValueError, TypeError):
             crs = pyproj.CRS.from_wkt(grid.crs.to_wkt())
             mapping, axes = crs.to_cf(), {axis["axis"].lower(): axis for axis in crs.cs_to_cf()}
         mapping |= dict.fromkeys(("crs_wkt", "spatial_ref"), grid.crs.to_wkt())
