@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import h5py
 import numpy as np
 import scipy.io
 import zarr
@@ -62,6 +63,17 @@ def make_seeds(folder: Path) -> dict[str, Seed]:
     written["zarr_blosc"] = folder / "blosc.zarr"
     group = zarr.open_group(str(written["zarr_blosc"]), mode="w", zarr_format=2)
     group.create_array("cube", data=cube.values, chunks=(3, 5, 2), compressors={"id": "blosc", "cname": "lz4"})
+    # Many blocks: most are not read when the file is opened.
+    blocks = np.random.default_rng(1).integers(0, 99, (3, 48, 40)).astype(np.uint8)
+    for name, version in (("h5_chunks", "earliest"), ("h5_chunks_latest", "latest")):
+        written[name] = folder / f"{name}.h5"
+        with h5py.File(written[name], "w", libver=version) as file:
+            file.create_dataset("cube", data=blocks, chunks=(1, 8, 8), compression="gzip", shuffle=True)
+            file["wavelength"] = [450.0, 550.0, 650.0]
+    for compression in ("LZW", "ZSTD", "JPEG"):
+        options = {"COMPRESS": compression, "TILED": "YES", "BLOCKXSIZE": "16", "BLOCKYSIZE": "16"}
+        written[f"tiff_{compression}"] = folder / f"blocks_{compression}.tif"
+        write_cube(blocks, written[f"tiff_{compression}"], creation_options=options)
     return {name: _seed_of(path) for name, path in written.items()}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -222,3 +223,17 @@ def test_confidence_is_the_probability_of_small_errors() -> None:
     assert 0.05 < _probability(unsure, unsure, is_robust=True) < _probability(unsure, unsure, is_robust=False) < 0.5
     # What is used lies where the best estimate says it cannot.
     assert _probability(sure, replace(sure, shift=(0.3, 0.0)), is_robust=True) < 0.01
+
+
+def test_srf_of_more_bands_than_any_sensor_has() -> None:
+    """128 bands within 600: fitting every weight by itself would take minutes."""
+    rng = np.random.default_rng(4)
+    spectra = torch.from_numpy(np.cumsum(rng.normal(size=(600, 300)), axis=0) / 20 + 5)
+    centres, places = np.linspace(20, 580, 128), np.arange(600)
+    srf = np.exp(-(((places - centres[:, None]) / 12) ** 2))
+    srf = torch.from_numpy(srf / srf.sum(1, keepdims=True))
+    start = time.process_time()
+    fitted = fit_srf(spectra, srf @ spectra)
+    assert time.process_time() - start < 60
+    assert fitted.srf.shape == (128, 600) and bool((fitted.srf >= 0).all())
+    assert float((fitted.srf @ spectra - srf @ spectra).abs().max()) < 0.02 * float(spectra.std())

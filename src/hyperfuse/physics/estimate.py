@@ -69,6 +69,8 @@ TOLERATED_MISFIT = 1.05
 # A constant offset between the sensors is used only if it explains this share of the misfit.
 OFFSET_MUST_EXPLAIN = 0.2
 FOLDS, FEWEST_PER_FOLD = 4, 6
+# Beyond what sensors have (AVIRIS-NG has 425 bands), an SRF is interpolated between so many weights.
+MOST_FITTED_BANDS, MOST_WEIGHTS = 450, 200
 
 
 @dataclass(frozen=True)
@@ -447,6 +449,12 @@ def fit_srf(hsi: Tensor, msi: Tensor, wavelength_nm: NDArray[np.float64] | None 
     """Fit a smooth, non-negative SRF to spectra hsi (C, n) and msi (M, n) of the same coarse pixels."""
     hsi, msi = hsi.double(), msi.double()
     roughness = torch.from_numpy(roughness_matrix(hsi.shape[0], wavelength_nm))
+    interpolation = None
+    if len(hsi) > MOST_FITTED_BANDS:
+        # The time grows with the third power of their number.
+        places, knots = np.arange(len(hsi)), np.linspace(0, len(hsi) - 1, MOST_WEIGHTS)
+        interpolation = torch.from_numpy(np.stack([np.interp(places, knots, row) for row in np.eye(MOST_WEIGHTS)]))
+        hsi, roughness = interpolation @ hsi, interpolation @ roughness @ interpolation.T
     plain, plain_misfit = _smooth_nnls(hsi, msi, roughness)
     mean, level = hsi.mean(1, keepdim=True), msi.mean(1, keepdim=True)
     centred, centred_misfit = _smooth_nnls(hsi - mean, msi - level, roughness)
@@ -460,6 +468,7 @@ def fit_srf(hsi: Tensor, msi: Tensor, wavelength_nm: NDArray[np.float64] | None 
     largest = misfit * pixels / freedom.clamp_min(1)
     if not bool(enough.all()):
         largest = torch.where(enough, largest, _cross_validated_misfit(hsi, msi, roughness))
+    srf = srf if interpolation is None else srf @ interpolation
     return SRFFit(srf, offset, misfit, largest)
 
 
