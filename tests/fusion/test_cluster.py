@@ -21,6 +21,17 @@ from hyperfuse.fusion.run import WorkFolder
 
 pytest.importorskip("distributed")
 
+# A scheduler and a worker that can be killed.
+CLUSTER = """
+import time
+from distributed import LocalCluster
+cluster = LocalCluster(
+    n_workers=1, threads_per_worker=1, processes=False, protocol="tcp://", host="127.0.0.1", dashboard_address=None
+)
+print(cluster.scheduler_address, flush=True)
+time.sleep(600)
+"""
+
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
@@ -88,6 +99,27 @@ def test_a_running_cluster(pair: tuple[Path, Path], tmp_path: Path, monkeypatch:
         command = ["fuse", *map(str, pair), "-o", str(tmp_path / "fused.zarr"), "--no-estimate", "--method", "glp"]
         assert run([*command, "--cluster", cluster.scheduler_address]) == 0
     np.testing.assert_array_equal(open_cube(tmp_path / "fused.zarr").values, alone.values)
+
+
+def test_a_scheduler_that_dies(pair: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target, script = tmp_path / "fused.tif", Path(__file__).with_name("slow_tiles.py")
+    cluster = Program(CLUSTER)
+    while not (address := cluster.written().strip()):
+        assert cluster.returncode is None, cluster.communicate()
+        time.sleep(0.02)
+    options = ["-o", target, "--no-estimate", "--method", "glp", "-q"]
+    program = Program(script, 3, 0, "fuse", *pair, *options, "--cluster", address)
+    while not WorkFolder(target).finished():
+        assert program.returncode is None, program.communicate()
+        time.sleep(0.02)
+    cluster.kill()
+    _, messages = program.communicate()
+    assert program.returncode == 2
+    (line,) = messages.splitlines()
+    assert "stopped answering" in line and "of 9 tiles are kept" in line and "--resume continues" in line
+    small_tiles(monkeypatch)
+    fuse(*pair, target, method="glp", resume=True, **KNOWN)
+    assert target.exists()
 
 
 def test_no_cluster_there(

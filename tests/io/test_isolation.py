@@ -84,6 +84,13 @@ def test_a_zarr_store_of_an_impossible_size(tmp_path: Path, capsys: pytest.Captu
     assert len(capsys.readouterr().err.splitlines()) == 1
 
 
+def test_a_zarr_store_of_single_values(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    group = zarr.open_group(str(tmp_path / "s.zarr"), mode="w", zarr_format=2)
+    group.create_array("cube", shape=(10, 100, 100), dtype="f4", chunks=(1, 1, 1))
+    assert run(["info", str(tmp_path / "s.zarr")]) == 2
+    assert "100000 chunks of 4 bytes, hours to read" in capsys.readouterr().err
+
+
 def test_names_cannot_rewrite_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write_cube(sample_cube(), tmp_path / "a\x1b[2J\nb.tif")
     assert run(["info", str(path)]) == 0

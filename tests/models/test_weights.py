@@ -120,6 +120,7 @@ def test_a_damaged_file_is_refused(folder):
         ({"surprise": 1}, r'"surprise": expected one of format'),
         ({"margin": {"fine": 1, "coarse": 1}}, r"margin .*; expected .*receptive field"),
         ({"weights": {}}, r'"weights.file": Field required'),
+        ({"weights": {"file": "a\0b", "sha256": ""}}, r"cannot be read \(embedded null byte\)"),
         (
             {"network": {**TINY.model_dump(mode="json"), "attention": True}},
             r'"attention": expected one of width.*; .*; update hyperfuse',
