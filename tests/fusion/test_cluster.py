@@ -113,6 +113,7 @@ def test_a_scheduler_that_dies(pair: tuple[Path, Path], tmp_path: Path, monkeypa
         assert program.returncode is None, program.communicate()
         time.sleep(0.02)
     cluster.kill()
+    cluster.communicate()
     _, messages = program.communicate()
     assert program.returncode == 2
     (line,) = messages.splitlines()

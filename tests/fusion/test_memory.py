@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 import rasterio
 import scipy.io
 import torch
 import xarray as xr
+import zarr
 from affine import Affine
 from tests.fusion.large_scenes import written_pair
 from tests.peak_memory import STATUS, own_peak_bytes, peak_bytes
@@ -19,7 +21,7 @@ from hyperfuse import fuse, make_cube, open_cube, write_cube
 from hyperfuse.cli.app import run
 from hyperfuse.fusion import plan
 from hyperfuse.fusion.engine import MOST_THREADS, bounded_pools
-from hyperfuse.fusion.plan import MemoryPlan
+from hyperfuse.fusion.plan import MemoryPlan, unpacking_bytes
 from hyperfuse.io.files import WRITABLE
 from hyperfuse.methods.catalogue import DEFAULT
 
@@ -78,6 +80,37 @@ def test_a_window_takes_little_memory_in_every_format(name: str, tmp_path: Path)
         for place in np.s_[:, 700:764], np.s_[:, :, 700:764]:
             np.testing.assert_array_equal(opened[place].values, values[place])
     assert own_peak_bytes() - before < values.nbytes / 3
+
+
+def _write_in_one_block(path: Path, values: np.ndarray) -> None:
+    if path.suffix == ".h5":
+        with h5py.File(path, "w") as file:
+            file.create_dataset("cube", data=values, chunks=values.shape, compression="gzip", compression_opts=1)
+    elif path.suffix == ".zarr":
+        zarr.open_group(str(path), mode="w").create_array("cube", data=values, chunks=values.shape)
+    else:
+        block = {"INTERLEAVE": "PIXEL", "TILED": "NO", "BLOCKYSIZE": str(values.shape[1]), "ZLEVEL": "1"}
+        write_cube(values, path, creation_options=block)
+
+
+@pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="the peak cannot be set back")
+@pytest.mark.parametrize("suffix", [".h5", ".zarr", ".tif"])
+def test_a_large_compressed_block_is_counted(suffix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    values = np.broadcast_to(np.arange(1800, dtype=np.float32), (4, 1800, 1800)).copy()
+    msi = tmp_path / f"msi{suffix}"
+    _write_in_one_block(msi, values)
+    opened = open_cube(msi)
+    _ = opened[:, 0, 0].values
+    Path("/proc/self/clear_refs").write_text("5")
+    before = own_peak_bytes()
+    with rasterio.Env(GDAL_CACHEMAX=4_000_000):
+        np.testing.assert_array_equal(opened[:, 5:15].values, values[:, 5:15])
+    counted = unpacking_bytes(opened)
+    assert own_peak_bytes() - before < counted == plan.BLOCK_COPIES * values.nbytes
+    write_cube(np.ones((9, 450, 450), np.float32), tmp_path / "hsi.tif")
+    command = ["fuse", str(tmp_path / "hsi.tif"), str(msi), "-o", str(tmp_path / "fused.tif"), "--dry-run"]
+    assert run([*command, "--ram", "0.5"]) == 2
+    assert "for images stored in blocks of 52 MB" in capsys.readouterr().err
 
 
 def test_what_libraries_take_does_not_grow_with_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:

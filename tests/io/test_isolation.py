@@ -13,8 +13,10 @@ from pathlib import Path
 
 import h5py
 import numpy as np
+import numpy.lib.format
 import pytest
 import zarr
+from tests.io.products.hyperspectral_writers import write_enmap
 from tests.io.random_cubes import sample_cube
 from tests.processes import Program, all_end
 
@@ -82,6 +84,29 @@ def test_a_zarr_store_of_an_impossible_size(tmp_path: Path, capsys: pytest.Captu
     metadata.write_text(json.dumps(json.loads(metadata.read_text()) | {"shape": [2**70, 6, 5]}))
     assert run(["info", str(tmp_path / "s.zarr")]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def sparse(path: Path, beginning: bytes) -> Path:
+    """A file of three gigabytes that takes no space."""
+    path.write_bytes(beginning)
+    os.truncate(path, 3 * 2**30)
+    return path
+
+
+def test_what_asks_for_more_memory_than_the_limit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cube = str(write_cube(sample_cube(), tmp_path / "s.hdr"))
+    product = write_enmap(tmp_path / "enmap").path
+    sparse(next(product.glob("*METADATA.XML")), b"<")
+    sparse(tmp_path / "large.hdr", b"ENVI\n")
+    (tmp_path / "large.img").write_bytes(bytes(10))
+    with (tmp_path / "s.npy").open("wb") as stream:
+        numpy.lib.format.write_array_header_1_0(
+            stream, {"descr": "<f8", "fortran_order": False, "shape": (10**6, 10**6, 9)}
+        )
+    table = str(sparse(tmp_path / "table.txt", b"400"))
+    for arguments in ([product], [tmp_path / "large.hdr"], [tmp_path / "s.npy"], [cube, "--wavelengths", table]):
+        assert run(["info", *map(str, arguments)]) == 2
+        assert len(capsys.readouterr().err.splitlines()) == 1
 
 
 def test_a_zarr_store_of_single_values(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -40,7 +40,7 @@ from hyperfuse.fusion.observe import (
 )
 from hyperfuse.fusion.pair import AlignedPair, align_pair
 from hyperfuse.fusion.sample import SAMPLED_FINE_PIXELS, representative_window, sample_places
-from hyperfuse.io.cube import make_cube, nodata_of, usual_nodata, wavelengths_nm
+from hyperfuse.io.cube import block_bytes, make_cube, nodata_of, usual_nodata, wavelengths_nm
 from hyperfuse.io.files import as_opened, open_mask
 from hyperfuse.io.isolation import start_server
 from hyperfuse.io.output import check_fits, output_template, provenance, select_bands, selected
@@ -74,6 +74,8 @@ OVERHEAD_OF_TILE = 80_000_000
 ROOM = 1.2
 # Images that are together no larger, as they are stored, are read once; of others, many windows overlap.
 HELD_BYTES = 100_000_000
+# A block is there packed and unpacked, in GDAL also band by band.
+LARGEST_USUAL_BLOCK, BLOCK_COPIES = 16_000_000, 2.5
 # Two tiles at once are planned on every machine. A tile whose halo costs no more than this factor is not enlarged.
 TILES_AT_ONCE = 2
 TOLERABLE_HALO = 1.5
@@ -287,8 +289,14 @@ def make_plan(
     start_server()
     with progress("Preparing", total=3) as advance:
         hsi_cube, msi_cube, masks = open_pair(hsi, msi, config)
+        blocks = unpacking_bytes(hsi_cube, msi_cube)
+        if blocks > budget:
+            got = f"{ram_gb:g} GB of memory for images stored in blocks of {blocks / BLOCK_COPIES / 1e6:.0f} MB"
+            expected = f"at least {ram_gb + (blocks - budget) / GIGABYTE:.2g} GB"
+            raise OptionError(got, expected, "raise --ram, or rewrite them with `hyperfuse convert`")
         if hsi_cube.nbytes + msi_cube.nbytes <= HELD_BYTES and config.workers is None and config.cluster is None:
             hsi_cube, msi_cube = hsi_cube.compute(), msi_cube.compute()
+            blocks = 0
         check_fits(selected(hsi_cube, config), output_template(hsi_cube, config))
         aligned = align_pair(hsi_cube, msi_cube, config, **masks)
         advance(1)
@@ -324,13 +332,13 @@ def make_plan(
     if own_method is not None:
         held = find_method(own_method)
         window_copies = held.window_copies + (4 if config.consistency else 0)
-        workload = Workload(*sizes, window_copies, held.component_images * min(MOST_COMPONENTS, bands))
+        workload = Workload(*sizes, window_copies, held.component_images * min(MOST_COMPONENTS, bands), blocks)
         halo = MethodFuser(own_method, config.consistency).halo(observation)
     else:
         assert network is not None
         # A network computes features of the whole window, and so does the method that it refines.
         features = max(FEATURE_IMAGES * network.config.width, 10 * min(MOST_COMPONENTS, bands))
-        workload, base = Workload(*sizes, window_copies=7.0, components=features), network.config.base
+        workload, base = Workload(*sizes, 7.0, features, blocks), network.config.base
         halo = network_halo(network, observation) + (0 if base == BICUBIC else MethodFuser(base).halo(observation))
     memory = plan_memory(pair, observation, workload, halo, ram_gb)
     log.debug("%r", observation)
@@ -424,6 +432,7 @@ class Workload:
     itemsize: int  # of an output value
     window_copies: float
     components: int  # images of the size of the window without its outer halo
+    blocks: int = 0  # bytes for unpacking blocks of the inputs' files
 
     def input_bytes(self, place: WindowPlace) -> int:
         return 4 * (self.bands * place.coarse_pixels + self.msi_bands * place.fine_pixels)
@@ -435,7 +444,8 @@ class Workload:
         on_inputs = 20 * self.msi_bands * window + 36 * self.bands * coarse
         on_bands = 4 * self.bands * self.window_copies * window
         on_components = 4 * self.components * near_pixels
-        return int(ROOM * (on_inputs + denoising + max(on_components, on_bands + on_components / 4)) + OVERHEAD_OF_TILE)
+        on_image = max(on_components, on_bands + on_components / 4)
+        return int(ROOM * (on_inputs + denoising + on_image)) + OVERHEAD_OF_TILE + self.blocks
 
 
 @dataclass(frozen=True)
@@ -489,6 +499,12 @@ def plan_memory(
         expected = f"at least {least:.2g} GB for a tile of {height}x{width} pixels"
         raise OptionError(f"{ram_gb:g} GB of memory", expected, "raise --ram")
     return best
+
+
+def unpacking_bytes(*cubes: xr.DataArray) -> int:
+    """Memory for blocks of the cubes' files beside the windows that are read; usual ones are part of the overhead."""
+    largest = max(map(block_bytes, cubes))
+    return int(BLOCK_COPIES * largest) if largest > LARGEST_USUAL_BLOCK else 0
 
 
 def available_bytes(ram_gb: float) -> int:

@@ -68,6 +68,8 @@ class FoundArray:
     load: Callable[[tuple[Any, ...]], NDArray[Any]]
     dims: tuple[str, ...] | None = None
     attributes: Mapping[str, Any] = field(default_factory=dict)
+    chunks: tuple[int, ...] | None = None
+    """Shape of the blocks that it is stored in."""
 
     @property
     def group(self) -> str:
@@ -107,7 +109,8 @@ class FoundArray:
         if len(self.shape) == 3:
             return self
         dims = ("band", *(self.dims or ("y", "x")))
-        return replace(self, shape=(1, *self.shape), load=partial(_load_plane, self.load), dims=dims)
+        chunks = (1, *self.chunks) if self.chunks else None
+        return replace(self, shape=(1, *self.shape), load=partial(_load_plane, self.load), dims=dims, chunks=chunks)
 
     def values(self) -> NDArray[Any]:
         return np.asarray(self.load(tuple(slice(None) for _ in self.shape)))
@@ -148,7 +151,10 @@ def _dotted(name: str) -> str:
 def transposed(found: FoundArray, axes: tuple[int, int, int]) -> WindowReader:
     """Return a reader of a 3-D array whose axes come in any order; `axes` says where band, y and x are."""
     bands, height, width = (found.shape[axis] for axis in axes)
-    return WindowReader((bands, height, width), found.dtype, partial(_read_transposed, found, axes))
+    block = None
+    if found.chunks is not None:
+        block = found.chunks[axes[0]], found.chunks[axes[1]], found.chunks[axes[2]]
+    return WindowReader((bands, height, width), found.dtype, partial(_read_transposed, found, axes), block)
 
 
 def _read_transposed(

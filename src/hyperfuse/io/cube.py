@@ -13,6 +13,7 @@ CRS and transform are where rioxarray keeps them (`cube.rio`), nodata in `cube.r
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import warnings
@@ -66,8 +67,6 @@ LENGTH_IN_NAME = re.compile(
     r"(?<![\d.\-\u2013])(?:(?<=[\W_])|^)(\d+(?:\.\d+)?)\s*(nm|um|[µμ]m|nanomet\w+|micromet\w+|microns?)\b|\((\d+\.\d+)\)$",
     re.IGNORECASE,
 )
-# No scene is larger; a damaged header may promise more, and its coordinates alone would fill the memory.
-LARGEST_SIDE = 2**24
 # Where rioxarray and CF keep the scaling of a DataArray that has no band table yet.
 SCALING_ATTRIBUTES = {"scale": "scale_factor", "offset": "add_offset"}
 TABLE_ATTRIBUTES = {*SCALING_ATTRIBUTES.values(), "wavelength", "fwhm", "wavelength_units"}
@@ -75,10 +74,6 @@ TABLE_ATTRIBUTES = {*SCALING_ATTRIBUTES.values(), "wavelength", "fwhm", "wavelen
 NODATA_NAMES = ("_FillValue", "missing_value", "fill_value", "nodata", "nodatavals")
 # Positions that are on average further apart than this are read one by one instead of with everything in between.
 SPARSE = 4
-# No usual compression does better; a file that claims to does not hold what it promises.
-LARGEST_COMPRESSION = 1100
-# Promises below this are harmless.
-HARMLESS_BYTES = 2**28
 # A sample of the values, not a pass over the whole file: bands, rows, columns.
 SAMPLE_SHAPE = (32, 64, 64)
 
@@ -133,8 +128,8 @@ def make_cube(
     (2, [450.0, 550.0])
     """
     shape = values.shape if isinstance(values, xr.Variable) else np.shape(values)
-    if len(shape) != 3 or min(shape) < 1 or max(shape) > LARGEST_SIDE:
-        raise CubeFileError(f"array of shape {shape}", f"three dimensions (band, y, x) of 1 to {LARGEST_SIDE} each")
+    if len(shape) != 3 or min(shape) < 1:
+        raise CubeFileError(f"array of shape {shape}", "three dimensions (band, y, x), none of them empty")
     if isinstance(values, xr.Variable):
         variable = values
     else:
@@ -146,7 +141,9 @@ def make_cube(
         wavelength_nm = lengths_in_names(band_names)
     columns = zip(BAND_TABLE, (wavelength_nm, fwhm_nm, good, band_names, scale, offset), strict=True)
     coords = {name: plain_variable("band", _band_column(name, column, shape[0])) for name, column in columns}
-    return place_cube(xr.DataArray(variable, coords=coords, attrs=dict(attributes or {})), crs, transform, nodata)
+    cube = xr.DataArray(variable, coords=coords, attrs=dict(attributes or {}))
+    cube.encoding = dict(variable.encoding)
+    return place_cube(cube, crs, transform, nodata)
 
 
 def place_cube(
@@ -542,6 +539,8 @@ class WindowReader:
     dtype: np.dtype[Any]
     read: Callable[[NDArray[np.int64], slice, slice], NDArray[Any]]
     """Returns the given bands, in the given order, of rows and columns start:stop (step 1)."""
+    block: tuple[int, int, int] | None = None
+    """The shape of what the file holds as one compressed block, all of which any window needs."""
 
 
 class _WindowedArray(BackendArray):
@@ -572,7 +571,15 @@ class _WindowedArray(BackendArray):
 
 def lazy_variable(reader: WindowReader) -> xr.Variable:
     """Return a variable whose values are read from the reader when a window of them is needed."""
-    return xr.Variable(DIMS, indexing.LazilyIndexedArray(_WindowedArray(reader)))
+    encoding = {} if reader.block is None else {"preferred_chunks": dict(zip(DIMS, reader.block, strict=True))}
+    return xr.Variable(DIMS, indexing.LazilyIndexedArray(_WindowedArray(reader)), encoding=encoding)
+
+
+def block_bytes(cube: xr.DataArray) -> int:
+    """Return the size of the blocks of the file that a cube is read from, unpacked; 0 where there are none."""
+    block = cube.encoding.get("preferred_chunks", {})
+    is_known = all(isinstance(block.get(name), int) for name in DIMS)
+    return cube.dtype.itemsize * math.prod(block[name] for name in DIMS) if is_known else 0
 
 
 def delivered_dtype(stored: np.dtype[Any]) -> np.dtype[Any]:
@@ -602,11 +609,6 @@ def covering(positions: NDArray[np.int64]) -> tuple[slice, Any]:
     start, stop = int(positions.min()), int(positions.max()) + 1
     in_order = np.array_equal(positions, np.arange(start, stop))
     return slice(start, stop), slice(None) if in_order else positions - start
-
-
-def promises_too_much(promised: int, held: int) -> bool:
-    """Return whether a file of `held` bytes cannot contain `promised` bytes, which a library would allocate."""
-    return promised > HARMLESS_BYTES and promised > held * LARGEST_COMPRESSION
 
 
 @contextmanager

@@ -24,7 +24,6 @@ DATA_SUFFIXES = (".img", "", ".dat", ".bsq", ".bil", ".bip", ".raw", ".bin", ".f
 BYTES_OF_DATA_TYPE = {1: 1, 2: 2, 3: 4, 4: 4, 5: 8, 6: 8, 9: 16, 12: 2, 13: 4, 14: 8, 15: 8}
 # Axes of a (band, y, x) block in the order of the file.
 FILE_AXES = {"bsq": (0, 1, 2), "bil": (1, 0, 2), "bip": (1, 2, 0)}
-LARGEST_HEADER = 16 * 2**20
 HEADER_LINE = re.compile(
     r"^[ \t]*(samples|lines|bands|data[ _]type|header[ _]offset|interleave|file compression)[ \t]*=([^\r\n]*)",
     re.IGNORECASE | re.MULTILINE,
@@ -46,7 +45,7 @@ def find_header(data: Path) -> Path | None:
 def esri_wavelengths(data: Path, bands: int) -> dict[str, Any]:
     """Wavelengths in nm from an ESRI header beside the data, where some cameras list them; empty without any."""
     header = data.with_suffix(".hdr")
-    if not header.is_file() or header.stat().st_size > LARGEST_HEADER:
+    if not header.is_file():
         return {}
     listed = ESRI_WAVELENGTHS.search(header.read_text(encoding="utf-8", errors="replace"))
     values = numbers(listed[1].split()) if listed else None
@@ -89,7 +88,7 @@ def check_header(header: Path, data: Path) -> None:
 
 def _promised_bytes(header: Path) -> int:
     """Size that the data file of this header must have; 0 where it is compressed, so that nothing is known."""
-    if header.stat().st_size > LARGEST_HEADER or not _is_envi_header(header):
+    if not _is_envi_header(header):
         got = f"{header} is not an ENVI header"
         raise CubeFileError(got, "a text file that begins with ENVI", "of a header of ESRI, name the data file instead")
     text = header.read_text(encoding="utf-8", errors="replace")

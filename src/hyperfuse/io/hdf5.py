@@ -19,7 +19,7 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from hyperfuse.errors import CubeFileError, OptionError
-from hyperfuse.io.arrays import OTHER_ATTRIBUTES, STORAGE_ATTRIBUTES, FoundArray, read_part, text
+from hyperfuse.io.arrays import OTHER_ATTRIBUTES, STORAGE_ATTRIBUTES, FoundArray, read_part
 from hyperfuse.io.atomic import GuardedFile, WriteWindow
 from hyperfuse.io.cube import nodata_of, reading, text_attributes
 from hyperfuse.io.grid import grid_of
@@ -75,12 +75,14 @@ def arrays_in_hdf5(path: Path, *, reverse_axes: bool = False) -> list[FoundArray
         if dtype is None or name.startswith("#refs#") or item.shape is None:
             return
         _check_storage(item, name, path)
-        shape = item.shape[::-1] if reverse_axes else item.shape
+        shape, chunks = item.shape, item.chunks
+        if reverse_axes:
+            shape, chunks = shape[::-1], chunks and chunks[::-1]
         load = partial(_load_from_hdf5, path, name, reverse_axes)
         attributes = dict(_attributes(item))
         if NETCDF_FILL.get(dtype.str[1:]) == item.fillvalue:
             attributes = _with_default_fill(dtype, attributes)
-        found.append(FoundArray(name, shape, dtype, load, _dims(item), attributes))
+        found.append(FoundArray(name, shape, dtype, load, _dims(item), attributes, chunks))
 
     with opened_hdf5(path) as file:
         file.visititems(visit)
@@ -101,16 +103,12 @@ def _dtype(item: Any) -> np.dtype[Any] | None:
 
 
 def _dims(item: Any) -> tuple[str, ...] | None:
-    """Names of the axes, from the attributes: HDF5's own functions for them never return from a damaged list."""
+    """Names of the axes: of the scales, else the labels."""
     try:
-        scales, labels = item.attrs.get("DIMENSION_LIST"), item.attrs.get("DIMENSION_LABELS")
-        names = [text(label) or "" for label in labels] if labels is not None else [""] * item.ndim
-        for axis, references in enumerate(scales if scales is not None else ()):
-            if len(references):
-                names[axis] = item.file[references[0]].name.rsplit("/", 1)[-1]
+        names = [axis[0].name.rsplit("/", 1)[-1] if len(axis) else axis.label for axis in item.dims]
     except HDF5_ERRORS:
         return None
-    return tuple(names) if any(names) and len(names) == item.ndim else None
+    return tuple(names) if any(names) else None
 
 
 def _attributes(item: Any) -> Iterator[tuple[str, Any]]:

@@ -99,7 +99,7 @@ def start_server(libraries: Collection[str] = ()) -> None:
     Children find these libraries imported; a server without them is replaced where that takes milliseconds.
     """
     global _server
-    if not FORKS:
+    if not FORKS or _is_child:
         return
     with _lock:
         # The thread of a progress bar only draws.

@@ -38,7 +38,6 @@ USERBLOCK = 512
 LARGEST_VERSION_5 = 2**31 - 2**20
 # scipy's number for version 4.
 OLD_VERSION = 0
-DEEPEST_STRUCT = 8
 MATLAB_CLASS = {"f4": "single", "f8": "double"} | {
     f"{kind}{size}": f"{'u' * (kind == 'u')}int{8 * size}" for kind in "iu" for size in (1, 2, 4, 8)
 }
@@ -89,6 +88,8 @@ class _Matrix:
             source.seek(self.start)
             while not inflate.eof and (chunk := inflate.unconsumed_tail or source.read(CHUNK_BYTES)):
                 target.write(inflate.decompress(chunk, CHUNK_BYTES))
+                if target.tell() > (self.inflated_bytes or 0):
+                    break
             if not inflate.eof or target.tell() != self.inflated_bytes:
                 raise ValueError(f"{self.name} is damaged")
 
@@ -181,15 +182,15 @@ def _with_text(array: FoundArray) -> FoundArray:
     return FoundArray(array.name, (1,), decoded.dtype, decoded.__getitem__)
 
 
-def _flattened(prefix: str, contents: Mapping[str, Any], depth: int = 0) -> Iterator[tuple[str, NDArray[Any]]]:
+def _flattened(prefix: str, contents: Mapping[str, Any]) -> Iterator[tuple[str, NDArray[Any]]]:
     for key, value in contents.items():
         if key.startswith("__") or not isinstance(value, np.ndarray):
             continue
         if value.dtype.names is None:
             yield prefix + key, value
-        elif value.size == 1 and depth < DEEPEST_STRUCT:
+        elif value.size == 1:
             fields = {name: value[name].ravel()[0] for name in value.dtype.names}
-            yield from _flattened(f"{prefix}{key}.", fields, depth + 1)
+            yield from _flattened(f"{prefix}{key}.", fields)
 
 
 @contextmanager

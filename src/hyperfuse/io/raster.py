@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 from rasterio._err import CPLE_BaseError
 from rasterio.crs import CRS
-from rasterio.enums import ColorInterp, Resampling
+from rasterio.enums import ColorInterp, Interleaving, Resampling
 from rasterio.errors import CRSError, NotGeoreferencedWarning, RasterioError
 from rasterio.io import MemoryFile
 from rasterio.windows import Window
@@ -152,7 +152,9 @@ def read_raster(path: Path, data_path: Path | None = None, driver: str | None = 
         record = "".join(folded.split()).strip("{}") or source.tags().get(RECORD_TAG)
         described = native_description(source, dtype, wavelength).with_exact_values(record)
         read = partial(_read_window, data_path, driver, dtype)
-        reader = WindowReader((source.count, source.height, source.width), dtype, read)
+        together = source.count if source.interleaving == Interleaving.pixel else 1
+        shape, block = (source.count, source.height, source.width), (together, *source.block_shapes[0])
+        reader = WindowReader(shape, dtype, read, block)
         return make_cube(
             lazy_variable(reader),
             wavelength_nm=wavelength,

@@ -36,7 +36,6 @@ MEDIA_TYPES = (
     | {".zarr": "application/vnd.zarr", ".mat": "application/x-matlab-data", ".json": "application/json"}
     | {".hdr": "text/plain", ".xml": "application/xml", ".zip": "application/zip"}
 )
-LARGEST_ITEM = 16 * 2**20
 UNKNOWN_TYPE = "application/octet-stream"
 
 
@@ -104,7 +103,7 @@ def stac_bands(path: Path, bands: int) -> dict[str, Any]:
 
 def _read_item(file: Path) -> Any:
     try:
-        return json.loads(file.read_bytes()) if file.is_file() and file.stat().st_size <= LARGEST_ITEM else None
+        return json.loads(file.read_bytes()) if file.is_file() else None
     except (OSError, ValueError, RecursionError):
         return None
 

@@ -24,12 +24,12 @@ from hyperfuse.io.cube import (
     wavelengths_nm,
 )
 from hyperfuse.io.envi import braced_numbers
+from hyperfuse.io.isolation import isolated
 from hyperfuse.io.products import hyperion, landsat, sentinel2
 from hyperfuse.io.products.band_files import TABLES
 from hyperfuse.io.products.rasters import normalise_band_name
 
 RANGE = re.compile(r"\s*([\d.]+(?:e[+-]?\d+)?)\s*:\s*([\d.]+(?:e[+-]?\d+)?)\s*", re.IGNORECASE)
-LARGEST_TABLE = 4 * 2**20
 WIDTH_NAME = re.compile(r"fwhm|width", re.IGNORECASE)
 CENTRE_NAME = re.compile(r"wave|cent|lambda|\bnm\b", re.IGNORECASE)
 # Usual selections of a sensor's bands, found by their number.
@@ -105,7 +105,7 @@ def _given(wavelengths: Any, bands: int) -> Columns:
     if evenly:
         return _in_nanometres(np.linspace(float(evenly[1]), float(evenly[2]), bands), None, text)
     if Path(text).is_file():
-        return _from_file(Path(text))
+        return isolated(Path(text), _from_file, Path(text))
     return _of_sensor(text, bands)
 
 
@@ -124,10 +124,9 @@ def _from_file(path: Path) -> Columns:
         with reading(path, "a list of numbers"):
             return _in_nanometres(np.load(path, allow_pickle=False).astype(np.float64).ravel(), None, str(path))
     if suffix in (".csv", ".txt", ".tab", ".tsv", ".dat", ".hdr"):
-        if path.stat().st_size > LARGEST_TABLE:
-            raise CubeFileError(f"{path} has {path.stat().st_size} bytes", "a short table of wavelengths")
-        text = path.read_text(encoding="utf-8", errors="replace")
-        return _in_header(text, path) if suffix == ".hdr" else _in_table(text, path)
+        with reading(path, "a table of wavelengths"):
+            text = path.read_text(encoding="utf-8", errors="replace")
+            return _in_header(text, path) if suffix == ".hdr" else _in_table(text, path)
     # Not above: most requests need no other cube.
     from hyperfuse.io.files import open_cube
 

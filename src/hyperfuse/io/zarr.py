@@ -11,7 +11,7 @@ import itertools
 import math
 import struct
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ OWN_NODATA = "hyperfuse_fill_value_is_nodata"
 OWN_WHOLE = "hyperfuse_every_chunk_is_written"
 # A chunk takes a third of a millisecond to read, however small it is.
 SMALLEST_CHUNK_BYTES, MANY_CHUNKS = 4096, 50_000
+LARGE_CHUNK_BYTES = 2**24
 # Not Blosc, Zarr's own choice: it does not survive a damaged chunk.
 COMPRESSORS: Mapping[str, Mapping[str, Any] | None] = {
     "zstd": {"id": "zstd", "level": 3},
@@ -48,7 +49,10 @@ def _load_from_zarr(path: Path, name: str, key: tuple[Any, ...]) -> NDArray[Any]
         root: Any = zarr.open(str(path), mode="r")
         array = root[name] if name else root
         _check_blosc_chunks(array, path / name, key)
-        return np.asarray(array[key])
+        # All chunks of a window would be unpacked at the same time.
+        one_by_one = math.prod(array.chunks) * np.dtype(array.dtype).itemsize > LARGE_CHUNK_BYTES
+        with zarr.config.set({"async.concurrency": 1}) if one_by_one else nullcontext():
+            return np.asarray(array[key])
 
 
 def arrays_in_zarr(path: Path) -> list[FoundArray]:
@@ -87,7 +91,8 @@ def _found(path: Path, name: str, item: Any) -> FoundArray:
         attributes["_FillValue"] = float(np.frombuffer(code, "<f8")[0]) if len(code) == 8 else None
     names = item.attrs.get("_ARRAY_DIMENSIONS") or getattr(item.metadata, "dimension_names", None)
     dims = tuple(str(each or "") for each in names) if names else None
-    return FoundArray(name, tuple(item.shape), dtype, partial(_load_from_zarr, path, name), dims, attributes)
+    load = partial(_load_from_zarr, path, name)
+    return FoundArray(name, tuple(item.shape), dtype, load, dims, attributes, tuple(item.shards or item.chunks))
 
 
 def _check_blosc_chunks(array: Any, folder: Path, key: tuple[Any, ...]) -> None:

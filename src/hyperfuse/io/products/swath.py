@@ -32,7 +32,6 @@ SENSOR_GEOMETRY = "swath"
 ANY_ARRAY = "or the name of any array"
 # Half the diagonal of a pixel and a little more: pixels of the map that the sensor did not see stay empty.
 FARTHEST_PIXELS = 0.75
-LARGEST_MAP = 2**27
 # A bounding box is read as a whole if it has at most this many times the pixels that are needed, or is small anyway.
 LARGEST_OVERHEAD = 3
 SMALLEST_PIECE = 32
@@ -201,8 +200,6 @@ class NearestLookup:
         left, right = math.floor(x.min() / pixel - 0.5) * pixel, math.ceil(x.max() / pixel + 0.5) * pixel
         bottom, top = math.floor(y.min() / pixel - 0.5) * pixel, math.ceil(y.max() / pixel + 0.5) * pixel
         height, width = round((top - bottom) / pixel), round((right - left) / pixel)
-        if height * width > LARGEST_MAP:
-            raise latitude.file.damaged(f": its latitudes and longitudes span {width}x{height} pixels", "one scene")
         return cls(latitude, longitude, epsg, Affine(pixel, 0.0, left, 0.0, -pixel, top), (height, width))
 
     @property
