@@ -4,6 +4,7 @@
     python benchmarks/throughput.py ratios --record   # and throughput.json is updated
     python benchmarks/throughput.py growth            # of the default method, with pixels and with bands
     python benchmarks/throughput.py tools             # convert, evaluate and simulate beside gdal_translate
+    python benchmarks/throughput.py chart PNG         # of what --record has kept of ratios and growth
 
 The scene has 2000 x 2000 fine pixels, 100 bands and a scale of 4 by default (`--side`, `--bands`), as uint16. Every
 command is a process of its own: its wall time includes starting Python. The peak is that of its resident memory.
@@ -46,6 +47,12 @@ class Cost:
     def processor(self) -> float:
         return self.user + self.system
 
+    @property
+    def figures(self) -> dict[str, float]:
+        """Processor seconds, the kernel's among them, and gigabytes: what is recorded."""
+        seconds = {"processor": round(self.processor, 2), "system": round(self.system, 2)}
+        return {**seconds, "peak": round(self.peak_bytes / 1e9, 2)}
+
     def __str__(self) -> str:
         share = self.system / max(1e-9, self.processor)
         times = f"{self.wall:.1f} s | {self.processor:.1f} s | {share:.0%}"
@@ -81,8 +88,8 @@ def ratios(folder: Path, methods: list[str], compressions: list[str], *, record:
         return 0
     hsi, msi, pan, output = (folder / f"{name}.tif" for name in ("hsi", "msi", "pan", "fused"))
     subprocess.run(["gdal_translate", "-q", "-b", "2", msi, pan], check=True)
-    before: dict[str, float] = json.loads(RECORD.read_text(encoding="utf-8")) if RECORD.exists() else {}
-    found: dict[str, float] = {}
+    before = recorded()
+    ratios: dict[str, float] = {}
     print("| command | compression | wall | processor | system | peak memory | wall / GDAL | processor / GDAL |")
     print("|---|---|---:|---:|---:|---:|---:|---:|", flush=True)
     for compression in compressions:
@@ -90,21 +97,33 @@ def ratios(folder: Path, methods: list[str], compressions: list[str], *, record:
         gdal = cost_of("gdal_pansharpen.py", "-q", "-threads", "2", pan, hsi, output, *creation)
         output.unlink()
         print(f"| gdal_pansharpen | {compression} | {gdal} | 1 | 1 |", flush=True)
+        if record:
+            keep(f"gdal_pansharpen {compression}", gdal.figures | {"ratio": 1.0})
         for method in methods:
             own = cost_of(*HYPERFUSE, "fuse", hsi, msi, "-o", output, "--method", method, "--compress", compression)
             output.unlink()
             wall, processor = own.wall / gdal.wall, own.processor / gdal.processor
-            found[f"{method} {compression}"] = round(processor, 2)
+            ratios[f"{method} {compression}"] = round(processor, 2)
             print(f"| {method} | {compression} | {own} | {wall:.2f} | {processor:.2f} |", flush=True)
             if record:
-                RECORD.write_text(json.dumps(before | found, indent=1) + "\n", encoding="utf-8")
-    slower = [name for name, ratio in found.items() if not record and ratio > SLOWER * before.get(name, ratio)]
+                keep(f"{method} {compression}", own.figures | {"ratio": round(processor, 2)})
+    slower = [name for name in ratios if not record and ratios[name] > SLOWER * before.get(name, {}).get("ratio", 1e9)]
     for name in slower:
-        print(f"{name}: {found[name]} times gdal_pansharpen's processor time, recorded {before[name]}")
+        print(f"{name}: {ratios[name]} times gdal_pansharpen's processor time, recorded {before[name]['ratio']}")
     return 1 if slower else 0
 
 
-def growth(folder: Path, sides: list[int], bands: list[int]) -> int:
+def recorded() -> dict[str, dict[str, float]]:
+    found: dict[str, dict[str, float]] = json.loads(RECORD.read_text(encoding="utf-8")) if RECORD.exists() else {}
+    return found
+
+
+def keep(name: str, figures: dict[str, float]) -> None:
+    lines = [f"{json.dumps(each)}: {json.dumps(kept)}" for each, kept in (recorded() | {name: figures}).items()]
+    RECORD.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+
+
+def growth(folder: Path, sides: list[int], bands: list[int], *, record: bool) -> int:
     """Fuse scenes of more and more pixels at 30 bands, and of more and more bands at 1000 x 1000 pixels."""
     print("| fine pixels | bands | wall | processor | system | peak memory | processor per MPix |")
     print("|---|---:|---:|---:|---:|---:|---:|", flush=True)
@@ -115,6 +134,8 @@ def growth(folder: Path, sides: list[int], bands: list[int]) -> int:
         for path in (hsi, msi, output):
             path.unlink()
         print(f"| {side} x {side} | {count} | {own} | {own.processor / side**2 * 1e6:.2f} s |", flush=True)
+        if record:
+            keep(f"growth {side} {count}", own.figures)
     return 0
 
 
@@ -141,9 +162,48 @@ def tools(folder: Path) -> int:
     return 0
 
 
+def chart(path: Path) -> int:
+    """Draw what was recorded: processor time of every command, and its growth with pixels and with bands."""
+    from matplotlib.figure import Figure
+
+    from hyperfuse.reporting.style import BEST_COLOUR, COLOURS, MEDIUM, NO_DATA_GREY, SMALL, clean_axes, save_png
+
+    known = recorded()
+    figure = Figure(figsize=(11, 3.6), layout="constrained")
+    bars, pixels, bands = figure.subplots(1, 3, width_ratios=(1.5, 1, 1))
+    names = ["gdal_pansharpen", *METHODS]
+    for place, (compression, look) in enumerate(zip(COMPRESSIONS, (COLOURS[0], COLOURS[5]), strict=True)):
+        rows = [known.get(f"{name} {compression}") for name in names]
+        heights = [row["processor"] if row else 0 for row in rows]
+        spots = [index + 0.4 * place - 0.2 for index in range(len(names))]
+        bars.bar(spots, heights, 0.38, color=look, label=f"compression {compression}")
+        bars.bar(spots, [row["system"] if row else 0 for row in rows], 0.38, color=NO_DATA_GREY, alpha=0.8)
+        for spot, row in zip(spots, rows, strict=True):
+            if row:
+                bars.text(spot, row["processor"], f"{row['ratio']:.1f}x", ha="center", va="bottom", fontsize=SMALL - 1)
+    bars.set_xticks(range(len(names)), [name.replace("gdal_pansharpen", "GDAL") for name in names], fontsize=SMALL)
+    bars.set_title("processor seconds (grey: in the kernel)", loc="left", fontsize=MEDIUM)
+    bars.legend(fontsize=SMALL, frameon=False)
+    grown = {name: [int(part) for part in name.split()[1:]] for name in known if name.startswith("growth")}
+    by_pixels = {side**2 / 1e6: known[name]["processor"] for name, (side, count) in grown.items() if count == 30}
+    by_bands = {count: known[name]["processor"] for name, (side, count) in grown.items() if side == 1000}
+    for axes, line, title in (
+        (pixels, by_pixels, "30 bands, by megapixels"),
+        (bands, by_bands, "1 megapixel, by bands"),
+    ):
+        axes.plot(*zip(*sorted(line.items()), strict=True), color=BEST_COLOUR, marker="o")
+        axes.set_title(f"universal, {title}", loc="left", fontsize=MEDIUM)
+        axes.set(xlim=(0, None), ylim=(0, None))
+    for axes in (bars, pixels, bands):
+        clean_axes(axes)
+    save_png(figure, path)
+    return 0
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("ratios", "growth", "tools"))
+    parser.add_argument("what", choices=("ratios", "growth", "tools", "chart"))
+    parser.add_argument("png", nargs="?", type=Path, help="of chart")
     parser.add_argument("--side", type=int, default=2000)
     parser.add_argument("--bands", type=int, default=100)
     parser.add_argument("--methods", default=",".join(METHODS))
@@ -152,12 +212,13 @@ def main() -> int:
     parser.add_argument("--counts", default="30,100,200,400", help="bands, of growth")
     parser.add_argument("--record", action="store_true")
     given = parser.parse_args()
+    if given.what == "chart":
+        return chart(given.png)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         if given.what == "growth":
-            return growth(
-                folder, [int(side) for side in given.sides.split(",")], list(map(int, given.counts.split(",")))
-            )
+            sides, counts = (list(map(int, filter(None, text.split(",")))) for text in (given.sides, given.counts))
+            return growth(folder, sides, counts, record=given.record)
         write_pair(folder, given.side // SCALE, given.bands)
         if given.what == "tools":
             return tools(folder)

@@ -121,7 +121,7 @@ class LocalRegression:
         whole = rows.most, columns.most, 2 * RADIUS + 1, 2 * RADIUS + 1
         above = rows.log_weights[:, :, None, :, None].expand(-1, *whole).flatten(1)
         beside = columns.log_weights[:, None, :, None, :].expand(-1, *whole).flatten(1)
-        parts = []
+        predicted, top = pixels.new_empty(len(self.outputs), *pixels.shape[1:]), 0
         for part in self._chunks(height, width * rows.most * columns.most):
             spatial = (above[part, None] + beside).view(-1, width, rows.most * columns.most, (2 * RADIUS + 1) ** 2)
             members = _in_cells(fine, rows, 1, part).reshape(len(fine), -1, rows.most, width, columns.most)
@@ -131,8 +131,9 @@ class LocalRegression:
             # (G p, a, s_y, b, s_x)
             grid = cells.view(*cells.shape[:2], rows.most, columns.most, -1).permute(4, 0, 2, 1, 3)
             grid = _selected(grid.flatten(1, 2), rows.owned(part), 1).flatten(2)
-            parts.append(_selected(grid, column_places, 2))
-        return torch.cat(parts, dim=1)
+            predicted[:, top : top + grid.shape[1]] = _selected(grid, column_places, 2)
+            top += grid.shape[1]
+        return predicted
 
     def predict_left_out(self, rows: range, columns: range) -> Tensor:
         """Predict these coarse pixels, each from its neighbours alone: (G p, rows, columns)."""
