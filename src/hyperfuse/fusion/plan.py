@@ -79,6 +79,8 @@ LARGEST_USUAL_BLOCK, BLOCK_COPIES = 16_000_000, 2.5
 # Two tiles at once are planned on every machine. A tile whose halo costs no more than this factor is not enlarged.
 TILES_AT_ONCE = 2
 TOLERABLE_HALO = 1.5
+# Up to this factor, tiles are not enlarged either where two of them would take more than this.
+LARGEST_HALO, LARGEST_TILES_BYTES = 2.0, 1_500_000_000
 # A scene up to this side is a single tile where memory allows and the tile takes no more than this: several tiles keep
 # several processors busy, and what they need stays in memory that was used before.
 LARGEST_WHOLE_SIDE, LARGEST_WHOLE_BYTES = 2048, 1_000_000_000
@@ -487,6 +489,8 @@ def plan_memory(
         near = near_pixels(pair, observation, size, halo)
         stored = workload.bands * workload.itemsize * place.core_pixels
         needed = workload.working_bytes(place, near) + 2 * workload.input_bytes(place) + 2 * stored
+        if most_done >= TILES_AT_ONCE / LARGEST_HALO and TILES_AT_ONCE * needed > LARGEST_TILES_BYTES:
+            break
         # Useful pixels at once, without halos.
         done = min(TILES_AT_ONCE, budget // needed) * place.core_pixels / near
         if done > most_done:

@@ -144,6 +144,8 @@ def gather_statistics(
                 return tuple(values[1:])
             if statistic.costly and len(indices) >= MANY_WINDOWS:
                 indices = indices[::WINDOWS_PER_COSTLY_ONE]
+                for left_out in runs.keys() - set(indices):
+                    del runs[left_out]  # and the memory that it holds
             values.append(statistic.combine([statistic.part(), *pool.map(part_of, indices[1:])]))
 
 

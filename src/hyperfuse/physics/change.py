@@ -159,8 +159,10 @@ def reconcile(
     window = _Window.of(hsi, msi, observation.shift, observation)
     values, predicted = msi.double(), window.predicted
     limits = _local_limits(predicted, agreement.limits, agreement.edge_limits)
-    values = _unclipped(values, raw.double(), window, agreement)
-    seen = window.operator.apply(values)
+    seen = window.seen
+    if np.isfinite(agreement.clipped).any():
+        values = _unclipped(values, raw.double(), window, agreement)
+        seen = window.operator.apply(values)
     difference = (predicted - seen) / limits
     if known is not None:
         difference = difference * known
