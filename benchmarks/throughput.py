@@ -174,6 +174,8 @@ def chart(path: Path) -> int:
     names = ["gdal_pansharpen", *METHODS]
     for place, (compression, look) in enumerate(zip(COMPRESSIONS, (COLOURS[0], COLOURS[5]), strict=True)):
         rows = [known.get(f"{name} {compression}") for name in names]
+        if not any(rows):
+            continue
         heights = [row["processor"] if row else 0 for row in rows]
         spots = [index + 0.4 * place - 0.2 for index in range(len(names))]
         bars.bar(spots, heights, 0.38, color=look, label=f"compression {compression}")
@@ -181,7 +183,8 @@ def chart(path: Path) -> int:
         for spot, row in zip(spots, rows, strict=True):
             if row:
                 bars.text(spot, row["processor"], f"{row['ratio']:.1f}x", ha="center", va="bottom", fontsize=SMALL - 1)
-    bars.set_xticks(range(len(names)), [name.replace("gdal_pansharpen", "GDAL") for name in names], fontsize=SMALL)
+    labels = [name.replace("gdal_pansharpen", "GDAL").replace("_", "\n") for name in names]
+    bars.set_xticks(range(len(names)), labels, fontsize=SMALL)
     bars.set_title("processor seconds (grey: in the kernel)", loc="left", fontsize=MEDIUM)
     bars.legend(fontsize=SMALL, frameon=False)
     grown = {name: [int(part) for part in name.split()[1:]] for name in known if name.startswith("growth")}
