@@ -22,14 +22,15 @@ OTHERS = f"satellite and airborne={DATA}/test/[aej]*.npz@rgb,rgb+nir,rgb+nir+swi
 PARIS = f"{DATA}/test/paris_hyperion.npz,{DATA}/test/paris_ali.npz"
 CUBERT = f"{DATA}/test/cubert_hydresgeo.npz,{DATA}/test/cubert_hydresgeo_pan.npz"
 AIRBORNE = f"satellite and airborne={DATA}/test/[aej]*.npz@rgb+nir+swir"
+LABORATORY = f"laboratory={DATA}/test/himspec_*.npz@rgb"
 RUNS = {
     "test_scenes": [
         *("--scenes", CAVE, "--scenes", OTHERS),
         *("--scales", "4,8", "--noise", "30,40", "--shift", "0.5,0.5", "--knowledge", "both"),
     ],
     "imperfect_pairs": [
-        *("--scenes", AIRBORNE, "--imperfections", "all", "--scales", "4", "--no-pictures"),
-        *("--methods", "sfim,local_fuse,universal"),
+        *("--scenes", AIRBORNE, "--scenes", LABORATORY, "--imperfections", "all", "--scales", "4,8", "--no-pictures"),
+        *("--methods", "sfim,universal"),
     ],
     "recorded_pairs": [
         *("--pair", PARIS, "--pair", CUBERT, "--scales", "2,4", "--knowledge", "blind,nominal", "--no-pictures"),
