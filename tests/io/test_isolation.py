@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import signal
+import struct
 import threading
 import time
 import warnings
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +17,7 @@ import h5py
 import numpy as np
 import numpy.lib.format
 import pytest
+import scipy.io
 import zarr
 from tests.io.products.hyperspectral_writers import write_enmap
 from tests.io.random_cubes import sample_cube
@@ -22,7 +25,7 @@ from tests.processes import Program, all_end
 
 from hyperfuse.cli.app import run
 from hyperfuse.errors import CubeFileError
-from hyperfuse.io import isolation
+from hyperfuse.io import isolation, spool
 from hyperfuse.io.files import open_cube, write_cube
 from hyperfuse.io.isolation import isolated
 
@@ -107,6 +110,18 @@ def test_what_asks_for_more_memory_than_the_limit(tmp_path: Path, capsys: pytest
     for arguments in ([product], [tmp_path / "large.hdr"], [tmp_path / "s.npy"], [cube, "--wavelengths", table]):
         assert run(["info", *map(str, arguments)]) == 2
         assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_an_array_that_inflates_to_more_than_it_says(tmp_path: Path) -> None:
+    """It is unpacked in the process itself, which stops at the size that the array has."""
+    path = tmp_path / "s.mat"
+    scipy.io.savemat(path, {"cube": np.ones((6, 5, 4))})
+    header, element = path.read_bytes()[:128], path.read_bytes()[128:]
+    packed = zlib.compress(element + bytes(50_000_000))
+    path.write_bytes(header + struct.pack("<II", 15, len(packed)) + packed)
+    with pytest.raises(CubeFileError, match="cube is damaged"):
+        open_cube(path).load()
+    assert not list(spool.private_folder().glob("*/*"))
 
 
 def test_a_zarr_store_of_single_values(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
