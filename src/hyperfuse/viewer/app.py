@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -13,6 +14,7 @@ import anyio.to_thread
 from fastapi import APIRouter, Body, Depends, FastAPI, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, JSONResponse
+from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
@@ -39,20 +41,22 @@ Corners = Annotated[list[tuple[float, float]], Body(embed=True, max_length=MOST_
 Position = Annotated[float, Query(allow_inf_nan=False)]
 RenderingOf = Annotated[Rendering, Query()]
 
-api = APIRouter(prefix="/api")
+
+class ThreadRoute(APIRoute):
+    """Runs a handler that is not a coroutine in a thread of the session."""
+
+    def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
+        @functools.wraps(endpoint)
+        async def handle(*arguments: Any, session: Session, **others: Any) -> Any:
+            return await session.run(lambda: endpoint(*arguments, session=session, **others))
+
+        super().__init__(path, endpoint if inspect.iscoroutinefunction(endpoint) else handle, **options)
+
+
+api = APIRouter(prefix="/api", route_class=ThreadRoute)
 pages = APIRouter()
 # In memory: what is not among them does not exist.
 _files = {path.relative_to(PAGE).as_posix(): path.read_bytes() for path in PAGE.rglob("*") if path.suffix in TYPES}
-
-
-def in_thread(handler: Callable[..., Any]) -> Callable[..., Any]:
-    """Run the handler of a request in a thread of the session."""
-
-    @functools.wraps(handler)
-    async def handle(*arguments: Any, session: Session, **others: Any) -> Any:
-        return await session.run(lambda: handler(*arguments, session=session, **others))
-
-    return handle
 
 
 def _session(request: Request) -> Session:
@@ -72,7 +76,6 @@ async def get_page_file(name: str) -> Response:
 
 
 @api.get("/scene")
-@in_thread
 def get_scene(request: Request, session: SessionOf) -> Json:
     about = {
         "folder": session.folder.root.name,
@@ -84,14 +87,12 @@ def get_scene(request: Request, session: SessionOf) -> Json:
 
 
 @api.post("/scene")
-@in_thread
 def open_files(files: dict[Role, FileName], session: SessionOf) -> Json:
     paths: dict[str, Path] = {role: session.folder.cube(name) for role, name in files.items()}
     return session.open(paths).describe(session.folder)
 
 
 @api.get("/tiles/{number}/{layer}/{level}/{row}/{column}")
-@in_thread
 def get_tile(
     number: int, layer: str, level: int, row: int, column: int, rendering: RenderingOf, session: SessionOf
 ) -> Response:
@@ -100,7 +101,6 @@ def get_tile(
 
 
 @api.get("/legends/{number}/{layer}")
-@in_thread
 def get_legend(number: int, layer: str, rendering: RenderingOf, session: SessionOf) -> Json:
     view = session.require_view(number)
     shown = view.layer(layer, rendering)
@@ -111,21 +111,18 @@ def get_legend(number: int, layer: str, rendering: RenderingOf, session: Session
 
 
 @api.get("/spectra/{number}")
-@in_thread
 def get_spectra(number: int, row: Position, column: Position, session: SessionOf) -> Json:
     spectra = spectra_at(session.require_view(number).opened, row, column)
     return {"row": row, "column": column, "spectra": [spectrum.as_dict() for spectrum in spectra]}
 
 
 @api.post("/regions/{number}")
-@in_thread
 def get_region(number: int, corners: Corners, session: SessionOf) -> Json:
     spectra = region_spectra(session.require_view(number).opened, corners)
     return {"corners": corners, "spectra": [spectrum.as_dict() for spectrum in spectra]}
 
 
 @api.get("/images/{role}")
-@in_thread
 def get_metadata(role: str, session: SessionOf) -> Json:
     images = session.require_view().opened.images
     if role not in images:
@@ -134,19 +131,16 @@ def get_metadata(role: str, session: SessionOf) -> Json:
 
 
 @api.get("/files")
-@in_thread
 def list_files(session: SessionOf) -> Json:
     return {"folder": session.folder.root.name, "files": session.folder.files()}
 
 
 @api.get("/files/summary")
-@in_thread
 def summarise_file(path: str, session: SessionOf) -> Json:
     return describe_file(*open_explained(session.folder.cube(path)))
 
 
 @api.get("/files/picture")
-@in_thread
 def get_thumbnail(path: str, session: SessionOf) -> Response:
     return Response(session.thumbnail(session.folder.cube(path)), media_type="image/png")
 
@@ -167,7 +161,6 @@ async def download_file(path: str, session: SessionOf) -> FileResponse:
 
 
 @api.get("/methods")
-@in_thread
 def list_methods(session: SessionOf) -> Json:
     return jobs.offered_methods(session.folder)
 
