@@ -73,7 +73,8 @@ SHARE_OF_PREPARING = 0.8  # of what is available, for the work before the first 
 OVERHEAD_OF_TILE = 80_000_000
 ROOM = 1.2
 # Images that are together no larger, as they are stored, are read once; of others, many windows overlap.
-HELD_BYTES = 100_000_000
+# The share of the memory available lies within ROOM, so that tiles need not leave room for them.
+HELD_BYTES, SHARE_HELD = 100_000_000, 0.05
 # A block is there packed and unpacked, in GDAL also band by band.
 LARGEST_USUAL_BLOCK, BLOCK_COPIES = 16_000_000, 2.5
 # Two tiles at once are planned on every machine. A tile whose halo costs no more than this factor is not enlarged.
@@ -296,7 +297,8 @@ def make_plan(
             got = f"{ram_gb:g} GB of memory for images stored in blocks of {blocks / BLOCK_COPIES / 1e6:.0f} MB"
             expected = f"at least {ram_gb + (blocks - budget) / GIGABYTE:.2g} GB"
             raise OptionError(got, expected, "raise --ram, or rewrite them with `hyperfuse convert`")
-        if hsi_cube.nbytes + msi_cube.nbytes <= HELD_BYTES and config.workers is None and config.cluster is None:
+        most_held = min(HELD_BYTES, SHARE_HELD * budget)
+        if hsi_cube.nbytes + msi_cube.nbytes <= most_held and config.workers is None and config.cluster is None:
             hsi_cube, msi_cube = hsi_cube.compute(), msi_cube.compute()
             blocks = 0
         check_fits(selected(hsi_cube, config), output_template(hsi_cube, config))
