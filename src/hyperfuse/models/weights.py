@@ -17,7 +17,7 @@ from contextvars import ContextVar
 from difflib import get_close_matches
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, get_args
 
 import torch
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -74,6 +74,8 @@ class Strict(BaseModel):
         if not isinstance(table, dict):
             return table
         table, known = with_current_names(table, cls.model_fields), list(cls.model_fields)
+        if "kind" in known and "kind" in table and table["kind"] not in get_args(cls.model_fields["kind"].annotation):
+            return table  # Its kind is what is wrong, not the keys that come with it.
         for key in map(str, table):
             if key not in known:
                 longer = [name for name in known if name.startswith(key)]
