@@ -1,4 +1,4 @@
-"""Fits the gains of a network of `universal` that is trained already, as the end of `experiments/universal.toml` does.
+"""Fits the gains of a network of `universal` that is trained already, on all sensors (docs/model_card.md).
 
 python benchmarks/universal/refit_gains.py FOLDER_OF_WEIGHTS NEW_FOLDER
 """
@@ -16,7 +16,8 @@ from hyperfuse.training.experiment import read_experiment
 from hyperfuse.training.gain_fitting import fit_gains
 from hyperfuse.training.scene_sets import gather_scenes
 
-EXPERIMENT = Path(__file__).parents[2] / "experiments" / "universal.toml"
+EXPERIMENT = Path(__file__).parents[2] / "experiments" / "universal_sensors.toml"
+FIRST_DRAW = 20400  # beyond those of any training
 
 
 def main() -> None:
@@ -34,13 +35,11 @@ def main() -> None:
 def refit(trained: Path, refitted: Path) -> None:
     torch.set_num_threads(1)
     experiment = read_experiment(EXPERIMENT)
-    assert experiment.gains is not None and experiment.length.steps is not None
     network = PriorNetwork.from_pretrained(trained)
     buckets = gather_scenes(experiment, with_cases=False).buckets
-    first_draw = experiment.length.steps * experiment.loop.accumulate
-    fit_gains(network, experiment, buckets, first_draw)
+    fit_gains(network, experiment, buckets, FIRST_DRAW)
     provenance = json.loads((trained / "config.json").read_text(encoding="utf-8"))["provenance"]
-    gains = {"experiment": experiment.model_dump(mode="json"), "first_draw": first_draw, "torch": torch.__version__}
+    gains = {"experiment": experiment.model_dump(mode="json"), "first_draw": FIRST_DRAW, "torch": torch.__version__}
     network.save_pretrained(refitted, provenance | {"gains_fitted_anew": gains})
 
 

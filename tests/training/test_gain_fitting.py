@@ -19,7 +19,7 @@ from hyperfuse.training.gain_fitting import (
     gain_sample,
 )
 
-LEARNED = {"trust", "trust_of_unfamiliar", "usual", "spread"}
+LEARNED = {"trust", "trust_of_unfamiliar", "usual", "spread", "whitening"}
 
 
 def make_network() -> PriorNetwork:

@@ -82,16 +82,19 @@ LARGEST_OFFSET = 1.0
 # Features are unreliable in pixels far brighter or darker than their scene. Those have gains of their own, which count
 # half at this squared distance from the mean, in units of the variance.
 UNFAMILIAR_DISTANCE = 30.0
-LARGEST_MSI_RESIDUAL = 10.0  # in standard deviations: an outlier of the msi must not spoil its surroundings
+UNEXPLAINED_DETAIL = 0.5  # share of the detail's covariance in that of a prediction's error
+LARGEST_CHANNEL = 8.0  # of what the network looks at, about in standard deviations: nothing was learned beyond
+LARGEST_MSI_RESIDUAL = 4.0  # in standard deviations: an outlier of the msi must not spoil its surroundings
 LEFT_OUT_PIXELS = 1500  # coarse pixels are enough to measure how well a prediction does on unseen ones
 SMALLEST_RATIO = 1e-6  # of energies, before a logarithm
 # Ranges of the training: outside of them numbers about the scene are held at the limit.
 SCALE_RANGE, LARGEST_SCENE, LARGEST_PATCH, MOST_MSI_BANDS = (2.0, 16.0), 3000, 192.0**2, 8
-# The expected error, fitted to true errors on training scenes. Shares of the variance: everywhere alike, where the hsi
-# is left unexplained, of predicted detail, of noise in the hsi; and a factor FACTOR * scale ** SCALE_POWER, because at
-# larger scales the hsi leaves more unexplained but less of that is error at every pixel.
-UNIFORM, UNEXPLAINED, DETAIL, NOISE = 0.22, 0.62, 0.07, 15.5
-FACTOR, SCALE_POWER = 0.82, -0.49
+# The expected error, fitted to true errors on pairs of all training scenes. Its variance is ERROR_LEVEL times powers of
+# energies of the scene: what predictions with and without features differ by, the noise of the hsi, and the added
+# detail (the powers sum to 1). Within the scene it follows powers of maps of energies.
+ERROR_LEVEL, DISAGREEMENT_POWER, NOISE_POWER = 3.04, 0.46, 0.07
+MAP_POWERS = {"detail": 0.14, "unexplained": 0.10, "msi_residual": 0.21, "brightness": 0.08, "disagreement": 0.14}
+SMALLEST_IN_MAP = 1e-4  # of the scene's mean
 
 
 def universal(window: Window) -> SceneComputation[FusedCore]:
@@ -119,17 +122,21 @@ def fuse_guided(window: Window, network: PriorNetwork) -> SceneComputation[Fused
     """Fuse the core of a window under the guidance of a network."""
     if (yield from scene_count(window.coarse_pixels)) < FEWEST_PIXELS:
         return (yield from fuse(window))
-    model, mean, error = yield from guided_prior(window, network)
+    model, mean, error, _ = yield from guided_prior(window, network)
     return model.image(condition_on_hsi(mean, error, model))
 
 
-def guided_prior(window: Window, network: PriorNetwork) -> SceneComputation[tuple[PairModel, Tensor, Tensor]]:
-    """The model of the pair, the mean (p, H, W) before the hsi corrects it, and its error covariance (p, p)."""
+def guided_prior(
+    window: Window, network: PriorNetwork
+) -> SceneComputation[tuple[PairModel, Tensor, Tensor, Predictions]]:
+    """The model of the pair, the mean (p, H, W) before the hsi corrects it, its error covariance (p, p), and what the
+    mean was made of.
+    """
     model, details, predictions = yield from guided_predictions(window, network)
     gains = network.gains(predictions.statistics, predictions.numbers)
     mean = details.interpolated + predictions.weighted(gains)
     error = yield from prior_from_error(mean.detach(), model)
-    return model, mean, error
+    return model, mean, error, predictions
 
 
 def guided_predictions(
@@ -177,7 +184,7 @@ def guided_predictions(
     of_scene = (scene.slopes_msi, scene.slopes, scene.slopes_loose)
     slopes_msi, slopes, slopes_loose = (each * scene.units for each in of_scene)
     predicted = details.interpolated + mix_bands(slopes, scene.fine) + local
-    gain, deviation = _wiener_gain(model, scene, left_out)
+    gain, deviation = _wiener_gain(model, scene)
     msi_residual = model.msi - mix_bands(model.msi_from_components, predicted)
     if not (simulated or network.training):
         limit = (LARGEST_MSI_RESIDUAL * deviation).to(msi_residual)[:, None, None]
@@ -232,6 +239,10 @@ class Predictions:
         local, local_msi, msi_residual = gains[3:, :, None, None]
         image = mix_bands(slopes, self.regressors).addcmul_(local, self.local)
         return image.addcmul_(local_msi, self.local_msi).addcmul_(msi_residual, self.msi_residual)
+
+    def disagreement(self) -> Tensor:
+        """(p, H, W): what features change in the predictions of the scene's and of a pixel's own slopes."""
+        return mix_bands(self.scene - self.scene_msi, self.regressors) + self.local - self.local_msi
 
     def as_images(self) -> list[Tensor]:
         """The images (p, H, W) whose sum, weighted by all gains (those of familiar pixels first), is `weighted`."""
@@ -379,12 +390,11 @@ def _block_ridge(msi_ridge: Tensor, ridge: Tensor, count: int) -> Tensor:
 
 
 @torch.no_grad()
-def _wiener_gain(model: PairModel, scene: _SceneSlopes, left_out: Tensor) -> tuple[Tensor, Tensor]:
+def _wiener_gain(model: PairModel, scene: _SceneSlopes) -> tuple[Tensor, Tensor]:
     """K (p, M), by which components follow the msi residual, and the residual's standard deviation (M,)."""
     count, seen = len(scene.coarse), model.msi_from_components.double()
-    detail = scene.moments[count:, count:]
-    # The prediction's error is distributed over components as all detail is, with the energy on unseen pixels.
-    error = detail * _ratio(left_out[2, : len(detail)].sum(), detail.trace()).clamp(max=1.0)
+    # The prediction's error: part of the detail, and the noise that interpolation takes over from the hsi.
+    error = UNEXPLAINED_DETAIL * scene.moments[count:, count:] + model.hsi_noise
     spread = diagonally_loaded(seen @ error @ seen.T + model.msi_noise, 1e-9)
     return torch.linalg.solve(spread, seen @ error).T, spread.diagonal().sqrt()
 
@@ -405,7 +415,8 @@ def _network_channels(details: Details, most: int) -> Tensor:
     axes = axes * torch.where(axes.sum(0) < 0, -1.0, 1.0)
     # Halfway between one unit for all components and one for each.
     units = (deviations[0] * deviations.maximum(1e-3 * deviations[0])).sqrt().clamp_min(1e-12)
-    return torch.cat([mix_bands((axes / units).T, details.fine_msi), mix_bands(0.3 * axes.T, details.fine_msi_detail)])
+    channels = [mix_bands((axes / units).T, details.fine_msi), mix_bands(0.3 * axes.T, details.fine_msi_detail)]
+    return torch.cat(channels).clamp_(-LARGEST_CHANNEL, LARGEST_CHANNEL)
 
 
 def _scene_numbers(model: PairModel, details: Details) -> Tensor:
@@ -497,9 +508,9 @@ def smoothed(image: Tensor) -> Tensor:
 def expected_error(window: Window) -> SceneComputation[FusedCore]:
     """Expected error of `universal`: a standard deviation for every pixel and band of the core, in the hsi's unit.
 
-    What the prediction leaves of the hsi shows how large its error is on average (`prior_from_error`) and where it is
-    larger; that it is also larger where more detail was added was found on training scenes. docs/model_card.md shows
-    how well it holds on others.
+    Its level follows from how far predictions differ and how much detail they add; it is larger where more detail was
+    added, where they differ, where the hsi or the msi is left unexplained, and in bright places. docs/model_card.md
+    shows how well that holds on sensors that it was not fitted on.
     """
     if (yield from scene_count(window.coarse_pixels)) < FEWEST_PIXELS:
         return (yield from interpolation_error(window))
@@ -511,31 +522,57 @@ def universal_with_error(window: Window) -> SceneComputation[tuple[Tensor, Tenso
     if (yield from scene_count(window.coarse_pixels)) < FEWEST_PIXELS:
         fused, error = (yield from fuse(window)), (yield from interpolation_error(window))
     else:
-        model, mean, prior = yield from guided_prior(window, shipped_network())
-        error = yield from _error_of_prediction(model, mean, prior)
+        model, mean, prior, predictions = yield from guided_prior(window, shipped_network())
+        error = yield from _error_of_prediction(model, mean, prior, predictions)
         fused = model.image(condition_on_hsi(mean, prior, model))
     return fused(EVERYWHERE), error(EVERYWHERE)
 
 
-def _error_of_prediction(model: PairModel, mean: Tensor, prior: Tensor) -> SceneComputation[FusedCore]:
+def _error_of_prediction(
+    model: PairModel, mean: Tensor, prior: Tensor, predictions: Predictions
+) -> SceneComputation[FusedCore]:
+    in_core, bands = model.window.fine, len(model.basis)
     detail = mean - model.upsample(model.operator.apply(mean))
-    in_core = model.window.fine
-    activity = in_core(smoothed(detail.square().sum(0, keepdim=True))[0])
-    unexplained = in_core(_unexplained_energy(model, mean))
-    mean_unexplained, mean_activity, detail_spread = yield from in_one_pass(
-        _scene_average(unexplained), _scene_average(activity), scene_covariance(lambda: in_core(detail))
+    residual = model.msi - mix_bands(model.msi_from_components, mean)
+    # The basis is orthonormal, so the energy of all bands is that of the components and of the mean spectrum.
+    level = (model.basis.T @ model.mean)[:, None, None].to(mean)
+    brightness = (mean + level).square().sum(0) + (model.mean.square().sum() - level.square().sum()).clamp_min(0).to(
+        mean
     )
-    factor = FACTOR * math.sqrt(math.prod(model.observation.scale)) ** SCALE_POWER
-    by_prior = factor * _band_variances(prior, model)
-    by_detail = factor * DETAIL * _band_variances(detail_spread, model)
-    by_noise = factor * NOISE * model.noise_gain * _band_variances(model.hsi_noise, model)
-    where, detailed = UNIFORM + UNEXPLAINED * unexplained / mean_unexplained, activity / mean_activity
+    maps = {
+        "detail": _energy(detail),
+        "unexplained": _unexplained_energy(model, mean),
+        "msi_residual": _energy(residual),
+        "brightness": brightness,
+        "disagreement": _energy(predictions.disagreement()),
+    }
+    maps = {name: in_core(image) for name, image in maps.items()}
+    *averages, detail_spread = yield from in_one_pass(
+        *(_scene_average(image) for image in maps.values()), scene_covariance(lambda: in_core(detail))
+    )
+    pattern = torch.ones_like(maps["detail"])
+    for (name, image), average in zip(maps.items(), averages, strict=True):
+        pattern *= (image / average).clamp_min(SMALLEST_IN_MAP) ** MAP_POWERS[name]
+    pattern /= yield from _scene_average(pattern)
+
+    energies = dict(zip(maps, averages, strict=True))
+    noise = model.noise_gain * model.hsi_noise.trace().clamp_min(1e-30)
+    variance = ERROR_LEVEL / bands * energies["disagreement"] ** DISAGREEMENT_POWER * noise**NOISE_POWER
+    variance = variance * energies["detail"] ** (1 - DISAGREEMENT_POWER - NOISE_POWER)
+    by_prior, by_detail = (_band_variances(spread, model) for spread in (prior, detail_spread))
+    shares = by_prior / by_prior.mean().clamp_min(1e-30) + by_detail / by_detail.mean().clamp_min(1e-30)
+    by_band = (variance * shares / 2).to(pattern)
 
     def deviation(part: Place) -> Tensor:
-        variance: Tensor = (by_prior * where[part]).add_(by_detail * detailed[part]).add_(by_noise)
-        return variance.clamp_min_(0).sqrt_()
+        deviations: Tensor = (by_band * pattern[part]).clamp_min_(0).sqrt_()
+        return deviations
 
     return deviation
+
+
+def _energy(images: Tensor) -> Tensor:
+    """(H, W) of (k, H, W), smoothed."""
+    return smoothed(images.square().sum(0, keepdim=True))[0].clamp_min_(0)
 
 
 def interpolation_error(window: Window) -> SceneComputation[FusedCore]:

@@ -18,6 +18,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.functional import pad
 
 from hyperfuse.models.weights import ModelConfig, PretrainedNetwork
 
@@ -50,6 +51,9 @@ LARGEST_LOGARITHM = 20.0
 SMALLEST_SPREAD = 1e-3
 ROWS_AT_ONCE = 96  # of an image: its feature maps then stay in the cache
 LARGEST_STATISTIC = 3.0  # in standard deviations; nothing was learned outside of that
+# The statistics of a pair count as unlike those of training at this mean squared Mahalanobis distance per statistic,
+# where gains are halfway between the learned ones and local FUSE's. It is 1 on average in training.
+UNLIKE_TRAINING, LARGEST_IN_DISTANCE = 3.0, 6.0
 
 
 class PriorConfig(ModelConfig):
@@ -126,6 +130,7 @@ class PriorNetwork(PretrainedNetwork):
     config_class = PriorConfig
     usual: Tensor
     spread: Tensor
+    whitening: Tensor
 
     def __init__(self, config: PriorConfig) -> None:
         super().__init__(config)
@@ -144,6 +149,8 @@ class PriorNetwork(PretrainedNetwork):
         # Mean and standard deviation of the statistics.
         self.register_buffer("usual", torch.zeros(COMPONENT_STATISTICS + SCENE_NUMBERS))
         self.register_buffer("spread", torch.ones(COMPONENT_STATISTICS + SCENE_NUMBERS))
+        # Makes normalised statistics white; 0 until gains are fitted, so that nothing is unlike training.
+        self.register_buffer("whitening", torch.zeros(COMPONENT_STATISTICS + SCENE_NUMBERS, len(self.usual)))
         self._initialise(guided)
         self.unfreeze()
 
@@ -187,10 +194,14 @@ class PriorNetwork(PretrainedNetwork):
         """Predict the gains from statistics (..., p, 18) and numbers (..., 5) of the scene."""
         of_scene = numbers[..., None, :].expand(*statistics.shape[:-1], -1)
         inputs = (torch.cat([statistics, of_scene], dim=-1) - self.usual) / self.spread
+        distance = (inputs.clamp(-LARGEST_IN_DISTANCE, LARGEST_IN_DISTANCE) @ self.whitening).square().mean((-2, -1))
+        like_training = (1 / (1 + (distance / UNLIKE_TRAINING) ** 4))[..., None, None]
         inputs = inputs.clamp(-LARGEST_STATISTIC, LARGEST_STATISTIC)
+        base = inputs.new_tensor(LIKE_LOCAL_FUSE)
+        familiar = self.trust(inputs) + inputs.new_tensor([*UNTRAINED, *NO_SMOOTHING])
         return Gains(
-            familiar=self.trust(inputs) + inputs.new_tensor([*UNTRAINED, *NO_SMOOTHING]),
-            unfamiliar=self.trust_of_unfamiliar(inputs) + inputs.new_tensor(LIKE_LOCAL_FUSE),
+            familiar=torch.lerp(pad(base, (0, len(NO_SMOOTHING))).expand_as(familiar), familiar, like_training),
+            unfamiliar=self.trust_of_unfamiliar(inputs) * like_training + base,
         )
 
     @torch.no_grad()
@@ -199,10 +210,19 @@ class PriorNetwork(PretrainedNetwork):
         inputs = torch.cat([statistics, numbers], dim=1)
         self.usual.copy_(inputs.mean(0))
         self.spread.copy_(inputs.std(0, correction=min(1, len(inputs) - 1)) + SMALLEST_SPREAD)
+        self.whitening.zero_()
         for layer in (*self.trust, *self.trust_of_unfamiliar):
             if isinstance(layer, nn.Linear):
                 layer.reset_parameters()
         self.zero_gains()
+
+    @torch.no_grad()
+    def learn_usual(self, statistics: Tensor, numbers: Tensor) -> None:
+        """From now on, gains tend to those of local FUSE where statistics are unlike these (N, 18) and (N, 5)."""
+        inputs = (torch.cat([statistics, numbers], dim=1) - self.usual) / self.spread
+        inputs = inputs.clamp(-LARGEST_STATISTIC, LARGEST_STATISTIC).double()
+        spread = torch.cov(inputs.T, correction=0) + 0.05 * torch.eye(inputs.shape[1], dtype=torch.float64)
+        self.whitening.copy_(torch.linalg.inv(torch.linalg.cholesky(spread)).T)
 
     def unfreeze(self) -> None:
         """Turn on gradients, except for the gains that are fitted at the end of a training."""

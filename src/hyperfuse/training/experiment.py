@@ -125,7 +125,7 @@ class LoopSettings(Strict):
 
 class GainFitting(Strict):
     """Refit the gains of `universal`'s network after its training, on this many further `draws`; the rest of it is
-    fixed. A decibel below local FUSE counts `caution` times more.
+    fixed. A decibel below local FUSE counts `caution` times more; statistics get noise of `jitter` standard deviations.
     """
 
     draws: Count = 8000
@@ -134,6 +134,7 @@ class GainFitting(Strict):
     learning_rate: Positive = 3e-3
     weight_decay: NonNegative = 0.1
     caution: NonNegative = 2.0
+    jitter: NonNegative = 0.0
 
 
 class ValidationSettings(Strict):

@@ -120,10 +120,11 @@ def fit_to_samples(network: PriorNetwork, samples: Sequence[GainSample], setting
         products[index, : len(sample.products)] = sample.products
     numbers = torch.stack([sample.numbers for sample in samples])
     of_local_fuse = decibels_of(torch.tensor(AS_LOCAL_FUSE).expand(*statistics.shape[:2], -1), products)
-    network.reset_gains(
+    of_training = (
         torch.cat([sample.statistics for sample in samples]),
         torch.cat([sample.numbers.expand(len(sample.statistics), -1) for sample in samples]),
     )
+    network.reset_gains(*of_training)
     weights = [*network.trust.parameters(), *network.trust_of_unfamiliar.parameters()]
     for weight in weights:
         weight.requires_grad_(True)
@@ -132,7 +133,13 @@ def fit_to_samples(network: PriorNetwork, samples: Sequence[GainSample], setting
     with progress("Fitting the gains", total=settings.steps) as advance:
         for _ in range(settings.steps):
             chosen = torch.randint(len(samples), (settings.batch_size,))
-            error = decibels_of(torch.cat(network.gains(statistics[chosen], numbers[chosen]), dim=-1), products[chosen])
+            # Noise in the statistics makes the gains smooth functions of them: sensors left out gain by it.
+            noisy = statistics[chosen] + settings.jitter * network.spread[:COMPONENT_STATISTICS] * torch.randn(
+                settings.batch_size, *statistics.shape[1:]
+            )
+            noise = settings.jitter * network.spread[COMPONENT_STATISTICS:] * torch.randn(len(chosen), len(numbers[0]))
+            gains = torch.cat(network.gains(noisy, numbers[chosen] + noise), dim=-1)
+            error = decibels_of(gains, products[chosen])
             worse = (error - of_local_fuse[chosen]).clamp_min(0)
             optimiser.zero_grad()
             (error + settings.caution * worse).mean().backward()  # type: ignore[no-untyped-call]
@@ -144,6 +151,7 @@ def fit_to_samples(network: PriorNetwork, samples: Sequence[GainSample], setting
         for parameter in network.trust_of_unfamiliar[-1].parameters():
             parameter.mul_(KEPT_OF_UNFAMILIAR)
             parameter[Prediction.MSI_RESIDUAL] = 0.0  # an outlier of the msi is unfamiliar, too
+    network.learn_usual(*of_training)
 
 
 def decibels_of(gains: Tensor, products: Tensor) -> Tensor:
