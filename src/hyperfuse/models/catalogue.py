@@ -104,8 +104,8 @@ def load_model(source: str | Path) -> AnyNetwork:
     --------
     >>> import hyperfuse
     >>> network = hyperfuse.load_model("universal")
-    >>> print(repr(network)[:49])
-    PriorNetwork(55,686 parameters, weights f2c233f0d
+    >>> print(repr(network)[:31])
+    PriorNetwork(55,686 parameters,
     """
     folder = local_folder(source)
     kind = _kind(read_record(folder).network)
