@@ -236,3 +236,13 @@ def test_what_the_hub_does_not_give_is_said_in_one_line(monkeypatch):
     ) as caught:
         SSA.from_pretrained("hf://a/b/c")
     assert "\n" not in str(caught.value)
+
+
+def test_weights_of_earlier_versions_still_load(tmp_path):
+    """Those of `universal` had no measure of what is unlike training; without it, nothing is."""
+    network = load_model("universal")
+    del network._buffers["whitening"]
+    network.save_pretrained(tmp_path / "old")
+    loaded = load_model(tmp_path / "old")
+    assert isinstance(loaded, PriorNetwork)
+    assert not loaded.whitening.any()

@@ -128,6 +128,7 @@ class PriorNetwork(PretrainedNetwork):
 
     config: PriorConfig
     config_class = PriorConfig
+    zero_if_absent = ("whitening",)
     usual: Tensor
     spread: Tensor
     whitening: Tensor

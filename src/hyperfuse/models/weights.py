@@ -139,6 +139,7 @@ class PretrainedNetwork(nn.Module):
 
     config: ModelConfig
     config_class: ClassVar[type[ModelConfig]]
+    zero_if_absent: ClassVar[tuple[str, ...]] = ()  # tensors that weights of earlier versions do not have
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -238,6 +239,8 @@ class PretrainedNetwork(nn.Module):
         # A config that claims a huge network is compared with the file before it costs memory.
         with torch.device("meta"):
             network = cls(config)
+        for name in cls.zero_if_absent:
+            tensors.setdefault(name, torch.zeros(network.state_dict()[name].shape))
         _check_tensors(tensors, network.state_dict(), folder)
         network.load_state_dict(tensors, assign=True)
         network.weights_digest, network.provenance = record.weights.sha256, record.provenance or {}
