@@ -139,26 +139,33 @@ def growth(folder: Path, sides: list[int], bands: list[int], *, record: bool) ->
     return 0
 
 
-def tools(folder: Path) -> int:
-    """Commands that read and write cubes, on the fused image, beside gdal_translate."""
+def tools(folder: Path, *, record: bool) -> int:
+    """Commands that read and write cubes, on the fused image, beside gdal_translate.
+
+    `simulate` is compared with deflate: it compresses a copy of the image, its reference.
+    """
     if not gdal_is_there():
         return 0
     hsi, msi, fused, copy = (folder / f"{name}.tif" for name in ("hsi", "msi", "fused", "copy"))
     cost_of(*HYPERFUSE, "fuse", hsi, msi, "-o", fused, "--method", "glp", "--compress", "none")
     creation = [part for option in LAYOUT for part in ("-co", option)]
+    deflate = ("-co", "COMPRESS=DEFLATE", "-co", "PREDICTOR=2")
     commands = {
-        "gdal_translate": ("gdal_translate", "-q", fused, copy, *creation),
-        "convert": (*HYPERFUSE, "convert", fused, copy, "--compress", "none", "--overwrite"),
-        "evaluate": (*HYPERFUSE, "evaluate", copy, fused),
-        "simulate": (*HYPERFUSE, "simulate", fused, folder / "pair", "--scale", "4", "--srf", "rgb+nir"),
+        "gdal_translate none": ("gdal_translate", "-q", fused, copy, *creation),
+        "convert none": (*HYPERFUSE, "convert", fused, copy, "--compress", "none", "--overwrite"),
+        "evaluate none": (*HYPERFUSE, "evaluate", copy, fused),
+        "gdal_translate deflate": ("gdal_translate", "-q", fused, folder / "small.tif", *creation, *deflate),
+        "simulate deflate": (*HYPERFUSE, "simulate", fused, folder / "pair", "--scale", "4", "--srf", "rgb+nir"),
     }
-    print("| command | wall | processor | system | peak memory | wall / gdal_translate |")
+    print("| command | wall | processor | system | peak memory | processor / gdal_translate |")
     print("|---|---:|---:|---:|---:|---:|", flush=True)
-    first = None
+    costs: dict[str, Cost] = {}
     for name, command in commands.items():
-        own = cost_of(*command)
-        first = first or own
-        print(f"| {name} | {own} | {own.wall / first.wall:.2f} |", flush=True)
+        costs[name] = own = cost_of(*command)
+        ratio = own.processor / costs[f"gdal_translate {name.split()[1]}"].processor
+        print(f"| {name} | {own} | {ratio:.2f} |", flush=True)
+        if record:
+            keep(name, own.figures | {"ratio": round(ratio, 2)})
     return 0
 
 
@@ -224,7 +231,7 @@ def main() -> int:
             return growth(folder, sides, counts, record=given.record)
         write_pair(folder, given.side // SCALE, given.bands)
         if given.what == "tools":
-            return tools(folder)
+            return tools(folder, record=given.record)
         return ratios(folder, given.methods.split(","), given.compressions.split(","), record=given.record)
 
 

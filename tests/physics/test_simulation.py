@@ -158,7 +158,7 @@ def test_small_windows_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     reference.values[1, 40:44, 30] = np.nan
     whole = simulate(reference, 3.2, np.eye(5), shift=(-7.3, 20.0))
     monkeypatch.setattr(streaming, "WINDOW_BYTES", 4 * 5 * 7 * 80)
-    monkeypatch.setattr(streaming, "BLOCK_COLUMNS", 11)
+    monkeypatch.setattr(streaming, "BLOCK", 11)
     parts = simulate(reference, 3.2, np.eye(5), shift=(-7.3, 20.0))
     np.testing.assert_allclose(parts.hsi.values, whole.hsi.values, rtol=2e-7)
     np.testing.assert_array_equal(parts.msi.values, whole.msi.values)

@@ -10,8 +10,6 @@ its tiles to another. Shapes: C bands, M msi bands, h w coarse, H W fine.
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import itertools
 import logging
 import math
@@ -37,6 +35,7 @@ from torch import Tensor
 from hyperfuse.errors import HyperfuseError, OptionError
 from hyperfuse.fusion.fusers import Fuser
 from hyperfuse.fusion.pair import AlignedPair
+from hyperfuse.io.allocator import freed_memory_kept
 from hyperfuse.io.output import Clipping, to_stored
 from hyperfuse.methods.window import (
     EVERYWHERE,
@@ -69,16 +68,6 @@ WAITING_PER_WORKER = 1
 # Every thread of a library has its own buffers: hundreds of megabytes on a machine with many cores.
 MOST_THREADS = 16
 CACHE_BYTES = 48_000_000  # of GDAL
-# Options of glibc's allocator (malloc.h), their values during a run and those before. By default it maps every large
-# array anew and returns it to the system when it is freed, so that the system has to clear all of its pages again: half
-# of the processor time. One heap for all threads keeps what is freed for the next array.
-M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX, M_ARENA_MAX = -1, -2, -4, -8
-ALLOCATOR = {
-    M_ARENA_MAX: (1, 8),
-    M_MMAP_MAX: (0, 65536),
-    M_TRIM_THRESHOLD: (2**31 - 1, 128 * 1024),
-    M_TOP_PAD: (32 * 2**20, 128 * 1024),
-}
 
 FusedTiles = Generator[tuple["Tile", "FusedTile"], None, None]
 
@@ -356,24 +345,12 @@ def _in_order(tiles: Sequence[Tile], submit: Callable[[Tile], Any], limit: Calla
 def bounded_pools() -> Iterator[None]:
     """Limit threads, heaps and GDAL's cache (by default 5 % of the memory), so that every machine needs the same."""
     threads = torch.get_num_threads()
-    _set_allocator(during=True)
     torch.set_num_threads(min(MOST_THREADS, threads))
     try:
-        with rasterio.Env(GDAL_CACHEMAX=CACHE_BYTES):
+        with freed_memory_kept(), rasterio.Env(GDAL_CACHEMAX=CACHE_BYTES):
             yield
     finally:
         torch.set_num_threads(threads)
-        _set_allocator(during=False)
-
-
-def _set_allocator(*, during: bool) -> None:
-    """Keep freed memory during a run, and return it to the system afterwards; other systems have other allocators."""
-    with contextlib.suppress(OSError, AttributeError):
-        library = ctypes.CDLL(None)
-        for option, (value, usual) in ALLOCATOR.items():
-            library.mallopt(option, value if during else usual)
-        if not during:
-            library.malloc_trim(0)
 
 
 def _run_in_worker(job: TileJob, tile: Tile) -> FusedTile:

@@ -14,6 +14,7 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from hyperfuse.config import EvaluateConfig, takes_options
+from hyperfuse.io.allocator import freed_memory_kept
 from hyperfuse.io.cube import iterate_windows
 from hyperfuse.io.files import PathLike, as_opened
 from hyperfuse.io.summary import html_table, strict_json
@@ -157,9 +158,10 @@ def evaluate(
     fused = as_opened(fused, config.fused_variable, config.fused_band_axis)
     reference = as_opened(reference, config.reference_variable, config.reference_band_axis)
     fused, reference = (supplied(cube, config.wavelengths, config.nodata_in) for cube in (fused, reference))
-    comparison = plan_comparison(fused, reference, config.scale, config.peak, max_bytes)
-    windows = _windows("Evaluating", comparison, max_bytes)
-    sums = reduce(operator.add, (WindowSums.of(comparison, *window) for window in windows))
+    with freed_memory_kept():
+        comparison = plan_comparison(fused, reference, config.scale, config.peak, max_bytes)
+        windows = _windows("Evaluating", comparison, max_bytes)
+        sums = reduce(operator.add, (WindowSums.of(comparison, *window) for window in windows))
     if sums.pixels == 0:
         raise nothing_to_compare()
     q2n = _compute_q2n(comparison, comparison.bands[sums.errors.compared], max_bytes) if config.q2n else None

@@ -26,6 +26,7 @@ from scipy import sparse
 
 from hyperfuse.config import InputConfig, SimulateConfig, takes_options
 from hyperfuse.errors import CubeFileError, CubeWriteError, OptionError, ValueRangeError
+from hyperfuse.io.allocator import freed_memory_kept
 from hyperfuse.io.atomic import published
 from hyperfuse.io.cube import as_cube, iterate_windows, make_cube, physical_values, window_of
 from hyperfuse.io.files import open_cube, write_cube
@@ -44,7 +45,7 @@ SMALLEST_DB, LARGEST_DB = -20.0, 300.0
 # Streams of the seed: noise on one image does not change the noise on the other.
 HSI_NOISE, MSI_NOISE = 0, 1
 WINDOW_BYTES = 32 * 2**20
-BLOCK_COLUMNS = 256
+BLOCK = 128
 # A coarse pixel that sees more than this share of missing fine pixels is missing itself; below it, the rest stand in.
 TOLERATED_MISSING = 0.01
 OUTPUTS = ("hsi.tif", "msi.tif", "reference.tif", "observation.json")
@@ -268,7 +269,7 @@ def observe(
         pixels = np.repeat(np.arange(coarse), indices.shape[1])
         axes.append(sparse.csr_array((weights.ravel(), (pixels, indices.ravel())), shape=(coarse, fine)))
     windows = list(iterate_windows(reference, WINDOW_BYTES))
-    with progress("Simulating", len(windows)) as advance:
+    with freed_memory_kept(), progress("Simulating", len(windows)) as advance:
         for rows, columns in windows:
             window = physical_values(reference, rows, columns, dtype=np.float64)
             gaps = np.isnan(window)
@@ -292,14 +293,15 @@ def _add_blurred(
     window: FloatArray, place: tuple[slice, slice], axes: Sequence[sparse.csr_array], total: FloatArray
 ) -> None:
     """Add what a window (C, r, c) at this place contributes to the coarse image (C, h, w)."""
-    along_x = np.zeros((*window.shape[:2], total.shape[2]))
     # Dense products of narrow blocks run at the speed of BLAS, several times faster than a sparse product.
-    for offset in range(0, window.shape[2], BLOCK_COLUMNS):
-        block = window[:, :, offset : offset + BLOCK_COLUMNS]
-        columns, weights = _dense_part(axes[1], place[1].start + offset, block.shape[2])
-        along_x[:, :, columns] += (block.reshape(-1, block.shape[2]) @ weights.T).reshape(*block.shape[:2], -1)
-    rows, weights = _dense_part(axes[0], place[0].start, window.shape[1])
-    total[:, rows] += np.moveaxis(np.tensordot(weights, along_x, axes=(1, 1)), 0, 1)
+    for offset in range(0, window.shape[1], BLOCK):
+        block = window[:, offset : offset + BLOCK]
+        rows, weights = _dense_part(axes[0], place[0].start + offset, block.shape[1])
+        along_y = weights @ block
+        for start in range(0, window.shape[2], BLOCK):
+            part = along_y[:, :, start : start + BLOCK]
+            columns, weights = _dense_part(axes[1], place[1].start + start, part.shape[2])
+            total[:, rows, columns] += part @ weights.T
 
 
 def _dense_part(weights: sparse.csr_array, start: int, count: int) -> tuple[slice, FloatArray]:
