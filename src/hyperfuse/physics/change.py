@@ -5,8 +5,7 @@ Shapes: M msi bands, h w coarse, H W fine.
 On the coarse grid the msi under the PSF, A z, is compared with what the hsi predicts of it, t = R y. The difference
 counts in units of a limit per band: a multiple of what is usual in this pair, or a small share of the msi's detail.
 
-1. Clipped pixels show too little. Their detail is regressed on that of the other bands; what a coarse pixel still lacks
-   is given to the clipped pixels in it.
+1. Clipped pixels show too little. They get the smoothest values with which the coarse pixels lack nothing.
 2. Where one gain explains the difference of all bands, something shades the ground: the msi is multiplied by the gain.
 3. Where the rest is beyond the limit, the msi shows something else: it is replaced by f, the interpolated t with
    A f = t, by a weight between 0 and 1. The PSF spreads the difference over unchanged surroundings. There the msi
@@ -24,6 +23,7 @@ import torch
 from numpy.typing import NDArray
 from scipy.ndimage import gaussian_filter, maximum_filter
 from torch import Tensor
+from torch.nn.functional import pad
 
 from hyperfuse.physics.observation import Observation, SpatialOperator, mix_bands
 from hyperfuse.physics.register import Block
@@ -36,8 +36,8 @@ DETAIL_LIMIT = 0.1  # times the root mean square of the msi's detail
 EDGE_LIMITS, EDGE_SIGMA = (0.1, 0.5), 0.7  # times the local standard deviation of the hsi, over so many coarse pixels
 MAD_OF_NORMAL = 1.4826
 CLIPPED_SHARES = (0.004, 0.3)  # of the pixels at one end of a band's range, for them to be clipped
-CLIPPED_NOISE = 0.1  # share of clipped pixels in a coarse one below which its difference is not theirs
-CLIPPED_SWEEPS, CLIPPED_ROUNDS = 2, 3  # over the bands, each of which is regressed on the others; over what is lacking
+# Weight of the smoothness of clipped pixels, in units of the squared limit over the msi's detail; steps of the descent.
+CLIPPED_SMOOTHNESS, CLIPPED_ROUNDS, LARGEST_LAPLACIAN = 0.1, 60, 8.0
 GAIN_LIMITS = (0.2, 5.0)
 GAIN_SIGMA = 1.5  # coarse pixels over which a gain must explain the difference
 UNEXPLAINED_BY_GAIN = 0.05  # share of the difference
@@ -226,31 +226,36 @@ def _changed_pixels(values: Tensor, filled: Tensor, weight: Tensor, window: _Win
 
 
 def _unclipped(values: Tensor, raw: Tensor, window: _Window, agreement: Agreement) -> Tensor:
-    """The msi with a guess of what its clipped pixels would show."""
+    """The msi with the smoothest values of its clipped pixels, beyond the ends, that agree with the hsi.
+
+    They minimise |A x - t|^2 + s |grad x|^2, by projected gradient descent with momentum (Beck and Teboulle 2009).
+    """
     low, high = _clipped_pixels(raw, agreement.clipped)
     clipped = low | high
     if not bool(clipped.any()):
         return values
-
-    def beyond_ends(guess: Tensor) -> Tensor:
-        return torch.where(low, guess.minimum(values), torch.where(high, guess.maximum(values), values))
-
-    smooth, guess = window.up(window.predicted), values
-    spread = torch.from_numpy(agreement.detail + np.diag(1e-4 * agreement.detail.diagonal() + 1e-300))
-    detail = (values - smooth).masked_fill(clipped, 0.0)
-    for band in list(range(len(values))) * (CLIPPED_SWEEPS if len(values) > 1 else 0):
-        others = [other for other in range(len(values)) if other != band]
-        slopes = torch.linalg.solve(spread[others][:, others], spread[others, band])
-        detail[band] = torch.where(clipped[band], torch.einsum("m,mij->ij", slopes, detail[others]), detail[band])
-        detail[band] = beyond_ends(smooth + detail)[band] - smooth[band]
-        guess = smooth + detail
+    ends, operator = values.float(), window.operator
+    predicted, smoothness = window.predicted.float(), agreement.limits**2 / (agreement.detail.diagonal() + 1e-300)
+    share = math.prod(coarse / fine for fine, coarse in zip(operator.fine_size, operator.coarse_size, strict=True))
+    weight = torch.from_numpy(CLIPPED_SMOOTHNESS * share * smoothness).float()[:, None, None]
+    step = 1 / (share + LARGEST_LAPLACIAN * weight)
+    guess = ahead = ends
+    momentum = 1.0
     for _ in range(CLIPPED_ROUNDS):
-        for pixels in (low, high):
-            share = window.operator.apply(pixels.double())
-            lacking = window.predicted - window.operator.apply(guess)
-            missing = window.up(lacking * share / (share.square() + CLIPPED_NOISE**2))
-            guess = beyond_ends(guess + pixels * missing)
-    return guess
+        slope = operator.adjoint(operator.apply(ahead) - predicted) + weight * _laplacian(ahead)
+        moved = ahead - step * slope
+        moved = torch.where(low, moved.minimum(ends), torch.where(high, moved.maximum(ends), ends))
+        following = (1 + math.sqrt(1 + 4 * momentum**2)) / 2
+        ahead = moved + (momentum - 1) / following * (moved - guess)
+        guess, momentum = moved, following
+    return torch.where(clipped, guess.to(values), values)
+
+
+def _laplacian(images: Tensor) -> Tensor:
+    """Four times every pixel (M, H, W) less its four neighbours, the edge repeated."""
+    around = pad(images[None], (1, 1, 1, 1), mode="replicate")[0]
+    rows, columns = around[:, :, 1:-1], around[:, 1:-1]
+    return 4 * images - rows[:, 2:] - rows[:, :-2] - columns[:, :, 2:] - columns[:, :, :-2]
 
 
 def _local_limits(predicted: Tensor, limits: Floats, edge_limits: Floats) -> Tensor:

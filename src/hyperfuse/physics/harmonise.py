@@ -195,7 +195,7 @@ class CoarsePixels:
         return self.explain_blurred(self.blurred(images))
 
     def explain_blurred(self, blurred: Floats) -> RobustFit:
-        return fit_robustly([self.predictors], blurred)
+        return fit_robustly(Regression(blurred, [self.predictors]))
 
     def level(self, shares: Floats) -> float:
         """One number for all bands: a geometric mean, so that a badly explained band does not hide the others."""
@@ -255,20 +255,74 @@ class RobustFit:
     shares: Floats  # (M,) squared median misfit, as a share of the squared median deviation of the target
 
 
-def fit_robustly(designs: Sequence[Floats], targets: Floats, ridges: Sequence[Floats] | None = None) -> RobustFit:
-    """Regress targets (M, n) on designs (n, p), one each or one for all, by iteratively reweighted least squares."""
+@dataclass(frozen=True)
+class Regression:
+    """Ridge regressions of msi bands on columns of their own, of which the last may have the same coefficient in every
+    band.
+    """
+
+    targets: Floats  # (M, n)
+    designs: Sequence[Floats]  # (n, p) each, or one for all bands
+    ridges: Sequence[Floats] = ()  # (p,) each, in units of mean squares
+    common: int = 0
+    """How many of the last columns have coefficients in common."""
+
+    def solve(self, weights: Floats) -> list[Floats]:
+        """(p,) for each band."""
+        if len(self.designs) == 1:
+            weighted = self.designs[0].T * weights
+            return list(_solve_normal(weighted @ self.designs[0], weighted @ self.targets.T, 0.0).T)
+        return self.solve_moments(self.moments(weights, slice(None)), float(weights.sum()))
+
+    def moments(self, weights: Floats, pixels: slice | NDArray[np.bool_]) -> list[Floats]:
+        """(p + 1, p + 1) for each band: sums over pixels of the products of all columns and the target."""
+        bands = zip(self.designs, self.targets, strict=True)
+        both = (np.concatenate([design[pixels], target[pixels, None]], axis=1) for design, target in bands)
+        return [(each.T * weights[pixels]) @ each for each in both]
+
+    def solve_moments(self, moments: Sequence[Floats], count: float) -> list[Floats]:
+        """From the moments of pixels whose weights sum to `count`."""
+        alone, gram, right = [], np.zeros((self.common, self.common)), np.zeros(self.common)
+        for moment, ridge, target in zip(moments, self.ridges, self.targets, strict=True):
+            # A band's own coefficients as functions of the common ones, which are solved for last.
+            own = slice(0, len(ridge) - self.common)
+            shared = slice(own.stop, len(ridge))
+            found = _solve_normal(moment[own, own], moment[own, own.stop :], ridge[own] * count)
+            left = moment[shared, own.stop :] - moment[shared, own] @ found
+            variance = float(target.var()) + 1e-300
+            gram += (left[:, :-1] + np.diag(ridge[shared] * count)) / variance
+            right += left[:, -1] / variance
+            alone.append(found)
+        common = _solve_normal(gram, right, 0.0) if self.common else right
+        return [np.concatenate([found[:, -1] - found[:, :-1] @ common, common]) for found in alone]
+
+    def misfit(self, coefficients: Sequence[Floats], pixels: slice | NDArray[np.bool_] = slice(None)) -> Floats:
+        """(M, n)"""
+        if len(self.designs) == 1:
+            return self.targets[:, pixels] - np.stack(coefficients) @ self.designs[0][pixels].T
+        bands = zip(self.designs, coefficients, strict=True)
+        return self.targets[:, pixels] - np.stack([design[pixels] @ found for design, found in bands])
+
+    def cross_validated(self, weights: Floats, folds: NDArray[np.int64]) -> Floats:
+        """(M,) Mean squared error on pixels that were left out of the fit."""
+        parts = [(folds == fold, self.moments(weights, folds == fold)) for fold in range(FOLDS)]
+        total = [sum(own) for own in zip(*(moments for _, moments in parts), strict=True)]
+        error = np.zeros(len(self.targets))
+        for out, moments in parts:
+            if (count := float(weights[~out].sum())) > 0:
+                found = self.solve_moments([all_ - own for all_, own in zip(total, moments, strict=True)], count)
+                error += self.misfit(found, out) ** 2 @ weights[out]
+        return np.asarray(error / max(1e-300, float(weights.sum())))
+
+
+def fit_robustly(regression: Regression) -> RobustFit:
+    """Solve by iteratively reweighted least squares."""
+    targets = regression.targets
     weights = np.ones(targets.shape[1])
     variance = targets.var(axis=1) + 1e-300
     for turn, limit in enumerate(TUKEY):
-        if len(designs) == 1:
-            coefficients = list(_solve(designs[0], targets.T, weights).T)
-            misfit = targets - np.stack(coefficients) @ designs[0].T
-        else:
-            coefficients = [
-                _solve(design, target, weights, None if ridges is None else ridges[band])
-                for band, (design, target) in enumerate(zip(designs, targets, strict=True))
-            ]
-            misfit = targets - np.stack([own @ found for own, found in zip(designs, coefficients, strict=True)])
+        coefficients = regression.solve(weights)
+        misfit = regression.misfit(coefficients)
         before, weights = weights, tukey_weights(misfit, limit, 1e-12 * variance)
         if turn > FEWEST_TURNS and float(np.abs(weights - before).mean()) < SETTLED:
             break
@@ -284,31 +338,9 @@ def tukey_weights(misfit: Floats, limit: float, smallest_variance: Floats) -> Fl
     return np.asarray((1 - squared).clip(min=0) ** 2)
 
 
-def _solve(design: Floats, target: Floats, weights: Floats, ridge: Floats | None = None) -> Floats:
-    """Weighted ridge regression; the ridge is in units of mean squares."""
-    weighted = design.T * weights
-    return _solve_normal(weighted @ design, weighted @ target, 0.0 if ridge is None else ridge * weights.sum())
-
-
 def _solve_normal(gram: Floats, right: Floats, ridge: Floats | float) -> Floats:
     gram = gram + np.diag(np.broadcast_to(1e-12 * np.trace(gram) / len(gram) + ridge + 1e-300, len(gram)))
     return np.asarray(np.linalg.solve(gram, right))
-
-
-def _cross_validated(design: Floats, target: Floats, weights: Floats, ridge: Floats, folds: NDArray[np.int64]) -> float:
-    """Mean squared error on pixels that were left out of the fit."""
-    parts = []
-    for fold in range(FOLDS):
-        out = folds == fold
-        weighted = design[out].T * weights[out]
-        parts.append((out, weighted @ design[out], weighted @ target[out], float(weights[out].sum())))
-    gram, right, count = (sum(part[index] for part in parts) for index in (1, 2, 3))
-    total = 0.0
-    for out, own_gram, own_right, own_count in parts:
-        if count > own_count:
-            found = _solve_normal(gram - own_gram, right - own_right, ridge * (count - own_count))
-            total += float(weights[out] @ (target[out] - design[out] @ found) ** 2)
-    return total / max(1e-300, count)
 
 
 @dataclass(frozen=True)
@@ -369,10 +401,10 @@ def _with_tone(pixels: CoarsePixels, found: Found) -> Found | None:
         ridges.append(np.concatenate([np.zeros(free), np.full(terms.shape[1], ridge)]))
         bases.append((knots, share, nonlinear))
     weights = found.fit.weights
-    level = _predicted_level(pixels, weights, blurred, designs, ridges)
-    if level > MUST_LEAVE * _level_alone(pixels, weights, blurred):
+    regression = Regression(blurred, designs, ridges)
+    if _predicted_level(pixels, weights, regression) > MUST_LEAVE * _level_alone(pixels, weights, blurred):
         return None
-    fit = fit_robustly(designs, blurred, ridges)
+    fit = fit_robustly(regression)
     curves = []
     for (knots, share, nonlinear), coefficients in zip(bases, fit.coefficients, strict=True):
         curve = isotonic_regression(knots + nonlinear @ coefficients[free:], weights=share).x
@@ -380,19 +412,16 @@ def _with_tone(pixels: CoarsePixels, found: Found) -> Found | None:
     return _corrected(pixels, found, ToneCurves(tuple(curves)))
 
 
-def _predicted_level(
-    pixels: CoarsePixels, weights: Floats, blurred: Floats, designs: Sequence[Floats], ridges: Sequence[Floats]
-) -> float:
-    """The misfit that designs leave of coarse pixels that were left out of their fit."""
-    bands = zip(designs, blurred, ridges, strict=True)
-    errors = [_cross_validated(design, band, weights, ridge, pixels.folds) for design, band, ridge in bands]
-    return pixels.level(np.array(errors) / _variance(blurred, weights))
+def _predicted_level(pixels: CoarsePixels, weights: Floats, regression: Regression) -> float:
+    """The misfit that a regression leaves of coarse pixels that were left out of it."""
+    errors = regression.cross_validated(weights, pixels.folds)
+    return pixels.level(errors / _variance(regression.targets, weights))
 
 
 def _level_alone(pixels: CoarsePixels, weights: Floats, blurred: Floats) -> float:
     """The same of a fit by the hsi alone."""
     designs, ridges = [pixels.predictors] * len(blurred), [np.zeros(pixels.predictors.shape[1])] * len(blurred)
-    return _predicted_level(pixels, weights, blurred, designs, ridges)
+    return _predicted_level(pixels, weights, Regression(blurred, designs, ridges))
 
 
 def _corrected(pixels: CoarsePixels, found: Found, correction: Correction) -> Found:
@@ -428,35 +457,68 @@ def _uncorrelated_with_value(knots: Floats, share: Floats) -> Floats:
 
 
 def _with_light(pixels: CoarsePixels, found: Found) -> Found | None:
-    """The same with a smooth gain and offset per band."""
-    weights, blurred, free = found.fit.weights, pixels.blurred(found.images), pixels.predictors.shape[1]
-    variance, alone = _variance(blurred, weights), _level_alone(pixels, weights, blurred)
-    best = None
+    """The same with a smooth gain and offset.
+
+    Other light has nearly the same gain in all bands. With a gain in common there are half as many unknowns, so that
+    even a small scene shows a gain that varies quickly. Only if bands clearly differ, each has a gain of its own.
+    """
+    weights, blurred = found.fit.weights, pixels.blurred(found.images)
+    alone, best = _level_alone(pixels, weights, blurred), None
     for order in ORDERS:
-        terms = _cosine_terms(order, pixels.positions)
-        if PIXELS_PER_TERM * 2 * len(terms) > len(weights):
-            break
-        mean = np.average(terms, axis=1, weights=weights)
-        centred, orders = (terms - mean[:, None]).T, _order_of_terms(order) ** 2
-        designs, ridges = [], []
-        for band, unexplained in zip(blurred, variance, strict=True):
-            columns = np.concatenate([centred * band[:, None], centred * np.sqrt(unexplained)], axis=1)
-            designs.append(np.concatenate([pixels.predictors, -columns], axis=1))
-            penalties = np.concatenate([GAIN_RIDGE * orders, OFFSET_RIDGE * orders]) * unexplained
-            ridges.append(np.concatenate([np.zeros(free), penalties]))
-        level = _predicted_level(pixels, weights, blurred, designs, ridges)
-        if best is None or level < HIGHER_ORDER_MUST_LEAVE * best[0]:
-            best = level, order, mean, designs, ridges
-        if order >= ORDER_OF_SIGNS and best[0] > SIGNS_MUST_LEAVE * alone:
+        for common in (True, False) if len(blurred) > 1 else (False,):
+            light = _LightTerms.of(pixels, weights, order, common=common)
+            if PIXELS_PER_TERM * light.unknowns(len(blurred)) > len(weights):
+                continue
+            regression = light.regression(pixels, weights, blurred)
+            level = _predicted_level(pixels, weights, regression)
+            if best is None or level < HIGHER_ORDER_MUST_LEAVE * best[0]:
+                best = level, light, regression
+        if best is None or (order >= ORDER_OF_SIGNS and best[0] > SIGNS_MUST_LEAVE * alone):
             break
     if best is None or best[0] > MUST_LEAVE * alone:
         return None
-    _, order, mean, designs, ridges = best
-    fit = fit_robustly(designs, blurred, ridges)
-    terms = np.stack([each[free:] for each in fit.coefficients]).reshape(len(blurred), 2, -1)
-    gain = SmoothField.from_terms(order, terms[:, 0], mean, np.ones(len(blurred)))
-    offset = SmoothField.from_terms(order, terms[:, 1] * np.sqrt(variance)[:, None], mean, np.zeros(len(blurred)))
-    return _corrected(pixels, found, Light(pixels.fine_size, gain, offset))
+    _, light, regression = best
+    return _corrected(pixels, found, light.correction(pixels, weights, blurred, fit_robustly(regression)))
+
+
+@dataclass(frozen=True)
+class _LightTerms:
+    """Cosines of mean zero over the scene that a gain and an offset are sums of."""
+
+    order: int
+    mean: Floats  # (L,) of the cosines
+    centred: Floats  # (n, L)
+    common: bool
+    """Whether all bands have one gain."""
+
+    @classmethod
+    def of(cls, pixels: CoarsePixels, weights: Floats, order: int, *, common: bool) -> _LightTerms:
+        terms = _cosine_terms(order, pixels.positions)
+        mean = np.average(terms, axis=1, weights=weights)
+        return cls(order, mean, (terms - mean[:, None]).T, common)
+
+    def unknowns(self, bands: int) -> float:
+        """Per band."""
+        return len(self.mean) * (1 + (1 / bands if self.common else 1))
+
+    def regression(self, pixels: CoarsePixels, weights: Floats, blurred: Floats) -> Regression:
+        designs, ridges, orders = [], [], _order_of_terms(self.order) ** 2
+        for band, variance in zip(blurred, _variance(blurred, weights), strict=True):
+            columns = self.centred * np.sqrt(variance), self.centred * band[:, None]
+            designs.append(np.concatenate([pixels.predictors, *(-each for each in columns)], axis=1))
+            penalties = OFFSET_RIDGE * orders * variance, GAIN_RIDGE * orders * variance
+            ridges.append(np.concatenate([np.zeros(pixels.predictors.shape[1]), *penalties]))
+        return Regression(blurred, designs, ridges, len(self.mean) if self.common else 0)
+
+    def correction(self, pixels: CoarsePixels, weights: Floats, blurred: Floats, fit: RobustFit) -> Light:
+        terms = np.stack([each[pixels.predictors.shape[1] :] for each in fit.coefficients])
+        offset, gain = terms.reshape(len(blurred), 2, -1).swapaxes(0, 1)
+        offset = offset * np.sqrt(_variance(blurred, weights))[:, None]
+        return Light(
+            pixels.fine_size,
+            SmoothField.from_terms(self.order, gain, self.mean, np.ones(len(blurred))),
+            SmoothField.from_terms(self.order, offset, self.mean, np.zeros(len(blurred))),
+        )
 
 
 def _with_bend(pixels: CoarsePixels, found: Found) -> Found | None:
@@ -533,7 +595,7 @@ def _bend_step(
         out = pixels.folds == fold
         moved = seen + np.einsum("mnt,t->mn", changes, solve(~out))
         for index, band in enumerate(moved):
-            slope = _solve(pixels.predictors[~out], band[~out], weights[~out])
+            (slope,) = Regression(band[None, ~out], [pixels.predictors[~out]]).solve(weights[~out])
             error[index] += float(weights[out] @ (band[out] - pixels.predictors[out] @ slope) ** 2)
     step = solve(np.ones(len(weights), dtype=bool)).reshape(2, -1).clip(-1, 1)
     return step, error / (variance * max(1e-300, float(weights.sum())))
