@@ -87,6 +87,7 @@ LARGEST_CHANNEL = 8.0  # of what the network looks at, about in standard deviati
 LARGEST_MSI_RESIDUAL = 4.0  # in standard deviations: an outlier of the msi must not spoil its surroundings
 LEFT_OUT_PIXELS = 1500  # coarse pixels are enough to measure how well a prediction does on unseen ones
 SMALLEST_RATIO = 1e-6  # of energies, before a logarithm
+SMALLEST_SHARE = 2e-6  # of all detail, in a component that tells whether a pair is unlike those of training
 # Ranges of the training: outside of them numbers about the scene are held at the limit.
 SCALE_RANGE, LARGEST_SCENE, LARGEST_PATCH, MOST_MSI_BANDS = (2.0, 16.0), 3000, 192.0**2, 8
 # The expected error, fitted to true errors on pairs of all training scenes. Its variance is ERROR_LEVEL times powers of
@@ -133,7 +134,7 @@ def guided_prior(
     mean was made of.
     """
     model, details, predictions = yield from guided_predictions(window, network)
-    gains = network.gains(predictions.statistics, predictions.numbers)
+    gains = network.gains(predictions.statistics, predictions.numbers, predictions.has_detail)
     mean = details.interpolated + predictions.weighted(gains)
     error = yield from prior_from_error(mean.detach(), model)
     return model, mean, error, predictions
@@ -200,6 +201,7 @@ def guided_predictions(
         regressors=scene.fine,
         familiarity=None if network.training else 1 / (1 + (fine_distance / UNFAMILIAR_DISTANCE) ** 2),
         statistics=statistics.stacked().to(seen),
+        has_detail=4 * statistics.share_of_detail > math.log10(SMALLEST_SHARE),
         numbers=numbers,
     )
     return model, details, predictions
@@ -222,6 +224,7 @@ class Predictions:
     regressors: Tensor  # (B, H, W)
     familiarity: Tensor | None  # (H, W), from 1 (like most of the scene) to 0 (an outlier); None in training
     statistics: Tensor  # (p, 18), `ComponentStatistics`
+    has_detail: Tensor  # (p,), false for components whose statistics are those of rounding errors
     numbers: Tensor  # (5,) about the scene
 
     def weighted(self, gains: Gains) -> Tensor:

@@ -191,11 +191,15 @@ class PriorNetwork(PretrainedNetwork):
         signs[0] = 1.0
         return signs.repeat(2)[:, None, None].to(msi)
 
-    def gains(self, statistics: Tensor, numbers: Tensor) -> Gains:
-        """Predict the gains from statistics (..., p, 18) and numbers (..., 5) of the scene."""
+    def gains(self, statistics: Tensor, numbers: Tensor, counted: Tensor | None = None) -> Gains:
+        """Predict the gains from statistics (..., p, 18) and numbers (..., 5) of the scene.
+
+        Only components that are `counted` (p,) tell whether the pair is unlike those of training.
+        """
         of_scene = numbers[..., None, :].expand(*statistics.shape[:-1], -1)
         inputs = (torch.cat([statistics, of_scene], dim=-1) - self.usual) / self.spread
-        distance = (inputs.clamp(-LARGEST_IN_DISTANCE, LARGEST_IN_DISTANCE) @ self.whitening).square().mean((-2, -1))
+        distances = (inputs.clamp(-LARGEST_IN_DISTANCE, LARGEST_IN_DISTANCE) @ self.whitening).square().mean(-1)
+        distance = (distances if counted is None else distances[..., counted]).mean(-1)
         like_training = (1 / (1 + (distance / UNLIKE_TRAINING) ** 4))[..., None, None]
         inputs = inputs.clamp(-LARGEST_STATISTIC, LARGEST_STATISTIC)
         base = inputs.new_tensor(LIKE_LOCAL_FUSE)
