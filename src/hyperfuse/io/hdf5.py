@@ -10,6 +10,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from hyperfuse.io.atomic import GuardedFile, WriteWindow
 from hyperfuse.io.cube import nodata_of, reading, text_attributes
 from hyperfuse.io.grid import grid_of
 from hyperfuse.io.output import OWN_NAME
+from hyperfuse.io.products.product import ProductFile
 
 CHUNK = 128
 CONVENTIONS = "CF-1.11"
@@ -60,14 +62,24 @@ def opened_hdf5(path: Path) -> Iterator[Any]:
         yield file
 
 
-def _load_from_hdf5(path: Path, name: str, reverse_axes: bool, key: tuple[Any, ...]) -> NDArray[Any]:
-    """Read part of a data set; MATLAB stores axes in reverse, so for it the key and the result are reversed."""
-    with opened_hdf5(path) as file:
-        return np.asarray(file[name][key[::-1]]).T if reverse_axes else np.asarray(file[name][key])
+@dataclass(frozen=True)
+class LoadDataset:
+    """Reads part of a data set; MATLAB stores axes in reverse, so for it the key and the result are reversed."""
+
+    file: ProductFile
+    name: str
+    reverse_axes: bool = False
+
+    def __call__(self, key: tuple[Any, ...]) -> NDArray[Any]:
+        with opened_hdf5(self.file.local_path()) as source:
+            dataset = source[self.name]
+            return np.asarray(dataset[key[::-1]]).T if self.reverse_axes else np.asarray(dataset[key])
 
 
-def arrays_in_hdf5(path: Path, *, reverse_axes: bool = False) -> list[FoundArray]:
-    """List every data set of a file by its full name."""
+def arrays_in_hdf5(file: Path | ProductFile, *, reverse_axes: bool = False) -> list[FoundArray]:
+    """List every data set of a file, which may be a member of an archive, by its full name."""
+    file = ProductFile.at(file) if isinstance(file, Path) else file
+    path = file.local_path()
     found: list[FoundArray] = []
 
     def visit(name: str, item: Any) -> None:
@@ -78,14 +90,14 @@ def arrays_in_hdf5(path: Path, *, reverse_axes: bool = False) -> list[FoundArray
         shape, chunks = item.shape, item.chunks
         if reverse_axes:
             shape, chunks = shape[::-1], chunks and chunks[::-1]
-        load = partial(_load_from_hdf5, path, name, reverse_axes)
+        load = LoadDataset(file, name, reverse_axes)
         attributes = dict(_attributes(item))
         if NETCDF_FILL.get(dtype.str[1:]) == item.fillvalue:
             attributes = _with_default_fill(dtype, attributes)
         found.append(FoundArray(name, shape, dtype, load, _dims(item), attributes, chunks))
 
-    with opened_hdf5(path) as file:
-        file.visititems(visit)
+    with opened_hdf5(path) as source:
+        source.visititems(visit)
     return found
 
 

@@ -56,7 +56,7 @@ def arrays_in_npz(path: Path) -> list[FoundArray]:
 
 def arrays_in_npy(path: Path) -> list[FoundArray]:
     """Return the array of an .npy file and the columns of the table beside it."""
-    found = [_found(ProductFile(path.name, str(path), path.stat().st_size), path.stem)]
+    found = [_found(ProductFile.at(path), path.stem)]
     table_file = _table_file(path)
     if table_file.is_file():
         with reading(table_file, "the JSON table of a cube", "fix it, or remove it to read the values alone"):

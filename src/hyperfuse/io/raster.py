@@ -22,7 +22,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import rasterio
@@ -66,6 +66,9 @@ from hyperfuse.io.envi import (
 from hyperfuse.io.grid import grid_of
 from hyperfuse.io.output import OWN_NAME, colour_bands
 from hyperfuse.io.stac import stac_bands
+
+if TYPE_CHECKING:
+    from hyperfuse.io.products.product import ProductFile
 
 GDAL_ERRORS = (RasterioError, CPLE_BaseError)
 # GDAL's words for a file of no format that it knows, and what can be done about it.
@@ -121,8 +124,11 @@ DOMAINS = (None, "IMAGERY", "ENVI")
 BandTags = list[dict[str, str]]
 
 
-def open_raster(path: Path) -> xr.DataArray:
-    """Open a raster as a lazy cube: ENVI by its header or its data, GeoTIFF, and whatever else GDAL opens."""
+def open_raster(path: Path, member: ProductFile | None = None) -> xr.DataArray:
+    """Open a raster as a lazy cube: ENVI by its header or its data, GeoTIFF, and whatever else GDAL opens.
+
+    `member` is the file in an archive that was unpacked to `path`; another process unpacks it again.
+    """
     suffix = path.suffix.lower()
     if suffix == ".hdr":
         data = find_data(path)
@@ -136,10 +142,12 @@ def open_raster(path: Path) -> xr.DataArray:
         labels = (path.with_suffix(suffix) for suffix in (".lbl", ".LBL") if suffix != path.suffix)
         return read_raster(path, next((label for label in labels if label.is_file()), path))
     check_header(header, path)
-    return read_raster(path, driver="ENVI")
+    return read_raster(path, driver="ENVI", member=member)
 
 
-def read_raster(path: Path, data_path: Path | None = None, driver: str | None = None) -> xr.DataArray:
+def read_raster(
+    path: Path, data_path: Path | None = None, driver: str | None = None, member: ProductFile | None = None
+) -> xr.DataArray:
     """Open `path` as a lazy cube; `data_path` is the file of the pixels where that is another one (ENVI's header)."""
     data_path = data_path or path
     with raster_dataset(data_path, driver) as source:
@@ -151,7 +159,7 @@ def read_raster(path: Path, data_path: Path | None = None, driver: str | None = 
         folded = source.tags(ns="ENVI").get(ENVI_RECORD_KEY, "")
         record = "".join(folded.split()).strip("{}") or source.tags().get(RECORD_TAG)
         described = native_description(source, dtype, wavelength).with_exact_values(record)
-        read = partial(_read_window, data_path, driver, dtype)
+        read = partial(_read_window, member or data_path, driver, dtype)
         together = source.count if source.interleaving == Interleaving.pixel else 1
         shape, block = (source.count, source.height, source.width), (together, *source.block_shapes[0])
         reader = WindowReader(shape, dtype, read, block)
@@ -171,9 +179,14 @@ def read_raster(path: Path, data_path: Path | None = None, driver: str | None = 
 
 
 def _read_window(
-    path: Path, driver: str | None, dtype: np.dtype[Any], bands: NDArray[np.int64], rows: slice, columns: slice
+    file: Path | ProductFile,
+    driver: str | None,
+    dtype: np.dtype[Any],
+    bands: NDArray[np.int64],
+    rows: slice,
+    columns: slice,
 ) -> NDArray[Any]:
-    with raster_dataset(path, driver) as source:
+    with raster_dataset(file if isinstance(file, Path) else file.gdal_path(), driver) as source:
         window = Window.from_slices(rows, columns)
         values: NDArray[Any] = source.read([int(band) + 1 for band in bands], window=window, out_dtype=dtype)
     return values

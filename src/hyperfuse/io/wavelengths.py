@@ -26,7 +26,7 @@ from hyperfuse.io.cube import (
 from hyperfuse.io.envi import braced_numbers
 from hyperfuse.io.isolation import isolated
 from hyperfuse.io.products import hyperion, landsat, sentinel2
-from hyperfuse.io.products.band_files import TABLES
+from hyperfuse.io.products.product import SENSOR_BANDS
 from hyperfuse.io.products.rasters import normalise_band_name
 
 RANGE = re.compile(r"\s*([\d.]+(?:e[+-]?\d+)?)\s*:\s*([\d.]+(?:e[+-]?\d+)?)\s*", re.IGNORECASE)
@@ -182,11 +182,11 @@ def _of_sensor(text: str, bands: int) -> Columns:
     if simplified == "hyperion":
         kept = hyperion.GOOD if bands == hyperion.GOOD.sum() else np.ones_like(hyperion.GOOD)
         return hyperion.WAVELENGTH_NM[kept], hyperion.FWHM_NM[kept]
-    sensor = next((known for known in TABLES if re.sub(r"[^a-z0-9]", "", known.lower()) == simplified), None)
+    sensor = next((known for known in SENSOR_BANDS if re.sub(r"[^a-z0-9]", "", known.lower()) == simplified), None)
     if sensor is None:
-        expected = f"{EXPECTED}: {', '.join((*TABLES, 'Hyperion'))}"
+        expected = f"{EXPECTED}: {', '.join(SENSOR_BANDS)}"
         raise OptionError(f"wavelengths {text!r}, which is not a file", expected)
-    table = TABLES[sensor]
+    table = SENSOR_BANDS[sensor]
     selections: Sequence[Sequence[str]] = S2_SELECTIONS
     if sensor in landsat.SENSORS:
         sets = landsat.sets_of(table)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from hyperfuse.errors import BandError, CubeFileError, OptionError
 from hyperfuse.io.cube import reading
 from hyperfuse.io.files import FORMATS
-from hyperfuse.io.products import sentinel2
+from hyperfuse.io.products.product import SENSOR_BANDS
 from hyperfuse.physics.observation import sigma_from_fwhm
 
 FloatArray = NDArray[np.float64]
@@ -46,9 +46,9 @@ SHORT_NAMES = {"Sentinel-": "s", "Landsat-": "l"}
 # The Sentinel-2 satellites differ by a nanometre or two; without a letter or satellite, the older sensor is meant.
 DEFAULT_SENSORS = {"sentinel2": "sentinel2a", "s2": "sentinel2a", "sentinel2msi": "sentinel2a", "modis": "modisterra"}
 # pyrsr has no Sentinel-2C: the curves of its twin 2A are moved to the band centres of 2C (nm, ESA), where these differ.
-SENTINEL_2C = dict(zip(sentinel2.BANDS, sentinel2.WAVELENGTHS["Sentinel-2C"], strict=True))
-SENTINEL_2C = {band: nm for band, nm in SENTINEL_2C.items() if nm not in sentinel2.WAVELENGTHS["Sentinel-2A"]}
-MOVED_SENSORS = {"Sentinel-2C": ("Sentinel-2A", SENTINEL_2C)}
+SENTINEL_2A, SENTINEL_2C = SENSOR_BANDS["Sentinel-2A"], SENSOR_BANDS["Sentinel-2C"]
+MOVED_CENTRES = {band: nm for band, (nm, _) in SENTINEL_2C.items() if nm != SENTINEL_2A[band][0]}
+MOVED_SENSORS = {"Sentinel-2C": ("Sentinel-2A", MOVED_CENTRES)}
 IDENTICAL_SENSORS = {f"rapideye{number}": "rapideye" for number in range(1, 6)}
 
 TEXT_SUFFIXES = (".csv", ".txt", ".tsv", ".dat")

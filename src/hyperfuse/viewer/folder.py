@@ -167,9 +167,7 @@ def is_product(path: Path) -> bool:
     """A folder whose own files are those of a product, or a .zip that holds one."""
     try:
         if path.is_dir():
-            files = ProductFiles(
-                path, {file.name: ProductFile(file.name, str(file), file.stat().st_size) for file in path.iterdir()}
-            )
+            files = ProductFiles(path, {file.name: ProductFile.at(file) for file in path.iterdir()})
         elif path.suffix.lower() == ".zip" and is_zip(path):
             files = list_files(path)
         else:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from hyperfuse.io.cube import fitting_nodata, nodata_of, numbers, place_cube
 from hyperfuse.io.products.product import Product, ProductFile, ProductFiles, describe, identity
-from hyperfuse.io.products.rasters import find_by_name, is_envi_or_tiff, relocatable
+from hyperfuse.io.products.rasters import find_by_name, is_envi_or_tiff
 from hyperfuse.io.raster import open_raster
 
 CLASSIC = re.compile(r"f(\d\d)(\d\d)(\d\d)t\d\dp\d\d_?r\d\d\w*(\.\w+)*", re.IGNORECASE)
@@ -86,7 +86,7 @@ def _open_envi(files: ProductFiles, header: ProductFile) -> xr.DataArray:
         raise files.incomplete(header.stem)
     # GDAL needs the header beside the image, so neither is read in place.
     data = replace(data, offset=None, siblings=(header,))
-    return relocatable(open_raster(data.local_path()), data)
+    return open_raster(data.local_path(), data)
 
 
 def _sensor_and_date(name: str) -> tuple[str, str]:

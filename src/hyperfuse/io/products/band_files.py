@@ -9,7 +9,7 @@ import math
 import re
 
 from hyperfuse.io.products import landsat, sentinel2
-from hyperfuse.io.products.product import Band, Product, ProductFile, ProductFiles, identity, make_product
+from hyperfuse.io.products.product import SENSOR_BANDS, Band, Product, ProductFile, ProductFiles, identity, make_product
 from hyperfuse.io.products.rasters import (
     RASTER_SUFFIXES,
     RasterInfo,
@@ -38,10 +38,6 @@ SATELLITES = {
     rf"l[cote]0?{number}(?:\d{{13}}\w*)?|landsat-?{number}": f"Landsat-{number}"
     for number in (4, 5, 7, 8, 9)
 }
-TABLES = {
-    name: dict(zip(sentinel2.BANDS, zip(centres, sentinel2.WIDTHS, strict=True), strict=True))
-    for name, centres in sentinel2.WAVELENGTHS.items()
-} | landsat.SENSORS
 CIRRUS = {"Sentinel": sentinel2.CIRRUS, "Landsat": landsat.CIRRUS}
 FEWEST = 2
 
@@ -101,10 +97,10 @@ def _sensor(scene: str, bands: list[str]) -> str:
     """The satellite that the names of the files name; Sentinel-2 also by its band B8A, which no other sensor has."""
     named = (name for part, name in SATELLITES.items() if re.search(rf"(?<![a-z0-9])(?:{part})(?![a-z0-9])", scene))
     sensor = next(named, "Sentinel-2A" if "B8A" in bands else "")
-    return sensor if set(bands) <= set(TABLES.get(sensor, ())) else ""
+    return sensor if set(bands) <= set(SENSOR_BANDS.get(sensor, ())) else ""
 
 
 def _band(band: str, sensor: str, info: RasterInfo) -> Band:
-    centre, width = TABLES.get(sensor, {}).get(band, (math.nan, math.nan))
+    centre, width = SENSOR_BANDS.get(sensor, {}).get(band, (math.nan, math.nan))
     good = band != CIRRUS.get(sensor.partition("-")[0])
     return Band(band, centre, width, info.scale, info.offset, good=good)

@@ -35,6 +35,7 @@ from pathlib import Path
 
 from hyperfuse.errors import CubeFileError
 from hyperfuse.io.arrays import cube_from_arrays
+from hyperfuse.io.hdf5 import arrays_in_hdf5
 from hyperfuse.io.products import aviris, dlr, emit, hyperion, landsat, prisma, sentinel2
 from hyperfuse.io.products.band_files import open_band_files
 from hyperfuse.io.products.product import (
@@ -46,7 +47,6 @@ from hyperfuse.io.products.product import (
     list_files,
     list_names,
 )
-from hyperfuse.io.products.swath import list_arrays
 
 HDF5_SUFFIXES = (".he5", ".h5", ".hdf5", ".nc", ".nc4")
 SENTINEL2_MANIFEST = "manifest.safe"
@@ -104,7 +104,7 @@ def open_product(path: Path, variable: str | None = None) -> Product | None:
         import h5py
 
         # Recognised by content, so that a renamed file is still opened as a product.
-        key = ProductFile(path.name, str(path), path.stat().st_size)
+        key = ProductFile.at(path)
         files = ProductFiles(path.parent, {key.name: key})
         openers = (prisma.open_prisma, emit.open_emit) if h5py.is_hdf5(path) else ()
         return next((product for opener in openers if (product := opener(files, key, variable))), None)
@@ -147,7 +147,7 @@ def find_products(files: ProductFiles) -> list[tuple[Mission, ProductFile]]:
 
 def _open(mission: Mission, key: ProductFile, files: ProductFiles, variable: str | None) -> Product:
     product = mission.open(files, key, variable)
-    return product or Product(cube_from_arrays(Path(str(key)), list_arrays(key), variable, None))
+    return product or Product(cube_from_arrays(Path(str(key)), arrays_in_hdf5(key), variable, None))
 
 
 def _require_one(files: ProductFiles) -> tuple[Mission, ProductFile]:

@@ -9,9 +9,9 @@ from affine import Affine
 
 from hyperfuse.io.arrays import transposed
 from hyperfuse.io.cube import fitting_nodata
-from hyperfuse.io.hdf5 import opened_hdf5
+from hyperfuse.io.hdf5 import LoadDataset, opened_hdf5
 from hyperfuse.io.products.product import Band, MapGrid, Product, ProductFile, ProductFiles, identity, make_product
-from hyperfuse.io.products.swath import ANY_ARRAY, SENSOR_GEOMETRY, Hdf5Metadata, LoadMember, StoredLookup, on_map
+from hyperfuse.io.products.swath import ANY_ARRAY, SENSOR_GEOMETRY, Hdf5Metadata, StoredLookup, on_map
 
 KEY = re.compile(r"EMIT_L\d\w_(RFL|RAD)_\w+\.nc", re.IGNORECASE)
 BANDS = "sensor_band_parameters"
@@ -48,7 +48,7 @@ def open_emit(files: ProductFiles, key: ProductFile, variable: str | None) -> Pr
     if chosen != SENSOR_GEOMETRY:
         height, width = metadata.array(GLT_Y, (None, None), "iu").shape
         metadata.array(GLT_X, (height, width), "iu")
-        lookup = StoredLookup(LoadMember(key, GLT_Y), LoadMember(key, GLT_X), (height, width))
+        lookup = StoredLookup(LoadDataset(key, GLT_Y), LoadDataset(key, GLT_X), (height, width))
         reader = on_map(reader, lookup, FILL if fill is None else fill)
         crs = metadata.crs("spatial_ref", metadata.text("spatial_ref") or "EPSG:4326")
         grid = crs, Affine.from_gdal(*map(float, metadata.numbers("geotransform", 6)))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from importlib import resources
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +15,7 @@ import numpy as np
 from hyperfuse.errors import CubeFileError
 from hyperfuse.io.cube import wavelengths_nm
 from hyperfuse.io.products.product import (
+    SENSOR_BANDS,
     Band,
     MtlMetadata,
     Product,
@@ -28,8 +28,7 @@ from hyperfuse.io.products.product import (
 from hyperfuse.io.products.rasters import is_envi_or_tiff, open_layer, read_info, select_bands, stack
 from hyperfuse.io.raster import open_raster
 
-_BAND_TABLE = resources.files(__package__).joinpath("hyperion_bands.csv").read_text(encoding="utf-8").splitlines()
-WAVELENGTH_NM, FWHM_NM = np.loadtxt(_BAND_TABLE, delimiter=",", skiprows=1, unpack=True)
+WAVELENGTH_NM, FWHM_NM = np.array(list(SENSOR_BANDS["Hyperion"].values())).T
 _NUMBERS = np.arange(1, 243)
 GOOD = ((_NUMBERS >= 8) & (_NUMBERS <= 57)) | ((_NUMBERS >= 77) & (_NUMBERS <= 224))
 

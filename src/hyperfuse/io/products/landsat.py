@@ -11,7 +11,9 @@ from collections.abc import Iterable
 
 from hyperfuse.errors import CubeFileError, OptionError
 from hyperfuse.io.products.product import (
+    SENSOR_BANDS,
     Band,
+    BandTable,
     MtlMetadata,
     Product,
     ProductFile,
@@ -26,42 +28,7 @@ KEY = re.compile(r"(?!EO1)[\w.-]*MTL\.(txt|json|xml)", re.IGNORECASE)
 # How the text form begins, whatever its name: GROUP = LANDSAT_METADATA_FILE, GROUP = L1_METADATA_FILE.
 SIGNATURE = b"GROUP = L"
 PAN, CIRRUS = "B8", "B9"
-_TM = ("B1", "B2", "B3", "B4", "B5", "B7", "B6")
-_ETM = ("B1", "B2", "B3", "B4", "B5", "B7", PAN, "B6_VCID_1", "B6_VCID_2")
-_OLI = ("B1", "B2", "B3", "B4", "B5", "B6", "B7", PAN, CIRRUS, "B10", "B11")
-# Centres and FWHM in nm: OLI after Barsi et al. 2014, the others from the SRFs published by USGS.
-_COLUMNS: dict[str, tuple[tuple[str, ...], tuple[float, ...], tuple[float, ...]]] = {
-    "Landsat-4": (
-        _TM,
-        (486.1, 571.2, 659.8, 839.3, 1677.6, 2216.8, 11153.8),
-        (65.0, 80.0, 68.0, 129.0, 216.0, 249.0, 1314.0),
-    ),
-    "Landsat-5": (
-        _TM,
-        (486.3, 570.6, 660.6, 838.2, 1677.2, 2217.2, 11457.1),
-        (64.0, 80.0, 66.0, 127.0, 216.0, 251.0, 1978.0),
-    ),
-    "Landsat-7": (
-        _ETM,
-        (478.7, 561.0, 661.4, 834.6, 1650.2, 2208.1, 719.9, 11266.6, 11266.6),
-        (71.0, 80.0, 61.0, 126.0, 200.0, 280.0, 380.0, 2057.0, 2057.0),
-    ),
-    "Landsat-8": (
-        _OLI,
-        (442.96, 482.04, 561.41, 654.59, 864.67, 1608.86, 2200.73, 589.5, 1373.43, 10889.7, 12005.2),
-        (15.98, 60.04, 57.33, 37.47, 28.25, 84.72, 186.66, 172.4, 20.39, 580.8, 997.9),
-    ),
-    "Landsat-9": (
-        _OLI,
-        (442.7, 481.8, 561.0, 654.3, 864.6, 1608.1, 2200.1, 589.2, 1374.1, 10825.9, 12036.8),
-        (15.5, 59.9, 56.3, 36.7, 28.7, 86.1, 189.5, 172.6, 20.8, 746.3, 918.2),
-    ),
-}
-BandTable = dict[str, tuple[float, float]]
-SENSORS: dict[str, BandTable] = {
-    sensor: dict(zip(bands, zip(centres, widths, strict=True), strict=True))
-    for sensor, (bands, centres, widths) in _COLUMNS.items()
-}
+SENSORS: dict[str, BandTable] = {name: table for name, table in SENSOR_BANDS.items() if name.startswith("Landsat")}
 THERMAL_NM = 3000.0
 LIST = "a list such as B2,B3,B4"
 FILL = 0.0

@@ -15,13 +15,12 @@ from affine import Affine
 from hyperfuse.errors import CubeFileError
 from hyperfuse.io.arrays import transposed
 from hyperfuse.io.cube import WindowReader
-from hyperfuse.io.hdf5 import opened_hdf5
+from hyperfuse.io.hdf5 import LoadDataset, opened_hdf5
 from hyperfuse.io.products.product import Band, MapGrid, Product, ProductFile, ProductFiles, identity, make_product
 from hyperfuse.io.products.swath import (
     ANY_ARRAY,
     SENSOR_GEOMETRY,
     Hdf5Metadata,
-    LoadMember,
     NearestLookup,
     joined,
     on_map,
@@ -130,7 +129,7 @@ def _place(
             got = f"{metadata.file} has no {name} for its pixels"
             remedy = f"add --variable {SENSOR_GEOMETRY} to read it in sensor geometry"
             raise CubeFileError(got, "coordinates of each pixel", remedy)
-        tables.append(LoadMember(metadata.file, name))
+        tables.append(LoadDataset(metadata.file, name))
     lookup = NearestLookup.covering(tables[0], tables[1], PIXEL)
     return on_map(reader, lookup, FILL), (lookup.crs, lookup.transform)
 

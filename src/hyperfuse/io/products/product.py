@@ -7,6 +7,7 @@ the product: neither can lead outside of it. Members that cannot be read in plac
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 import math
@@ -18,6 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from importlib import resources
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 from xml.etree.ElementTree import Element, ParseError
@@ -46,6 +48,20 @@ ZIP_LOCAL_HEADER = struct.Struct("<4s22xHH")
 MOST_LISTED = 16
 
 MapGrid = tuple[CRS | None, Affine | None]
+BandTable = dict[str, tuple[float, float]]
+
+
+def _read_sensor_bands() -> dict[str, BandTable]:
+    tables: dict[str, BandTable] = {}
+    text = resources.files(__package__).joinpath("sensor_bands.csv").read_text(encoding="utf-8")
+    for row in csv.DictReader(text.splitlines()):
+        tables.setdefault(row["sensor"], {})[row["band"]] = float(row["wavelength_nm"]), float(row["fwhm_nm"])
+    return tables
+
+
+# Centre and FWHM of each band in nm, for products without them. Sentinel-2: ESA; B9 and B10 of 2C are 2A's. OLI: Barsi
+# et al. 2014. TM and ETM+: from the SRFs published by USGS. Hyperion: USGS.
+SENSOR_BANDS = _read_sensor_bands()
 
 
 @dataclass(frozen=True)
@@ -62,6 +78,10 @@ class ProductFile:
     is_member: bool = False
     siblings: tuple[ProductFile, ...] = ()
     """Members that have to be unpacked beside it, such as the header of an ENVI image."""
+
+    @classmethod
+    def at(cls, path: Path, name: str | None = None) -> ProductFile:
+        return cls(name or path.name, str(path), path.stat().st_size)
 
     @property
     def base_name(self) -> str:
@@ -196,7 +216,7 @@ def _files_below(folder: Path, depth: int) -> Iterator[ProductFile]:
             folders.clear()
         for file in (Path(parent, name) for name in names):
             if file.is_file():
-                yield ProductFile(file.relative_to(folder).as_posix(), str(file), file.stat().st_size)
+                yield ProductFile.at(file, file.relative_to(folder).as_posix())
 
 
 def zip_members(path: Path) -> Iterator[ProductFile]:

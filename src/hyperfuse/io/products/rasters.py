@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from rasterio.windows import Window
 
 from hyperfuse.errors import CubeFileError, OptionError
-from hyperfuse.io.cube import WindowReader, lazy_variable, reading
+from hyperfuse.io.cube import WindowReader, reading
 from hyperfuse.io.grid import PIXEL_TOLERANCE
 from hyperfuse.io.products.product import DOWNLOAD_AGAIN, MapGrid, ProductFile, ProductFiles
 from hyperfuse.io.raster import check_truncated, raster_dataset, read_raster
@@ -53,11 +53,6 @@ class Plane:
     file: ProductFile
     index: int
     zoom: int = 1
-
-
-def stack_reader(planes: tuple[Plane, ...], size: tuple[int, int], dtype: np.dtype[Any]) -> WindowReader:
-    """Return a reader of bands of one or many files; pixels of coarser bands are repeated, never interpolated."""
-    return WindowReader((len(planes), *size), dtype, partial(_read_planes, planes, dtype))
 
 
 def _read_planes(
@@ -123,14 +118,18 @@ def _refuse_truncated_jp2(file: ProductFile) -> None:
 
 
 def stack(images: Sequence[RasterInfo], indexes: Sequence[int] | None = None) -> tuple[WindowReader, RasterInfo]:
-    """Stack one band of each image (the first by default) on the grid of the finest image, which is returned too."""
+    """Stack one band of each image (the first by default) on the grid of the finest image, which is returned too.
+
+    Pixels of coarser bands are repeated, never interpolated.
+    """
     finest = max(images, key=lambda image: image.width)
     planes = tuple(
         Plane(image.file, index, _zoom(image, finest))
         for image, index in zip(images, indexes or [1] * len(images), strict=True)
     )
     dtype = np.result_type(*{image.dtype for image in images})
-    return stack_reader(planes, (finest.height, finest.width), dtype), finest
+    shape = len(planes), finest.height, finest.width
+    return WindowReader(shape, dtype, partial(_read_planes, planes, dtype)), finest
 
 
 def _zoom(image: RasterInfo, finest: RasterInfo) -> int:
@@ -167,7 +166,7 @@ def open_layer(files: ProductFiles, variable: str, selections: Sequence[str]) ->
     """Open another raster of the product by a part of its name; `selections` are the other valid names."""
     rasters = [file for file in files if _is_raster(file)]
     file = find_by_name(rasters, variable, [*selections, *layer_names(files)], files.path)
-    return relocatable(read_raster(file.gdal_path()), file)
+    return read_raster(file.gdal_path(), member=file)
 
 
 def find_by_name(files: Sequence[ProductFile], variable: str, names: Sequence[str], path: Path) -> ProductFile:
@@ -180,17 +179,6 @@ def find_by_name(files: Sequence[ProductFile], variable: str, names: Sequence[st
         count = f"{len(matching)} rasters called" if matching else "no"
         raise OptionError(f"{count} {variable!r} in {path}", f"one of {', '.join(names[:40])}")
     return matching[0]
-
-
-def relocatable(cube: xr.DataArray, file: ProductFile) -> xr.DataArray:
-    """Return a cube that finds its file again in another process, even if the file is a member of an archive."""
-    if not file.is_member:
-        return cube
-    planes = tuple(Plane(file, band + 1) for band in range(cube.sizes["band"]))
-    reader = stack_reader(planes, (cube.sizes["y"], cube.sizes["x"]), cube.dtype)
-    moved = xr.DataArray(lazy_variable(reader), coords=cube.coords, attrs=cube.attrs)
-    moved.encoding = cube.encoding
-    return moved
 
 
 def is_envi_or_tiff(path: Path) -> bool:

@@ -9,27 +9,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hyperfuse.errors import CubeFileError
-from hyperfuse.io.products.product import Band, Product, ProductFile, ProductFiles, XmlMetadata, identity, make_product
+from hyperfuse.io.products.product import (
+    SENSOR_BANDS,
+    Band,
+    Product,
+    ProductFile,
+    ProductFiles,
+    XmlMetadata,
+    identity,
+    make_product,
+)
 from hyperfuse.io.products.rasters import normalise_band_name, open_layer, read_info, select_bands, stack
 
 KEY = re.compile(r"MTD_MSIL(1C|2A)\.xml", re.IGNORECASE)
 RESOLUTIONS = {10: ("B2", "B3", "B4", "B8"), 20: ("B5", "B6", "B7", "B8A", "B11", "B12"), 60: ("B1", "B9", "B10")}
 METRES = {band: metres for metres, bands in RESOLUTIONS.items() for band in bands}
 # In the order of the band_id attribute.
-BANDS = ("B1", "B2", "B3", "B4", "B5", "B6", "B7", "B8", "B8A", "B9", "B10", "B11", "B12")
+BANDS = tuple(SENSOR_BANDS["Sentinel-2A"])
 CIRRUS = "B10"
 DEFAULT = "10m"
 LIST = "a list such as B2,B8A,B11"
 LAYER = re.compile(r"(SCL|MSK_CLDPRB|MSK_SNWPRB|AOT|WVP)_\d\dm$")
 FILL = 0.0
-# Centre and width in nm from ESA's tables, for products without them (the oldest L2A). Those of 2C's
-# B9 and B10 are 2A's.
-WAVELENGTHS = {
-    "Sentinel-2A": (442.7, 492.7, 559.8, 664.6, 704.1, 740.5, 782.8, 832.8, 864.7, 945.1, 1373.5, 1613.7, 2202.4),
-    "Sentinel-2C": (444.2, 489.0, 560.6, 666.5, 707.1, 741.1, 784.7, 834.6, 865.6, 945.1, 1373.5, 1612.0, 2191.3),
-    "Sentinel-2B": (442.3, 492.3, 558.9, 664.9, 703.8, 739.1, 779.7, 832.9, 864.0, 943.2, 1376.9, 1610.4, 2185.7),
-}
-WIDTHS = (20.0, 65.0, 35.0, 30.0, 14.0, 14.0, 19.0, 105.0, 21.0, 19.0, 29.0, 90.0, 174.0)
 
 
 def open_sentinel2(files: ProductFiles, key: ProductFile, variable: str | None) -> Product:
@@ -92,18 +93,18 @@ def _band(band: str, xml: XmlMetadata, spacecraft: str) -> Band:
 
 
 def _wavelength_and_width(band: str, xml: XmlMetadata, spacecraft: str) -> tuple[float, float]:
-    """Return the centre of a band and the FWHM of the SRF in the metadata; ESA's tables where they are missing."""
+    """Return the centre of a band and the FWHM of the SRF in the metadata; ESA's table where they are missing."""
     described = next(
         (each for each in xml.root.findall(".//Spectral_Information") if each.get("physicalBand") == band), None
     )
-    number = BANDS.index(band)
+    usual = SENSOR_BANDS.get(spacecraft, SENSOR_BANDS["Sentinel-2A"])[band]
     if described is None:
-        return WAVELENGTHS.get(spacecraft, WAVELENGTHS["Sentinel-2A"])[number], WIDTHS[number]
+        return usual
     centre = xml.child_number(described, "Wavelength/CENTRAL")
     texts = (described.findtext("Spectral_Response/VALUES") or "").split()
     srf = np.array([xml.file.parse_number(text, "Spectral_Response") for text in texts])
     if not srf.size or srf.max() <= 0:
-        return centre, WIDTHS[number]
+        return centre, usual[1]
     return centre, _full_width_at_half_maximum(srf) * xml.child_number(described, "Spectral_Response/STEP")
 
 

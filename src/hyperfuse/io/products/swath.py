@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
 
@@ -22,7 +22,7 @@ from rasterio.errors import CRSError
 
 from hyperfuse.io.arrays import FoundArray, text
 from hyperfuse.io.cube import WindowReader
-from hyperfuse.io.hdf5 import arrays_in_hdf5, opened_hdf5
+from hyperfuse.io.hdf5 import LoadDataset, arrays_in_hdf5, opened_hdf5
 from hyperfuse.io.products.product import ProductFile
 
 Indices = NDArray[np.int64]
@@ -37,28 +37,12 @@ LARGEST_OVERHEAD = 3
 SMALLEST_PIECE = 32
 
 
-@dataclass(frozen=True)
-class LoadMember:
-    """Reads part of an array of an HDF5 file, which may be a member of an archive."""
-
-    file: ProductFile
-    name: str
-
-    def __call__(self, key: tuple[Any, ...]) -> NDArray[Any]:
-        with opened_hdf5(self.file.local_path()) as source:
-            return np.asarray(source[self.name][key])
-
-
-def list_arrays(file: ProductFile) -> list[FoundArray]:
-    return [replace(array, load=LoadMember(file, array.name)) for array in arrays_in_hdf5(file.local_path())]
-
-
 class Hdf5Metadata:
     """The arrays of a file, not yet read, and the attributes of its root group."""
 
     def __init__(self, file: ProductFile) -> None:
         self.file = file
-        self.arrays = {array.name: array for array in list_arrays(file)}
+        self.arrays = {array.name: array for array in arrays_in_hdf5(file)}
         with opened_hdf5(file.local_path()) as source:
             self.attributes = dict(source.attrs)
 
@@ -167,8 +151,8 @@ def _fill(block: NDArray[Any], source: WindowReader, bands: Indices, from_rows: 
 class StoredLookup:
     """A GLT of the product, which counts from 1: 0 for none, negative where filled in from a neighbour."""
 
-    rows: LoadMember
-    columns: LoadMember
+    rows: LoadDataset
+    columns: LoadDataset
     shape: tuple[int, int]
 
     def window(self, rows: slice, columns: slice) -> tuple[Indices, Indices]:
@@ -182,14 +166,14 @@ class StoredLookup:
 class NearestLookup:
     """The nearest of the sensor's pixels, by their latitudes and longitudes, on a map in a UTM zone."""
 
-    latitude: LoadMember
-    longitude: LoadMember
+    latitude: LoadDataset
+    longitude: LoadDataset
     epsg: int
     transform: Affine
     shape: tuple[int, int]
 
     @classmethod
-    def covering(cls, latitude: LoadMember, longitude: LoadMember, pixel: float) -> NearestLookup:
+    def covering(cls, latitude: LoadDataset, longitude: LoadDataset, pixel: float) -> NearestLookup:
         """Return a map that covers all pixels; its edges are at multiples of the pixel size in metres."""
         latitudes, longitudes, known = _coordinates(latitude, longitude)
         if known.sum() < 2:
@@ -230,7 +214,7 @@ def _nearest_table(lookup: NearestLookup) -> tuple[NDArray[np.int32], NDArray[np
     return from_rows, from_columns
 
 
-def _coordinates(latitude: LoadMember, longitude: LoadMember) -> tuple[Numbers, Numbers, NDArray[np.bool_]]:
+def _coordinates(latitude: LoadDataset, longitude: LoadDataset) -> tuple[Numbers, Numbers, NDArray[np.bool_]]:
     """Read latitudes and longitudes, and where they are known: fill values are out of range, or both zero."""
     latitudes, longitudes = (load((slice(None), slice(None))).astype(np.float64) for load in (latitude, longitude))
     in_range = (np.abs(latitudes) <= 84) & (np.abs(longitudes) <= 180)
