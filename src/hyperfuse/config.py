@@ -55,7 +55,9 @@ FORMER_NAMES = {
 }
 # "psf_fwhm=4.0 shift=(0.0, 1.0) trust=hsi": a value ends where the next name begins.
 RECORDED_OPTION = re.compile(r"(\w+)=(.*?)(?= \w+=|$)")
-NUMBER_ERRORS = ("greater_than", "greater_than_equal", "less_than", "finite_number")
+# What pydantic was told of a number, and how it is said.
+LIMITS = {"gt": "a number above {:g}", "ge": "at least {:g}", "lt": "a number below {:g}", "le": "at most {:g}"}
+LARGEST_SIDE, MOST_BANDS = 16384, 4096
 
 SRF_HELP = (
     "The MSI's spectral response. A sensor: Sentinel-2A/2B/2C, Landsat-4/5/7/8/9, SPOT-1/2/3 (HRV1, HRV2), "
@@ -157,6 +159,10 @@ def _scales(value: Any) -> Any:
         raise OptionError(f"scales {value!r}", "numbers such as 4, 3.2 or 10/3", "fix --scales") from None
 
 
+def _knowledge(value: Any) -> Any:
+    return ("blind", "oracle") if value == "both" else _names(value)
+
+
 Names = Annotated[tuple[str, ...], BeforeValidator(_names)]
 Repeated = Annotated[tuple[str, ...], BeforeValidator(_repeated)]
 Pair = Annotated[tuple[float, float], BeforeValidator(_numbers)]
@@ -164,6 +170,8 @@ Pairs = Annotated[tuple[Pair, ...], BeforeValidator(_repeated)]
 Bounds = Annotated[tuple[float, float, float, float], BeforeValidator(_numbers)]
 Assignments = Annotated[dict[str, str], BeforeValidator(_assignments)]
 BandAxis = Literal[0, 1, 2]
+BandCount = Annotated[int, Field(ge=1, le=MOST_BANDS)]
+Knowledge = Literal["blind", "oracle", "nominal"]
 
 
 class Request(BaseModel):
@@ -454,13 +462,16 @@ class BenchmarkConfig(PairInputConfig):
     """Names of `hyperfuse methods`, all or none."""
     weights: Annotated[Repeated, Option("[NAME=]FOLDER", repeat=True)] = ()
     """A trained network, SSA or a baseline; repeat for more."""
-    knowledge: Annotated[Names, BeforeValidator(lambda value: ("blind", "oracle") if value == "both" else value)] = (
-        "blind",
-    )
+    knowledge: Annotated[tuple[Knowledge, ...], Field(min_length=1), BeforeValidator(_knowledge)] = ("blind",)
     """blind: only the pair is given; oracle: also the true PSF, shift, SRF and noise; nominal: without estimation;
     both: blind and oracle.
     """
-    scales: Annotated[tuple[float, ...], BeforeValidator(_scales), Option("S,S", SIMULATION)] = (4.0,)
+    scales: Annotated[
+        tuple[Annotated[float, Field(gt=1)], ...],
+        Field(min_length=1),
+        BeforeValidator(_scales),
+        Option("S,S", SIMULATION),
+    ] = (4.0,)
     """Fine over coarse, also fractions."""
     srfs: Annotated[Repeated, Option("SRF,SRF", SIMULATION)] = ("rgb",)
     """rgb, rgb+nir, rgb+nir+swir, sensors or files; those that a scene does not cover are left out."""
@@ -491,13 +502,13 @@ class EfficiencyConfig(Request):
     """Methods that need no weights, or none."""
     weights: Annotated[Repeated, Option("FOLDER", repeat=True)] = ()
     """Also this trained network; repeatable."""
-    size: int = 128
+    size: Annotated[int, Field(ge=2, le=LARGEST_SIDE)] = 128
     """Fine pixels on a side of the pair."""
-    scale: float = 4.0
+    scale: Annotated[float, Field(ge=1)] = 4.0
     """Fine pixels per coarse pixel."""
-    bands: int = 31
+    bands: BandCount = 31
     """Bands of the HSI."""
-    msi_bands: int = 3
+    msi_bands: BandCount = 3
     """Bands of the MSI."""
     warm_up: Annotated[int, Field(ge=1)] = 20
     """Warm-up runs, at most."""
@@ -514,11 +525,16 @@ class EfficiencyConfig(Request):
     overwrite: bool = False
     """Replace an earlier measurement in DIR."""
 
+    def model_post_init(self, context: Any) -> None:
+        if self.scale > self.size / 2:
+            got = f"{self.size} pixels on a side at scale {self.scale:g}"
+            raise OptionError(got, "at least two coarse pixels", "choose a larger --size or a smaller --scale")
+
 
 class FinetuneConfig(InputConfig):
     """Options of `hyperfuse finetune`."""
 
-    test_scenes: Annotated[Repeated, Option("S", repeat=True, default_text="a part of --scenes that is held back")] = ()
+    test_scenes: Annotated[Repeated, Option("S", repeat=True, default_text="a part of --scenes that is held out")] = ()
     """Scenes to score on."""
     iterations: Annotated[int, Field(ge=1), Option("N")] = 500
     """Steps of the optimiser."""
@@ -736,8 +752,8 @@ def _plain(value: Any) -> Any:
 def _option_error(model: type[Request], error: ValidationError) -> OptionError:
     """The first problem that pydantic found, as got, expected, remedy."""
     first = error.errors()[0]
-    name, kind, context = str(first["loc"][0]), first["type"], first.get("ctx", {})
-    if kind == "extra_forbidden":
+    name = str(first["loc"][0])
+    if first["type"] == "extra_forbidden":
         close = get_close_matches(name, model.model_fields, n=1)
         return OptionError(
             f"unknown option {name!r}",
@@ -746,26 +762,24 @@ def _option_error(model: type[Request], error: ValidationError) -> OptionError:
         )
     got = first["input"]
     shown = f"{got:g}" if isinstance(got, float) else " ".join(map(str, got)) if isinstance(got, tuple) else repr(got)
-    label = name.replace("_", " ")
-    return OptionError(f"{label} {shown}", _expectation(model, name, kind, context, got), f"fix {flag_of(model, name)}")
+    got = f"{name.replace('_', ' ')} {shown or 'none'}"
+    return OptionError(got, _expectation(model, name, first.get("ctx", {})), f"fix {flag_of(model, name)}")
 
 
-def _expectation(model: type[Request], name: str, kind: str, context: Mapping[str, Any], got: Any) -> str:
+def _expectation(model: type[Request], name: str, context: Mapping[str, Any]) -> str:
     expected = plain_type(model.model_fields[name].annotation)
-    if "lt" in context and context["lt"] <= (got if isinstance(got, float) else 0):
-        return f"a number below {context['lt']:g}"
-    for limit in model.model_fields[name].metadata:
-        if kind in NUMBER_ERRORS and hasattr(limit, "gt"):
-            return f"a number above {limit.gt:g}"
-        if kind in NUMBER_ERRORS and hasattr(limit, "ge"):
-            return f"at least {limit.ge:g}"
+    for limit, words in LIMITS.items():
+        if limit in context:
+            return words.format(context[limit])
+    if "min_length" in context:
+        return f"at least {context['min_length']} of them"
+    if get_origin(expected) is tuple and get_args(expected)[-1] is Ellipsis:
+        expected = plain_type(get_args(expected)[0])
     if get_origin(expected) is Literal:
         *most, last = map(str, get_args(expected))
         return f"{', '.join(most)} or {last}"
-    if get_origin(expected) is tuple and get_args(expected)[-1] is not Ellipsis:
+    if get_origin(expected) is tuple:
         return f"{len(get_args(expected))} numbers"
-    if name in ("noise", "shift"):
-        return "two numbers with a comma between them"
     return {bool: "yes or no", int: "a whole number", float: "a number", str: "text"}.get(expected, "another value")
 
 

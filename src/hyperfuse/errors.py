@@ -24,7 +24,7 @@ class HyperfuseError(Exception):
 
 
 class CubeFileError(HyperfuseError):
-    """A file cannot be read as a cube: missing, truncated, lying about its size, of an unknown type."""
+    """A file cannot be read as a cube: missing, truncated, contradicting its own header, of an unknown type."""
 
 
 class CubeWriteError(HyperfuseError):
@@ -56,7 +56,7 @@ class RenamedWarning(FutureWarning):
 
 
 class Cancelled(Exception):  # noqa: N818  (nothing went wrong)
-    """Whoever listens to the progress (`progress.listening`) asked to stop. Not a mistake of anybody."""
+    """A listener to the progress (`progress.listening`) asked to stop, which is not an error."""
 
 
 class TrainingError(HyperfuseError):

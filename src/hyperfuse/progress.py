@@ -1,4 +1,4 @@
-"""Progress of anything that takes longer than two seconds: a bar with time left, or reports to whoever listens; and how
+"""Progress of anything that takes longer than two seconds: a bar with time left, or reports to a listener; and how
 to stop it.
 
 Library code always reports progress; whether a person sees it is decided once, by the command line (`show_progress`).

@@ -157,12 +157,16 @@ def test_what_is_wrong_is_said_before_the_work(tmp_path: Path, wrong: dict, mess
 
 
 def test_impossible_pairs_and_folders(tmp_path: Path) -> None:
-    for wrong in ((0, 3, 64, 4.0), (31, 10**6, 64, 4.0)):
-        with pytest.raises(OptionError, match="expected 1 to 4096 of the HSI"):
-            PairSize(*wrong)
-    for wrong in ((31, 3, 4, 4.0), (31, 3, 64, 0.5), (31, 3, 10**6, 4.0), (31, 3, 64, float("nan"))):
-        with pytest.raises(OptionError, match="a scale from 1 up that leaves two coarse"):
-            PairSize(*wrong)
+    for wrong, message in (
+        ({"bands": 0}, "bands 0; expected at least 1"),
+        ({"msi_bands": 10**6}, "msi bands 1000000; expected at most 4096"),
+        ({"size": 10**6}, "size 1000000; expected at most 16384"),
+        ({"scale": 0.5}, "scale 0.5; expected at least 1"),
+        ({"scale": float("nan")}, "scale nan; expected at least 1"),
+        ({"size": 4, "scale": 4.0}, "at least two coarse pixels"),
+    ):
+        with pytest.raises(OptionError, match=message):
+            EfficiencyConfig(**wrong)
     with pytest.raises(OptionError, match="half of this machine's memory"):
         run_efficiency(tmp_path / "out", EfficiencyConfig(bands=4096, size=16384))
     (tmp_path / "file").write_text("")

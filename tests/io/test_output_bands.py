@@ -80,7 +80,9 @@ def test_what_is_no_selection(selection: str) -> None:
     if selection == "400nm-1000":
         assert (select_bands(cube(), selection) + 1).tolist() == list(range(1, 10))
         return
-    with pytest.raises(OptionError, match=r"is none; expected numbers from 1 \(1-50,60\), wavelengths .* or good"):
+    with pytest.raises(
+        OptionError, match=r"not a selection; expected numbers from 1 \(1-50,60\), wavelengths .* or good"
+    ):
         check_selection(selection)
     with pytest.raises(OptionError):
         write_cube(cube(), "never.tif", bands=selection)

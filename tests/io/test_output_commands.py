@@ -86,7 +86,7 @@ def test_convert_with_everything(scenes: Path, tmp_path: Path, capsys: pytest.Ca
             "bands 1-50 of a cube of 12; expected 1 to 12, the smaller number first; numbers count from 1",
         ),
         ("--bands 2.0-2.5um", "no band between 2000 and 2500 nm in a cube of 12 bands from 450 to 1000 nm"),
-        ("--bands red", "bands 'red': 'red' is none; expected numbers from 1"),
+        ("--bands red", "bands 'red': 'red' is not a selection; expected numbers from 1"),
         ("--dtype int12", "dtype 'int12'; expected uint8, int8"),
         ("--dtype int16", "no difference would remain; expected smaller steps; add --scale-factor 0.0001"),
         ("--dtype uint8 --scale-factor 1e-6", "of them do not fit; expected most within uint8"),

@@ -347,6 +347,8 @@ BODIES = [
     b"{",
     b'{"corners": "x"}',
     b'{"corners": [[1]]}',
+    b'{"corners": []}',
+    b'{"corners": [[0, 0], [1, 1]]}',
     b'{"corners": [[1, 2], [NaN, 1], [1, 1]]}',
     b'{"corners": [[1e400, 2], [1, 1], [1, 1]]}',
     b'{"corners": [], "more": 1}',

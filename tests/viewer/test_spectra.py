@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from tests.viewer.viewer_scenes import write_pair
 
-from hyperfuse.errors import OptionError
 from hyperfuse.io.files import open_cube
 from hyperfuse.viewer import images as images
 from hyperfuse.viewer.images import OpenImages, open_images, region_spectra, spectra_at
@@ -69,12 +68,6 @@ def test_large_region_is_sampled(scene: OpenImages, monkeypatch: pytest.MonkeyPa
     assert fused.sampled
     assert 0 < fused.pixels < 96 * 96
     np.testing.assert_allclose(fused.mean, values_of(scene, "fused").mean(axis=(1, 2)), rtol=0.5)
-
-
-@pytest.mark.parametrize("corners", [[], [(0.0, 0.0), (1.0, 1.0)], [(0.0, float("nan")), (0.0, 1.0), (1.0, 1.0)]])
-def test_impossible_regions(scene: OpenImages, corners: list[tuple[float, float]]) -> None:
-    with pytest.raises(OptionError, match="region"):
-        region_spectra(scene, corners)
 
 
 def test_region_outside_of_everything(scene: OpenImages) -> None:

@@ -237,7 +237,7 @@ def choose_scenes(
         require_unique("SRFs", map(srf_name, chosen_srfs), "rename one of the two files")
         dataset = name or _name_of(source)
         if not chosen_srfs:
-            raise OptionError(f"no SRF for the scenes of {dataset}", "--srfs, or @SRF behind the source")
+            raise OptionError(f"no SRF for the scenes of {dataset}", "--srfs, or @SRF after the source")
         blocks = [block.scene for block in parts.test]
         for block in parts.test:
             scene = scenes[block.scene]

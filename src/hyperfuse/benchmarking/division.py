@@ -1,4 +1,5 @@
-"""Scenes at hand, divided for `hyperfuse reproduce` by sensor and number of bands: some to train on, others to test on.
+"""The user's scenes, divided for `hyperfuse reproduce` by sensor and number of bands into those to train and those
+to test on.
 
 - Of several scenes, one in five but at least one is tested: the smallest, and of equal ones the last by name.
 - A single scene is cut in two along its longer side. Pairs are simulated from each half alone, so that no test pixel

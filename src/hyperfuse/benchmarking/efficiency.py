@@ -1,7 +1,7 @@
 """Time, memory and growth of networks and methods on this machine.
 
 Measured are presets with fresh weights, trained networks from their folders, and methods. As in the paper, a time is
-the mean of 50 runs after 20 of warm-up; of longer runs, as many as fit into the given seconds, which the table tells.
+the mean of 50 runs after 20 of warm-up; of longer runs, as many as fit into the given seconds (see the table).
 Shapes: C bands, M msi bands, h w coarse, H W fine.
 """
 
@@ -29,7 +29,7 @@ from hyperfuse.benchmarking.cases import named_folder, takes_bands
 from hyperfuse.benchmarking.results import current_session, printed_efficiency
 from hyperfuse.benchmarking.run import measured
 from hyperfuse.benchmarking.tables import render
-from hyperfuse.config import EfficiencyConfig
+from hyperfuse.config import LARGEST_SIDE, EfficiencyConfig
 from hyperfuse.errors import OptionError
 from hyperfuse.fusion.fusers import fuse_with_network, load_network
 from hyperfuse.fusion.plan import GIGABYTE, default_ram_gb
@@ -51,7 +51,6 @@ SIDES = (0.25, 0.375, 0.5, 1.0, 1.5, 2.0)
 BAND_COUNTS = (16, 31, 62, 124, 186)
 SIDE_FOR_BANDS = 0.25
 FEWEST_POINTS = 3
-MOST_BANDS, LARGEST_SIDE = 4096, 16384
 IMAGES_AT_ONCE = 8
 AUTO, CPU, CUDA = "auto", "cpu", "cuda"
 JSON_NAME, MARKDOWN_NAME, FIGURE_NAME = "efficiency.json", "efficiency.md", "efficiency.png"
@@ -71,14 +70,6 @@ class PairSize:
     msi_bands: int
     side: int
     scale: float
-
-    def __post_init__(self) -> None:
-        if not (1 <= self.bands <= MOST_BANDS and 1 <= self.msi_bands <= MOST_BANDS):
-            expected = f"1 to {MOST_BANDS} of the HSI and of the MSI"
-            raise OptionError(f"{self.bands} and {self.msi_bands} bands", expected)
-        if not (2 <= self.side <= LARGEST_SIDE and 1 <= self.scale <= self.side / 2):
-            expected = f"at most {LARGEST_SIDE} pixels, and a scale from 1 up that leaves two coarse ones"
-            raise OptionError(f"{self.side} pixels on a side at scale {self.scale:g}", expected)
 
     @property
     def coarse_side(self) -> int:

@@ -1,4 +1,4 @@
-"""`reproduce`: an experiment of the paper, at the scale of a laptop, on the scenes at hand.
+"""`reproduce`: an experiment of the paper, at the scale of a laptop, on the user's scenes.
 
 Every experiment is a plan: networks to train, and test scenes to score them on. A folder holds trainings (`runs`),
 scores (`scores`) and pages; its experiments share the joint network. The same command resumes what was interrupted.
@@ -26,7 +26,6 @@ from hyperfuse.benchmarking.cases import has_room, takes_bands
 from hyperfuse.benchmarking.division import SRF, Group, choose_left_out, divide, trained_on
 from hyperfuse.benchmarking.efficiency import JSON_NAME, MARKDOWN_NAME, run_efficiency
 from hyperfuse.benchmarking.results import (
-    ORACLE,
     PrintedScores,
     Result,
     current_session,
@@ -215,7 +214,7 @@ class Reproduction:
             scenes=tuple(scoring.tests),
             methods=tuple(scoring.methods),
             weights=tuple(f"{label}={self.weights_of(network)}" for label, network in scoring.networks.items()),
-            knowledge=(ORACLE,),
+            knowledge=("oracle",),
             scales=tuple(scoring.scales),
             srfs=(SRF,),
             seed=self.config.seed,

@@ -36,10 +36,7 @@ from hyperfuse.benchmarking.cases import (
     read_pairs,
 )
 from hyperfuse.benchmarking.results import (
-    BLIND,
     FAILED,
-    NOMINAL,
-    ORACLE,
     RESULTS,
     SCORED,
     UNFIT,
@@ -54,7 +51,6 @@ from hyperfuse.errors import Cancelled, GridError, HyperfuseError, OptionError, 
 from hyperfuse.io.atomic import target_lock
 from hyperfuse.metrics.metrics import ergas, psnr_db, sam_degrees, ssim
 from hyperfuse.physics.imperfections import IMPERFECTIONS
-from hyperfuse.physics.resample import exact_scale
 from hyperfuse.progress import listening, progress
 
 PROTOCOL = 2
@@ -223,14 +219,6 @@ def benchmark(folder: str | Path, *, config: BenchmarkConfig | None = None, comm
 def _check_choices(config: BenchmarkConfig) -> None:
     if not config.scenes and not config.pairs:
         raise OptionError("nothing to benchmark on", "scenes or recorded pairs", "name them with --scenes or --pair")
-    if not config.scales:
-        raise OptionError("no scale", "at least one, such as 4", "name them with --scales")
-    for scale in config.scales:
-        if exact_scale(scale) <= 1:
-            raise OptionError(f"scale {scale:g}", "more than 1")
-    if not config.knowledge or not set(config.knowledge) <= {BLIND, ORACLE, NOMINAL}:
-        got, expected = ", ".join(config.knowledge) or "none", f"some of {BLIND}, {ORACLE} and {NOMINAL}, or both"
-        raise OptionError(f"knowledge {got}", expected)
     for kind in config.imperfections:
         if kind not in (ALL, *IMPERFECTIONS):
             raise OptionError(f"imperfection {kind!r}", f"{ALL}, or some of {', '.join(IMPERFECTIONS)}")

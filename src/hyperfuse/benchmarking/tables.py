@@ -2,7 +2,7 @@
 
 In the paper's form there is a block per data set, with rows of PSNR, SAM, ERGAS and SSIM at each scale and a column per
 model. A cell is mean and standard deviation over the scenes; best and second best are marked among what was measured.
-Printed numbers follow behind and are never ranked with them. The folder `pages` holds what surrounds the tables.
+Printed numbers follow and are never ranked with them. The folder `pages` holds what surrounds the tables.
 """
 
 from __future__ import annotations

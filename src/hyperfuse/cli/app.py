@@ -184,7 +184,7 @@ def main() -> None:
     for number in numbers:
         signal.signal(number, _stop)
     code = run(sys.argv[1:])
-    # All is done: whoever ends it now does so without the tracebacks of what clears up at the exit.
+    # A signal during the clean-up at exit ends the process without a traceback.
     for number in (*numbers, signal.SIGINT):
         signal.signal(number, signal.SIG_DFL)
     sys.exit(code)

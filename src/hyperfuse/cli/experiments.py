@@ -24,7 +24,6 @@ from hyperfuse.cli.options import (
     switch,
 )
 from hyperfuse.config import TABLES, BenchmarkConfig, EfficiencyConfig, FinetuneConfig, InputConfig, ReproduceConfig
-from hyperfuse.errors import OptionError
 
 RESUMES = "stopped; the same command resumes"
 Figure = Annotated[Path, output_option("FIG", "Figure to write (.png, .svg, .pdf).")]
@@ -323,9 +322,7 @@ def describe_network(
     from hyperfuse.models.analysis import count_multiply_adds, count_parameters
     from hyperfuse.models.ssa import SSA, preset
 
-    if size < 1 or bands < 1 or msi_bands < 1 or not 1.0 <= scale <= size:
-        got = f"size {size}, bands {bands}, msi bands {msi_bands}, scale {scale:g}"
-        raise OptionError(got, "whole numbers from 1 up and a scale between 1 and the size")
+    EfficiencyConfig(size=size, bands=bands, msi_bands=msi_bands, scale=scale)  # raises for an impossible pair
     config = preset(name)
     if fixed_bands:
         config = config.with_fixed_bands(bands, msi_bands)

@@ -25,7 +25,7 @@ AS_STORED = InputConfig()
 # Values above this quantile are highlights: one glint must not make the rest of a scene dark.
 UNIT_QUANTILE = 0.9995
 LARGEST_SAMPLE = 4_000_000
-# Smaller files are read in one go, whatever their layout.
+# Smaller files are read at once, regardless of their layout.
 READ_AT_ONCE_BYTES = 2**31
 BANDS_AT_ONCE = 8
 

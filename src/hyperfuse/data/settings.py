@@ -97,7 +97,7 @@ class SimulationSettings(Strict):
     msi_bands     of a batch: number of bands of a random SRF, which differs between samples
     snr_hsi_db    of a sample: SNR of white noise; without it there is no noise
     snr_msi_db    the same for the msi
-    noise_free    probability that an image has no noise all the same
+    noise_free    probability that an image has no noise even so
     keep_bands    of a batch: `{probability = 0.5, least = 8}`, see `BandVariation`
     flips         of a sample: flips and quarter turns
     vary_light    of a sample: probability of another illuminant, another contrast and clipped highlights

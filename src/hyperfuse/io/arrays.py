@@ -1,5 +1,5 @@
 """Containers of arrays (HDF5, NetCDF, Zarr, .mat, .npz): which array is the cube, which of its axes are which, and what
-the small arrays and attributes beside it say about its bands, values and place. What makes no sense there is left out.
+the small arrays and attributes beside it say about its bands, values and place. Implausible entries are left out.
 """
 
 from __future__ import annotations
@@ -271,7 +271,7 @@ def unlabelled_band_axis(shape: tuple[int, ...], fitting: tuple[int, int] | None
     `fitting` is the height and width of an image of the same place, whose proportions the array should have. Without
     one, bands are last, as MATLAB and NumPy users store them, unless the first axis is shorter and leaves an image that
     is closer to a square. A longer first axis that does so is doubtful and warned about: 512 x 217 x 204 is Salinas,
-    but 224 x 60 x 80 may have 224 bands. Where nothing tells the axes apart, `CubeFileError` asks for them.
+    but 224 x 60 x 80 may have 224 bands. Ambiguous axes raise `CubeFileError`, which asks for them.
     """
     first, last = (shape[1], shape[2]), (shape[0], shape[1])
     if fitting is not None:

@@ -3,7 +3,8 @@
 `atomic_write` replaces one file: write beside it, then rename. `published` does the same for a target with companions
 (or a folder, such as a Zarr store), under the lock of `target_lock`, and turns errors into `CubeWriteError`. Several
 files cannot be replaced in one step: the old target leaves first and the new one comes last, so that there is no moment
-at which a target lies beside companions of another; whoever takes the lock next finishes what a killed run began.
+at which a target lies beside companions of another; the next process to take the lock completes what a killed run
+began.
 
 Two kinds of library code need protection while they write. A signal handler that raises inside a callback of GDAL or a
 thread of Zarr gets lost, so signals wait (`deferred_signals`). On a full disk HDF5 ends the process and libtiff prints
@@ -168,7 +169,7 @@ def check_writable(target: Path, *, overwrite: bool) -> None:
         raise CubeWriteError(
             f"{target} exists already", remedy="choose another name or add --overwrite (in Python overwrite=True)"
         )
-    # Only an empty folder or a Zarr store is replaced; any other may hold somebody's work.
+    # Only an empty folder or a Zarr store is replaced; any other may hold the user's files.
     names = {path.name for path in target.iterdir()} if target.is_dir() else set()
     if names and not names & {".zgroup", ".zarray", ".zmetadata", "zarr.json"}:
         got = f"{target} is a folder of other things"
@@ -236,7 +237,7 @@ def _move_in(work_folder: Path, target: Path, stale: Sequence[Path]) -> None:
 
 
 def _work_folders(target: Path) -> Iterator[Path]:
-    """The hidden folders of this target beside it, which belong to killed runs while nobody holds its lock."""
+    """The hidden folders of this target beside it, which belong to killed runs unless its lock is held."""
     own = re.compile(rf"\.{re.escape(_shortened(target.name))}\.[a-z0-9_]{{8}}\.partial")
     return (folder for folder in target.parent.glob(".*.partial") if own.fullmatch(folder.name))
 

@@ -229,7 +229,7 @@ def _foreign_column(cube: xr.DataArray, name: str) -> Any:
 
 
 def _columns_of_source(cube: xr.DataArray, names: Sequence[str]) -> dict[str, Any]:
-    """What the raster says that rioxarray opened: it drops the tags of bands, but keeps the path and band numbers."""
+    """Columns of the raster that rioxarray opened: it drops the tags of bands, but keeps the path and band numbers."""
     source = cube.encoding.get("source")
     numbers = cube["band"].values if "band" in cube.coords else np.empty(0)
     if not isinstance(source, str) or not Path(source).is_file() or numbers.dtype.kind not in "iu":
@@ -286,12 +286,19 @@ def lengths_in_nanometres(
         if _counts_bands(centres):
             warnings.warn(f"{where or 'the cube'}: wavelengths 1, 2, 3, ... only count the bands", stacklevel=3)
             return None, None
-        factor = _plausible_factor(centres, factor, unit, where)
+        if factor is None:
+            factor = _guessed(centres, SMALLEST_NM, where)
+        else:
+            usual = SMALLEST_NM, LARGEST_NM
+            factor = _plausible(centres, factor, usual, "wavelengths", str(unit).strip(), where)
     width_factor = factor if width_factor is None else width_factor
     if widths is not None and width_factor is None:
         width_factor = _guessed(widths, LARGEST_WIDTH_MICROMETRES, where)
     elif widths is not None and centres is not None and factor and width_factor:
-        width_factor = _plausible_width_factor(widths, width_factor, _typical(centres) * factor, where)
+        # A band is narrower than its wavelength, and wider than any imaging spectrometer resolves.
+        usual = SMALLEST_WIDTH_NM, _typical(centres) * factor
+        name = USUAL_UNITS.get(width_factor, "their unit")
+        width_factor = _plausible(widths, width_factor, usual, "widths", name, where)
     return _converted(centres, factor), _converted(widths, width_factor)
 
 
@@ -303,7 +310,7 @@ def _known(values: ArrayLike | None) -> Lengths | None:
 
 
 def _factor(unit: str | None) -> float | None:
-    """Nanometres per unit: 0 where the unit is none of length, None where it is unknown."""
+    """Nanometres per unit: 0 for units of something else, None where it is unknown."""
     name = (unit or "").strip().strip("{}").strip().lower()
     return 0.0 if name in NOT_A_WAVELENGTH else NANOMETRES_PER_UNIT.get(name)
 
@@ -316,29 +323,15 @@ def _counts_bands(values: Lengths) -> bool:
     return values.size > 2 and any(np.array_equal(values, np.arange(values.size) + start) for start in (0, 1))
 
 
-def _plausible_factor(values: Lengths, stated: float | None, unit: str | None, where: str) -> float | None:
+def _plausible(
+    values: Lengths, stated: float, range_nm: tuple[float, float], what: str, unit: str, where: str
+) -> float | None:
+    """The stated factor where it gives lengths in this range, else the first usual one that does; None without any."""
     typical = _typical(values)
-    possible = [factor for factor in USUAL_UNITS if SMALLEST_NM <= typical * factor < LARGEST_NM]
-    if stated is not None and SMALLEST_NM <= typical * stated < LARGEST_NM:
-        return stated
-    if stated is None:
-        return _guessed(values, SMALLEST_NM, where)
-    taken = f"taken as {USUAL_UNITS[possible[0]]}" if possible else "left out"
-    text = (
-        f"{where or 'the cube'} gives wavelengths around {typical:g} in {str(unit).strip()}, which cannot be: {taken}"
-    )
-    warnings.warn(text, stacklevel=4)
-    return possible[0] if possible else None
-
-
-def _plausible_width_factor(widths: Lengths, stated: float, centre_nm: float, where: str) -> float | None:
-    """A band is narrower than its wavelength, and wider than any imaging spectrometer resolves."""
-    typical = _typical(widths)
-    possible = [factor for factor in (stated, *USUAL_UNITS) if SMALLEST_WIDTH_NM <= typical * factor < centre_nm]
+    possible = [factor for factor in (stated, *USUAL_UNITS) if range_nm[0] <= typical * factor < range_nm[1]]
     if possible[:1] != [stated]:
         taken = f"taken as {USUAL_UNITS[possible[0]]}" if possible else "left out"
-        unit = next((name for factor, name in USUAL_UNITS.items() if factor == stated), "their unit")
-        text = f"{where or 'the cube'} gives widths around {typical:g} in {unit}, which cannot be: {taken}"
+        text = f"{where or 'the cube'} gives {what} around {typical:g} in {unit}, which is implausible: {taken}"
         warnings.warn(text, stacklevel=4)
     return possible[0] if possible else None
 

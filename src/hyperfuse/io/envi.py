@@ -1,6 +1,6 @@
 """ENVI's text header, checked before GDAL reads it, and its data: plain numbers in one of three orders.
 
-GDAL believes a header: it would allocate memory for whatever it promises.
+GDAL trusts a header: it would allocate as much memory as the header promises.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def parse_braced_list(text: str) -> list[str]:
 
 
 def braced_numbers(text: str) -> Lengths | None:
-    """Parse an ENVI list of numbers, or return None; many writers leave a comma behind the last entry."""
+    """Parse an ENVI list of numbers, or return None; many writers leave a comma after the last entry."""
     entries = parse_braced_list(text)
     return numbers(entries[:-1] if len(entries) > 1 and not entries[-1] else entries)
 
@@ -161,7 +161,7 @@ def fold_line(line: str) -> str:
 
 
 def raw_writer(file: FileIO, shape: tuple[int, ...], interleave: str, offset: int = 0) -> WriteWindow:
-    """Write windows into a file of plain numbers, in the order bsq, bil or bip, behind `offset` bytes of header."""
+    """Write windows into a file of plain numbers, in the order bsq, bil or bip, after `offset` bytes of header."""
     axes = FILE_AXES[interleave]
     _, middle_size, inner_size = (shape[axis] for axis in axes)
 

@@ -142,7 +142,7 @@ def open_cube(
         What the file lacks: band centres (a list, a file that has them, "400:2500" for even spacing, or a sensor
         such as "Sentinel-2A:B2,B3,B4,B8") and the stored value of pixels without data.
     fitting
-        Height and width of an image of the same place, which tell the axes of an unlabelled array.
+        Height and width of an image of the same place, by which the axes of an unlabelled array are identified.
 
     Returns
     -------
@@ -349,7 +349,7 @@ def created_cube(
 
 
 def check_target(path: Path, config: OutputConfig = UNCHANGED) -> None:
-    """Raise whatever can be said against a target before there is anything to write; call it before hours of work."""
+    """Check a target before there is anything to write; call it before hours of work."""
     known, create = _writable_format(path)
     if config.bands is not None:
         check_selection(config.bands)

@@ -28,7 +28,7 @@ from hyperfuse.errors import GridError
 
 # Grids written by different tools disagree in the last digits; a thousandth of a pixel is far below any registration.
 PIXEL_TOLERANCE = 1e-3
-# With pixels that small beside their coordinates, float64 cannot tell neighbours apart and the coordinates say nothing.
+# With pixels that small beside their coordinates, float64 does not resolve neighbours and the coordinates are useless.
 LARGEST_ROUNDING = 0.25
 # Grids that are rotated or bent against each other by less than this many fine pixels where they overlap are parallel.
 LARGEST_IGNORED_TURN = 0.05
@@ -294,9 +294,7 @@ def require_finer(hsi: Grid, msi: Grid, placement: GridPlacement, *, allow_equal
         raise GridError(got, expected, "there is nothing to gain, unless HSI and MSI are swapped")
     if max(placement.scale) < 1 + PIXEL_TOLERANCE and not allow_equal:
         got = f"pixels of the same size in HSI and MSI (scale 1; {sizes})"
-        raise GridError(
-            got, expected, "degrade the HSI with `hyperfuse simulate`, or fuse all the same (--allow-scale-1)"
-        )
+        raise GridError(got, expected, "degrade the HSI with `hyperfuse simulate`, or fuse anyway (--allow-scale-1)")
 
 
 def _applied(transform: Affine, x: Positions, y: Positions) -> tuple[Positions, Positions]:

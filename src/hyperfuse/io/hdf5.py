@@ -140,10 +140,10 @@ def _attributes(item: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _check_storage(item: Any, name: str, path: Path) -> None:
-    """Refuse contiguous data behind the end of the file, which would read as zeros."""
+    """Refuse contiguous data beyond the end of the file, which would read as zeros."""
     offset = item.id.get_offset()
     if offset is not None and offset + item.id.get_storage_size() > path.stat().st_size:
-        raise CubeFileError(f"{path} is truncated: {name} lies behind its end", "a whole file", "fetch it again")
+        raise CubeFileError(f"{path} is truncated: {name} lies beyond its end", "a whole file", "fetch it again")
 
 
 def _load_from_netcdf3(path: Path, name: str, key: tuple[Any, ...]) -> NDArray[Any]:

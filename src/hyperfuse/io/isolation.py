@@ -193,7 +193,7 @@ def _ask_worker(request: bytes, seconds: float) -> bytes:
 
 
 def _work() -> None:
-    """Answer requests until nobody asks any more."""
+    """Answer requests until there are no more."""
     global _is_child
     _is_child = True
     # Whatever a library prints must not reach the one who waits for an answer.
@@ -231,7 +231,7 @@ def _serve(descriptor: int) -> None:
         try:
             connections = socket.recv_fds(channel, 1, 1)[1]
             if not connections:
-                # Also what it has started: nobody waits for it any more.
+                # Also its children: their answers are no longer wanted.
                 os.killpg(0, signal.SIGKILL)
             child = os.fork()
         except OSError:

@@ -126,7 +126,7 @@ def _matrices(path: Path) -> Iterator[_Matrix]:
         while (start := stream.tell()) + TAG_BYTES <= size:
             kind, length = struct.unpack(f"{order}II", stream.read(TAG_BYTES))
             if kind not in (MATRIX, COMPRESSED) or length > size - start - TAG_BYTES:
-                raise ValueError(f"an element of type {kind} and {length} bytes cannot be")
+                raise ValueError(f"an element of type {kind} and {length} bytes is impossible")
             if kind == COMPRESSED:
                 start += TAG_BYTES
             stream.seek(start)
@@ -151,7 +151,7 @@ def _matrix_of(path: Path, beginning: bytes, order: str, start: int, *, is_defla
     kind, length, offset = _tag(stream, order)
     stored = np.dtype(TYPES.get(kind, "V1")).newbyteorder(order)  # type: ignore[arg-type]
     if min(shape) < 0 or kind not in TYPES or math.prod(shape) * stored.itemsize != length:
-        raise ValueError(f"an array of {' x '.join(map(str, shape))} with {length} bytes of type {kind} cannot be")
+        raise ValueError(f"an array of {' x '.join(map(str, shape))} with {length} bytes of type {kind} is impossible")
     inflated_bytes = TAG_BYTES + matrix_bytes if is_deflated else None
     return _Matrix(
         path, name.decode("latin-1"), shape, np.dtype(CLASSES[flag & CLASS]), stored, start, offset, inflated_bytes

@@ -146,7 +146,7 @@ def _lengths_nm(entry: str, selection: str) -> tuple[float, float | None]:
     match = LENGTHS.fullmatch(entry)
     units = [match[2] or match[4] or "", match[4] or match[2] or ""] if match else []
     if match is None or not NANOMETRES_PER_UNIT.keys() >= set(units):
-        raise OptionError(f"bands {selection!r}: {entry!r} is none", GRAMMAR)
+        raise OptionError(f"bands {selection!r}: {entry!r} is not a selection", GRAMMAR)
     low = float(match[1]) * NANOMETRES_PER_UNIT[units[0]]
     high = None if match[3] is None else float(match[3]) * NANOMETRES_PER_UNIT[units[1]]
     if high is not None and high < low:

@@ -1,8 +1,8 @@
 """Rasters through GDAL (rasterio), with every band's metadata: GeoTIFF, COG and ENVI; others that it opens are read.
 
-What a raster format cannot hold exactly (64-bit nodata, names with commas, ...) lies beside it as a record
+What a raster format cannot store exactly (64-bit nodata, names with commas, ...) is kept beside it as a record
 {field: [exact, native]}. On reading, the exact value counts as long as the format still gives the native value of the
-time of writing; where somebody has edited, warped or subset the file since, the format's own value wins.
+time of writing; where the file has been edited, warped or subset since, the format's own value wins.
 
 ENVI's pixels are not written through GDAL: its blocks there are single rows of single bands, and each would be read,
 changed and written again for every window that is narrower than the image.
@@ -421,14 +421,14 @@ def _common_dtype(source: Any, path: Path) -> np.dtype[Any]:
 
 
 def check_truncated(source: Any, path: Path) -> None:
-    """Refuse a GeoTIFF whose last blocks lie behind the end of the file."""
+    """Refuse a GeoTIFF whose last blocks lie beyond the end of the file."""
     if source.driver == "GTiff" and missing_blocks(source, path, all_rows=False):
-        got = f"{path} is truncated: its last pixels lie behind its end"
+        got = f"{path} is truncated: its last pixels lie beyond its end"
         raise CubeFileError(got, "a whole file", "fetch it again")
 
 
 def missing_blocks(source: Any, path: Path, *, all_rows: bool) -> int:
-    """Count the blocks of a TIFF behind the end of the file, of all rows or the last; unwritten ones do not count."""
+    """Count the blocks of a TIFF beyond the end of the file, of all rows or the last; unwritten ones do not count."""
     size = _held_bytes(path)
     height, width = source.block_shapes[0]
     rows, columns = -(-source.height // height), -(-source.width // width)
@@ -558,7 +558,7 @@ def _format_options(options: Mapping[str, str]) -> dict[str, str]:
 
 @contextmanager
 def _refused_options(path: Path) -> Iterator[None]:
-    """Raise for an option that GDAL does not know; it only logs a warning, which nobody would see."""
+    """Raise for an option that GDAL does not know; it only logs a warning, which users do not see."""
     messages: list[str] = []
 
     class Listener(logging.Handler):

@@ -12,9 +12,11 @@ from typing import Annotated, Any, Literal
 
 import anyio.to_thread
 from fastapi import APIRouter, Body, Depends, FastAPI, Query, Request, Response
+from fastapi import Path as UrlPath
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, JSONResponse
 from fastapi.routing import APIRoute
+from pydantic import FiniteFloat
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
@@ -25,7 +27,7 @@ from hyperfuse.io.files import open_explained
 from hyperfuse.viewer import jobs
 from hyperfuse.viewer.colours import Rendering
 from hyperfuse.viewer.folder import Folder
-from hyperfuse.viewer.images import AS_STORED, MOST_CORNERS, region_spectra, spectra_at
+from hyperfuse.viewer.images import AS_STORED, region_spectra, spectra_at
 from hyperfuse.viewer.jobs import FileName, FuseRequest, Pair, error_message
 from hyperfuse.viewer.overviews import build_overviews
 from hyperfuse.viewer.session import Session, describe_file, offers_overviews
@@ -37,8 +39,9 @@ COLOUR_STOPS = 16
 
 Json = dict[str, Any]
 Role = Literal["fused", "hsi", "msi", "reference", "uncertainty", "change_mask"]
-Corners = Annotated[list[tuple[float, float]], Body(embed=True, max_length=MOST_CORNERS)]
+Corners = Annotated[list[tuple[FiniteFloat, FiniteFloat]], Body(embed=True, min_length=3, max_length=2000)]
 Position = Annotated[float, Query(allow_inf_nan=False)]
+TileIndex = Annotated[int, UrlPath(ge=0, le=2**24)]
 RenderingOf = Annotated[Rendering, Query()]
 
 
@@ -94,7 +97,13 @@ def open_files(files: dict[Role, FileName], session: SessionOf) -> Json:
 
 @api.get("/tiles/{number}/{layer}/{level}/{row}/{column}")
 def get_tile(
-    number: int, layer: str, level: int, row: int, column: int, rendering: RenderingOf, session: SessionOf
+    number: int,
+    layer: str,
+    level: TileIndex,
+    row: TileIndex,
+    column: TileIndex,
+    rendering: RenderingOf,
+    session: SessionOf,
 ) -> Response:
     tile = session.require_view(number).tile(layer, TilePlace(level, row, column), rendering)
     return Response(tile.png, media_type="image/png", headers={"x-complete": f"{tile.complete:.3f}"})

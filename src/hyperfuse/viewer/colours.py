@@ -169,7 +169,7 @@ def principal_components(samples: Planes, bands: NDArray[np.int64], key: str) ->
     _, vectors = eigh(covariance, subset_by_index=[max(0, mean.size - 3), mean.size - 1])
     leading = vectors[:, ::-1].T
     axes = np.zeros((3, mean.size), np.float32)
-    # The sign of an axis is arbitrary: brighter shall mean more of it.
+    # The sign of an axis is arbitrary: positive is brighter.
     axes[: len(leading)] = leading * np.where(leading.sum(axis=1, keepdims=True) < 0, -1, 1)
     centre = mean.astype(np.float32)[:, None]
 

@@ -1,4 +1,4 @@
-"""The folder that the page may use: what lies in it, and never anything outside, whatever a name or link says."""
+"""The folder that the page may use: its files, and nothing outside of it, wherever a name or link leads."""
 
 from __future__ import annotations
 

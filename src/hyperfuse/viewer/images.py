@@ -41,7 +41,6 @@ ON_ITSELF = GridPlacement(0.0, 1.0, 0.0, 1.0)
 # What is read of one image for the mean of a region; of a larger region, evenly spread parts.
 LARGEST_REGION_BYTES = 128 * 2**20
 PART_SIDE = 64
-MOST_CORNERS = 2000
 
 
 @dataclass(frozen=True)
@@ -177,8 +176,6 @@ def spectra_at(opened: OpenImages, row: float, column: float) -> list[Spectrum]:
 
 def region_spectra(opened: OpenImages, corners: Sequence[tuple[float, float]]) -> list[Spectrum]:
     """The spectra over the pixels whose centres lie inside a polygon of (row, column) corners on the page."""
-    if not 3 <= len(corners) <= MOST_CORNERS or not np.isfinite(corners).all():
-        raise OptionError(f"a region of {len(corners)} corners", f"3 to {MOST_CORNERS} corners", "draw it again")
     spectra = (_region_spectrum(image, np.array(corners, dtype=np.float64)) for image in opened.images.values())
     return [spectrum for spectrum in spectra if spectrum is not None]
 

@@ -80,7 +80,7 @@ def serve(
     can be opened, fused and written.
 
     The URL holds the token. Other users of the machine can read the arguments of every program, and perhaps a log: the
-    browser, and whoever redirects the output, get a file that only this user can read and that leads to the page.
+    browser, and output that is redirected, get a file that only this user can read and that leads to the page.
     """
     page = PageServer(images, folder, port, inputs)
     door = private_folder() / "open.html"
@@ -234,7 +234,7 @@ class Gate:
 
 
 def _limited(receive: Receive, limit: int) -> Receive:
-    """Read a request's body up to a size, and not forever."""
+    """Limit the size of a request's body and the time until it has arrived."""
     began, size, complete = time.monotonic(), 0, False
 
     async def read() -> Message:

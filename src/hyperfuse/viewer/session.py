@@ -121,10 +121,8 @@ class View:
 
     def tile(self, name: str, place: TilePlace, rendering: Rendering) -> TileImage:
         highest = highest_level(self.opened.grid)
-        if not 0 <= place.level <= highest:
+        if place.level > highest:
             raise OptionError(f"level {place.level}", f"0 to {highest}")
-        if min(place.row, place.column) < 0 or max(place.row, place.column) > 2**24:
-            raise OptionError(f"tile {place.row}, {place.column}", "one of the page")
 
         def compute() -> TileImage:
             layer = self.layer(name, rendering)
@@ -205,7 +203,7 @@ class Session:
         self._threads = anyio.CapacityLimiter(MOST_THREADS)
 
     async def run(self, work: Callable[[], Any]) -> Any:
-        """Run the work of a request in a thread, few at a time and not forever."""
+        """Run the work of a request in a thread, with limits on time and on requests at once."""
         try:
             async with asyncio.timeout(SECONDS_OF_WORK), self._turns:
                 return await anyio.to_thread.run_sync(work, limiter=self._threads, abandon_on_cancel=True)

@@ -39,7 +39,7 @@ PATIENCE_SECONDS = 0.7
 LARGEST_PREVIEW_BYTES = 96 * 2**20
 PREVIEW_WINDOW_BYTES = 24 * 2**20
 PREVIEW_THREADS = 2
-# The computation of a preview pauses when nobody has requested it for so long.
+# The computation of a preview pauses when it has not been requested for so long.
 SECONDS_OF_INTEREST = 5.0
 
 # The sample that limits are computed from: values of all planes together, and the cost up to which all is read.
@@ -238,7 +238,7 @@ class Preview:
                     place = self._todo.pop()
                 self._compute(*place)
         except Exception as error:
-            # Reported by `window`, whatever it was.
+            # Any error is reported by `window`.
             with self._changed:
                 self._error = error
                 self._todo.clear()

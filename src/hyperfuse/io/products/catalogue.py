@@ -140,7 +140,7 @@ def find_products(files: ProductFiles) -> list[tuple[Mission, ProductFile]]:
     ]
     if found:
         return found
-    # Renamed copies: only where no name tells, because the files are opened.
+    # Renamed copies are recognised by their content, which opens the files: only where no name matches.
     texts = [file for file in files if file.base_name.lower().endswith(".txt") and not file.is_member]
     return [(mission, key) for mission in MISSIONS for key in texts if _begins_like(Path(key.container), mission)]
 
