@@ -123,7 +123,7 @@ def place_for(pair: AlignedPair, observation: Observation, rows: slice, columns:
     y, x = (near_on_axis(*axis, halo, (COARSE_ALIGNMENT, FINE_ALIGNMENT)) for axis in axes)
     coarse, fine, under = zip(y, x, strict=True)
     corners = [(top.start, left.start) for top, left in (coarse, fine)]
-    return WindowPlace(coarse, fine, _relative(under, corners[0]), _relative((rows, columns), corners[1]))
+    return WindowPlace(coarse, fine, relative(under, corners[0]), relative((rows, columns), corners[1]))
 
 
 def covered_part(tile: Tile, pair: AlignedPair) -> tuple[slice, slice] | None:
@@ -203,7 +203,7 @@ class TileJob:
             block[:] = stored(np.full((len(self.bands), 1, 1), np.nan, dtype=np.float32))
         if inputs is not None:
             top, left = tile.rows.start - self.pair.fine_rows.start, tile.columns.start - self.pair.fine_columns.start
-            covered = block[:, *_relative(inputs.part, (top, left))]
+            covered = block[:, *relative(inputs.part, (top, left))]
             for part, values in self._fused_parts(inputs):
                 covered[:, *part] = stored(values)
         return FusedTile(block, clipping.values, clipping.clipped, time.perf_counter() - start)
@@ -213,7 +213,7 @@ class TileJob:
         fused = self._fused_core(inputs.window)
         if is_moved(self.move):
             rows, columns = inputs.core
-            inner = _relative(inputs.part, (rows.start, columns.start))
+            inner = relative(inputs.part, (rows.start, columns.start))
             yield EVERYWHERE, moved(fused(EVERYWHERE).numpy(), self.move)[:, *inner]
             return
         height, width = (part.stop - part.start for part in inputs.part)
@@ -252,7 +252,8 @@ class TileJob:
         return slice(max(0, part.start - halo) // FINE_ALIGNMENT * FINE_ALIGNMENT, min(size, part.stop + halo))
 
 
-def _relative(part: Place, origin: tuple[int, int]) -> Place:
+def relative(part: Place, origin: tuple[int, int]) -> Place:
+    """A part as it is seen from an origin."""
     rows, columns = (slice(axis.start - first, axis.stop - first) for axis, first in zip(part, origin, strict=True))
     return rows, columns
 

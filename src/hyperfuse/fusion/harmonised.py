@@ -15,13 +15,13 @@ import xarray as xr
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hyperfuse.fusion.engine import COARSE_ALIGNMENT, FINE_ALIGNMENT
+from hyperfuse.fusion.engine import COARSE_ALIGNMENT, FINE_ALIGNMENT, relative
 from hyperfuse.fusion.pair import AlignedPair, CutImage
 from hyperfuse.fusion.regrid import FLOAT32, SURROUNDINGS, derived_cube, interpolated
 from hyperfuse.io.cube import WindowReader, lazy_variable, make_cube
 from hyperfuse.io.grid import Grid, window_of_grid
 from hyperfuse.methods.window import Place, fill_missing
-from hyperfuse.physics.change import HALO, Agreement, reconcile
+from hyperfuse.physics.change import CORE_HALO, HALO, Agreement, reconcile
 from hyperfuse.physics.harmonise import Correction, SmoothField
 from hyperfuse.physics.observation import Observation
 
@@ -77,7 +77,8 @@ class HarmonisedReader:
         """The MSI (M, ...) and the weight with which it is used, NaN where it is missing."""
         observation, agreement = self.harmonisation.observation, self.harmonisation.agreement
         assert observation is not None and agreement is not None
-        coarse, fine = self._surroundings((rows, columns), observation)
+        coarse, fine = self._surroundings((rows, columns), observation, HALO)
+        near, _ = self._surroundings((rows, columns), observation, CORE_HALO)
         raw, corrected = (torch.from_numpy(image) for image in self._corrected(fine))
         hsi = torch.from_numpy(self.pair.usable_values(*coarse))
         local = observation.in_window(*((part[0].start, part[1].start) for part in (coarse, fine)))
@@ -88,13 +89,11 @@ class HarmonisedReader:
             local,
             agreement,
             _known_on_coarse_grid(hsi, corrected, local),
+            relative(near, (coarse[0].start, coarse[1].start)),
         )
         missing = ~torch.isfinite(corrected)
         values, weight = values.masked_fill(missing, torch.nan), weight.masked_fill(missing.all(0), torch.nan)
-        inner = tuple(
-            slice(part.start - around.start, part.stop - around.start)
-            for part, around in zip((rows, columns), fine, strict=True)
-        )
+        inner = relative((rows, columns), (fine[0].start, fine[1].start))
         return values[:, *inner].numpy(), weight[inner].numpy()
 
     def _corrected(self, window: Place) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
@@ -123,14 +122,14 @@ class HarmonisedReader:
             values = correction.apply(values, start)
         return values
 
-    def _surroundings(self, window: Place, observation: Observation) -> tuple[Place, Place]:
-        """The coarse and the fine pixels that the reconciled pixels of a window depend on."""
+    def _surroundings(self, window: Place, observation: Observation, halo: int) -> tuple[Place, Place]:
+        """The coarse and the fine pixels within some coarse pixels of a window."""
         coarse, fine = [], []
         axes = zip(window, self.pair.coarse_shape[1:], self.pair.fine_shape[1:], observation.scale, strict=True)
         for (part, size, fine_size, scale), shift in zip(axes, observation.shift, strict=True):
-            first = min(size - 1, max(0, math.floor((part.start - shift) / scale) - HALO))
+            first = min(size - 1, max(0, math.floor((part.start - shift) / scale) - halo))
             first = first // COARSE_ALIGNMENT * COARSE_ALIGNMENT
-            last = min(size, max(first + 1, math.ceil((part.stop - shift) / scale) + HALO))
+            last = min(size, max(first + 1, math.ceil((part.stop - shift) / scale) + halo))
             start = 0 if first == 0 else max(0, math.floor(first * scale + shift)) // FINE_ALIGNMENT * FINE_ALIGNMENT
             stop = fine_size if last == size else min(fine_size, math.ceil(last * scale + shift))
             coarse.append(slice(first, last))

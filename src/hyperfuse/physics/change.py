@@ -11,17 +11,20 @@ counts in units of a limit per band: a multiple of what is usual in this pair, o
    A f = t, by a weight between 0 and 1. The PSF spreads the difference over unchanged surroundings. There the msi
    differs from f by no more than its usual detail. Starting from there, shares of fine pixels are found that explain
    the difference; where they do not, all that is suspected is replaced.
+
+All of it is looked for on the coarse grid, and the msi is worked on only near what is found there.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.ndimage import gaussian_filter, maximum_filter
+from scipy.ndimage import find_objects, gaussian_filter, label, maximum_filter
 from torch import Tensor
 from torch.nn.functional import pad
 
@@ -45,6 +48,9 @@ END_OF_CHANGE = 0.1  # of the largest difference within a radius
 CHANGE_RADIUS = 2  # coarse pixels
 STEEPNESS = 6
 SMALLEST_CHANGE = 0.01  # replaced share of a pixel that is worth the work
+# The least distance of a coarse pixel that leads to it: interpolation exceeds what it interpolates by at most 25/16.
+SUSPICIOUS = (1 / SMALLEST_CHANGE - 1) ** (-1 / STEEPNESS) * 16 / 25
+INVISIBLE = 1e-8  # relative, in float32
 FILL_ROUNDS = 2  # of projecting what the filling lacks back onto it
 # A pixel is changed if it differs from the filling by this multiple of the detail of trusted pixels nearby; means of
 # squares over so many fine pixels, and so many coarse ones nearby, where the detail of the scene has a weight as well.
@@ -58,6 +64,7 @@ NOTICEABLE = 0.5  # of the limit
 TRUNCATED = 2.0  # standard deviations of local means
 HALO = 18
 """Coarse pixels around a window that its result depends on."""
+CORE_HALO, PART_HALO = 4, 14  # those whose difference may change it, and those on which the change of one depends
 
 
 @dataclass(frozen=True)
@@ -141,65 +148,125 @@ class _Window:
         operator = SpatialOperator.from_psf(fine_size, coarse_size, observation.scale, observation.sigma, shift)
         predicted = mix_bands(observation.srf, hsi.double()) + observation.offset[:, None, None]
         placement = Placement.from_scale(observation.scale, shift)
-        return cls(predicted, operator.apply(msi.double()), operator, placement, fine_size)
+        return cls(predicted, operator.apply(msi).double(), operator, placement, fine_size)
 
     def up(self, coarse: Tensor) -> Tensor:
         return upsample_bicubic(coarse, self.fine_size, self.placement)
 
+    def part(self, rows: slice, columns: slice) -> tuple[_Window, tuple[slice, slice]]:
+        """The window of some coarse pixels, and the fine pixels on them. At its border the PSF is cut off."""
+        axes = (self.placement.rows, self.placement.columns)
+        fine, placements = [], []
+        for span, axis, size, all_fine in zip((rows, columns), axes, self.seen.shape[1:], self.fine_size, strict=True):
+            edges = [math.ceil((edge - 0.5 - axis.origin) / axis.step) for edge in (span.start, span.stop)]
+            start, stop = 0 if span.start == 0 else max(0, edges[0]), all_fine if span.stop == size else edges[1]
+            fine.append(slice(start, min(all_fine, stop)))
+            placements.append(axis.seen_from(start, span.start))
+        operator = SpatialOperator(self.operator.rows[rows, fine[0]], self.operator.columns[columns, fine[1]])
+        predicted, seen = (image[:, rows, columns] for image in (self.predicted, self.seen))
+        fine_size = fine[0].stop - fine[0].start, fine[1].stop - fine[1].start
+        return _Window(predicted, seen, operator, Placement(*placements), fine_size), (fine[0], fine[1])
+
 
 def reconcile(
-    hsi: Tensor, msi: Tensor, raw: Tensor, observation: Observation, agreement: Agreement, known: Tensor | None = None
+    hsi: Tensor,
+    msi: Tensor,
+    raw: Tensor,
+    observation: Observation,
+    agreement: Agreement,
+    known: Tensor | None = None,
+    core: tuple[slice, slice] = (slice(None), slice(None)),
 ) -> tuple[Tensor, Tensor]:
-    """Bring an msi (M, H, W) without missing pixels into agreement with the hsi (C, h, w).
+    """Bring the core, some coarse pixels, of an msi (M, H, W) without holes into agreement with the hsi (C, h, w).
 
     `raw` is the msi before its corrections, which shows where it was clipped; `observation` is that of the window.
     Coarse pixels outside of `known` (h, w) do not tell whether the images agree. Returns the msi and the weight (H, W),
     from 0 to 1, with which it is used.
     """
     window = _Window.of(hsi, msi, observation.shift, observation)
-    values, predicted = msi.double(), window.predicted
+    values, predicted, seen = msi, window.predicted, window.seen
     limits = _local_limits(predicted, agreement.limits, agreement.edge_limits)
-    seen = window.seen
     if np.isfinite(agreement.clipped).any():
-        values = _unclipped(values, raw.double(), window, agreement)
-        seen = window.operator.apply(values)
+        values = _unclipped(msi.double(), raw.double(), window, agreement).to(msi)
+        seen = window.operator.apply(values).double()
     difference = (predicted - seen) / limits
     if known is not None:
         difference = difference * known
     distance = difference.square().mean(0).sqrt()
     if len(msi) > 1:
         shaded, gain = _shading(predicted / limits, seen / limits, difference, distance)
-        values = values * window.up((shaded * distance**4 / (1 + distance**4) * gain.log())[None])[0].exp()
+        exponent = shaded * distance**4 / (1 + distance**4) * gain.log()
+        if float(exponent.abs().max()) > INVISIBLE:
+            values = values * window.up(exponent[None].to(msi)).exp_()
         distance = distance * (1 - shaded)
+    trust = torch.ones_like(distance) if known is None else known.double()
     nearby = torch.from_numpy(maximum_filter(distance.numpy(), 2 * CHANGE_RADIUS + 1))
-    fine, largest = window.up(torch.stack([distance, nearby])).clamp_min(0)
+    changed = torch.zeros_like(values[0])
+    suspicious = np.zeros(distance.shape, dtype=bool)
+    suspicious[core] = distance[core].numpy() > SUSPICIOUS
+    for rows, columns in _separate_parts(suspicious):
+        part, fine = window.part(rows, columns)
+        coarse = torch.stack([distance, nearby])[:, rows, columns]
+        precision = trust[rows, columns] / limits[:, rows, columns].square()
+        before = values[:, *fine].double()
+        move, share = _replacement(before, part, coarse, precision, agreement)
+        if values is msi:
+            values = msi.clone()
+        values[:, *fine], changed[fine] = (before + share * move).to(msi), share.to(msi)
+    return values, 1 - changed
+
+
+def _separate_parts(suspicious: NDArray[np.bool_]) -> Iterator[tuple[slice, slice]]:
+    """Rectangles that contain the suspicious coarse pixels (h, w) with all that they depend on and do not overlap."""
+    halo, covered = PART_HALO, -1
+    while np.count_nonzero(suspicious) > covered:
+        covered = int(np.count_nonzero(suspicious))
+        parts = [
+            (
+                slice(max(0, rows.start - halo), rows.stop + halo),
+                slice(max(0, columns.start - halo), columns.stop + halo),
+            )
+            for rows, columns in find_objects(label(suspicious, np.ones((3, 3)))[0])
+        ]
+        suspicious, halo = np.zeros_like(suspicious), 0
+        for part in parts:
+            suspicious[part] = True
+    for rows, columns in parts:
+        yield slice(*rows.indices(suspicious.shape[0])[:2]), slice(*columns.indices(suspicious.shape[1])[:2])
+
+
+def _replacement(
+    values: Tensor, window: _Window, distances: Tensor, precision: Tensor, agreement: Agreement
+) -> tuple[Tensor, Tensor]:
+    """What replaces an msi (M, H, W), as a difference to it, and the shares (H, W) to which it does.
+
+    `distances` (2, h, w) are those of the coarse pixels and the largest ones near them; `precision` (M, h, w) is 1 over
+    squared limits, 0 where nothing is known.
+    """
+    fine, largest = window.up(distances).clamp_min(0)
     weight = 1 / (1 + (fine / (END_OF_CHANGE * largest).clamp_min(1)) ** STEEPNESS)
-    if float(weight.min()) > 1 - SMALLEST_CHANGE:
-        return values.to(msi), torch.ones_like(weight).to(msi)
-    filled = window.up(predicted)
+    change = (1 - weight) * (1 - weight > SMALLEST_CHANGE)
+    filled = window.up(window.predicted)
     for _ in range(FILL_ROUNDS):
-        filled = filled + window.up(predicted - window.operator.apply(filled))
-    trust = torch.ones_like(limits) if known is None else known.to(limits)
-    changed = (1 - weight) * _changed_pixels(values, filled, weight, window, agreement)
-    move, difference = filled - values, predicted - window.operator.apply(values)
-    suspected = 1 - weight > SUSPECTED
-    changed = _explaining(changed, move, difference, trust / limits.square(), suspected, window.operator)
-    left = trust * (difference - window.operator.apply(changed * move)) / limits
-    left = left.square().mean(0).sqrt() / STAYING
+        filled = filled + window.up(window.predicted - window.operator.apply(filled))
+    move, difference = filled - values, window.predicted - window.operator.apply(values)
+    changed = change * _changed_pixels(values, filled, weight, window, agreement)
+    changed = _explaining(changed, move, difference, precision, change > SUSPECTED, window)
+    left = (difference - window.operator.apply(changed * move)).square() * precision
+    left = left.mean(0).sqrt() / STAYING
     stays = window.up((left**4 / (1 + left**4))[None])[0].clamp(0, 1)
-    changed = changed + (1 - weight - changed).clamp_min(0) * stays
-    return (values + changed * move).to(msi), (1 - changed).to(msi)
+    return move, changed + (change - changed).clamp_min(0) * stays
 
 
 def _explaining(
-    changed: Tensor, move: Tensor, difference: Tensor, precision: Tensor, suspected: Tensor, operator: SpatialOperator
+    changed: Tensor, move: Tensor, difference: Tensor, precision: Tensor, suspected: Tensor, window: _Window
 ) -> Tensor:
     """(H, W) Shares of the suspected fine pixels that are to be moved, by `move` (M, H, W), to explain the difference.
 
     Simultaneous iterative reconstruction from the given shares; between its steps the shares are smoothed and
     sharpened, because a change has an area.
     """
-    share = 1 / math.prod(fine / coarse for fine, coarse in zip(operator.fine_size, operator.coarse_size, strict=True))
+    operator, share = window.operator, window.placement.rows.step * window.placement.columns.step
     own = (move.abs() * operator.adjoint(precision * operator.apply(move.abs() * suspected))).sum(0)
     own = own + SMALLEST_PULL * len(move) * share
     for _ in range(EXPLAINING_ROUNDS):
