@@ -7,14 +7,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
 from hyperfuse.data.datasets import DATASETS
 from hyperfuse.data.scenes import Scene
 from hyperfuse.data.splits import PAPER, SceneWindow, Split, guard_width, split_scenes
 from hyperfuse.errors import OptionError
 from hyperfuse.physics.observation import SpatialOperator, psf_radius, sigma_from_fwhm
-from hyperfuse.training.experiment import SplitSettings
 
 PAPER_COUNTS = {
     "CAVE": 3718,
@@ -107,10 +105,10 @@ def test_what_the_paper_does_not_divide(scenes, said):
         split_scenes(scenes, "paper")
 
 
-@pytest.mark.parametrize("arguments", [{"kind": "random"}, {"patch_size": 4}, {"stride": 0}])
+@pytest.mark.parametrize("arguments", [{"kind": "random"}, {"patch_size": 4}, {"stride": 0}, {"guard": -1}])
 def test_impossible_splits_are_refused(arguments):
-    with pytest.raises(ValidationError):
-        SplitSettings(**arguments)
+    with pytest.raises(OptionError):
+        split_scenes([empty_scene(64, 64)], **arguments)
 
 
 @settings(max_examples=60, deadline=None)

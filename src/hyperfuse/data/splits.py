@@ -114,8 +114,13 @@ def split_scenes(
     The default `stride` from one patch to the next is the paper's own, or half a patch; the default `guard`, pixels
     between training and testing that belong to neither, is the radius of the PSF at x4.
     """
+    if patch_size < SIZE_STEP or (stride is not None and stride < 1) or (guard is not None and guard < 0):
+        got = f"patches of {patch_size}, stride {stride}, guard {guard}"
+        raise OptionError(got, f"patches of {SIZE_STEP} or more, stride 1, guard 0")
     if kind == "paper":
         return _paper_split(scenes, patch_size, stride)
+    if kind != "disjoint":
+        raise OptionError(f"split {kind!r}", "disjoint or paper")
     return _disjoint_split(scenes, patch_size, stride, guard_width() if guard is None else guard)
 
 
