@@ -55,7 +55,7 @@ FORMER_NAMES = {
 }
 # "psf_fwhm=4.0 shift=(0.0, 1.0) trust=hsi": a value ends where the next name begins.
 RECORDED_OPTION = re.compile(r"(\w+)=(.*?)(?= \w+=|$)")
-# What pydantic was told of a number, and how it is said.
+# Constraints on numbers, by their names in pydantic's errors, in our words.
 LIMITS = {"gt": "a number above {:g}", "ge": "at least {:g}", "lt": "a number below {:g}", "le": "at most {:g}"}
 LARGEST_SIDE, MOST_BANDS = 16384, 4096
 

@@ -29,6 +29,7 @@ from hyperfuse.data.synthetic import SYNTHETIC, synthetic_scenes
 from hyperfuse.errors import BandError, CubeFileError, OptionError
 from hyperfuse.io.cube import make_cube
 from hyperfuse.io.files import FORMATS, open_cube
+from hyperfuse.io.products import hyperion
 from hyperfuse.progress import progress
 
 FOLDER_VARIABLE = "HYPERFUSE_DATA"
@@ -36,7 +37,6 @@ FOLDER_VARIABLE = "HYPERFUSE_DATA"
 DEMO = "demo"
 NAME_THE_FOLDER = f"check the path, or name the folder of scenes (--folder, {FOLDER_VARIABLE})"
 CUBE_SUFFIXES = set(FORMATS)
-FIRST_SWIR_BAND_OF_HYPERION = 71
 
 
 @dataclass(frozen=True)
@@ -88,12 +88,10 @@ def _take_centres(entry: dict[str, Any]) -> NDArray[np.float64]:
     is_hyperion = "hyperion_bands" in entry
     ranges = entry.pop("hyperion_bands" if is_hyperion else "kept_bands")
     bands = np.concatenate([np.arange(first, last + 1) for first, last in ranges])
-    if not is_hyperion:
-        numbers, centres = np.array(entry.pop("knots_nm")).T
-        return np.asarray(CubicSpline(numbers, centres)(bands), dtype=np.float64)
-    # Two spectrometers, each linear within 0.2 nm.
-    infrared = 851.92 + 10.0887 * (bands - FIRST_SWIR_BAND_OF_HYPERION)
-    return np.where(bands < FIRST_SWIR_BAND_OF_HYPERION, 355.59 + 10.1752 * (bands - 1), infrared)
+    if is_hyperion:
+        return np.asarray(hyperion.WAVELENGTH_NM[bands - 1])
+    numbers, centres = np.array(entry.pop("knots_nm")).T
+    return np.asarray(CubicSpline(numbers, centres)(bands), dtype=np.float64)
 
 
 DATASETS = _read_catalogue()
