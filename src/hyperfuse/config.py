@@ -773,13 +773,13 @@ def _expectation(model: type[Request], name: str, context: Mapping[str, Any]) ->
             return words.format(context[limit])
     if "min_length" in context:
         return f"at least {context['min_length']} of them"
-    if get_origin(expected) is tuple and get_args(expected)[-1] is Ellipsis:
-        expected = plain_type(get_args(expected)[0])
+    is_list = get_origin(expected) is tuple and get_args(expected)[-1] is Ellipsis
+    expected = plain_type(get_args(expected)[0]) if is_list else expected
     if get_origin(expected) is Literal:
         *most, last = map(str, get_args(expected))
         return f"{', '.join(most)} or {last}"
     if get_origin(expected) is tuple:
-        return f"{len(get_args(expected))} numbers"
+        return f"{len(get_args(expected))} numbers{' with a comma between them' if is_list else ''}"
     return {bool: "yes or no", int: "a whole number", float: "a number", str: "text"}.get(expected, "another value")
 
 

@@ -63,14 +63,14 @@ def test_a_failed_method_is_named_and_ends_with_two(tmp_path, command, capsys, m
     [
         (["--scales", "four"], "scales 'four'"),
         (["--into", "no_such_page.md"], "no_such_page.md: No such file"),
-        (["--noise", "30"], "two numbers with a comma between them"),
-        (["--scales", ","], "no scale; expected at least one"),
+        (["--noise", "30"], "2 numbers with a comma between them"),
+        (["--scales", ","], "scales none; expected at least 1 of them"),
         (["--noise", "nan,30"], "HSI nan dB; expected -20 to 300 dB"),
         (["--shift", "a,b"], "shift 'a'"),
         (["--shift", "0,-1000"], "shift 0 -1000 on a scene of"),
         (["--seed", "-1"], "seed -1"),
         (["--split", "mine"], "split 'mine'"),
-        (["--knowledge", "some"], "knowledge some"),
+        (["--knowledge", "some"], "knowledge 'some'; expected blind, oracle or nominal"),
     ],
 )
 def test_wrong_options_are_said_in_one_line(tmp_path, command, capsys, wrong, words):
