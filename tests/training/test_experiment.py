@@ -128,7 +128,8 @@ def test_other_scenes_replace_those_of_the_experiment(path: Path) -> None:
     assert experiment.network == read_experiment(path).network
 
 
-def test_srf_files_are_looked_up_like_scenes(path: Path, tmp_path: Path) -> None:
+def test_srf_files_are_looked_up_like_scenes(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HYPERFUSE_DATA", raising=False)
     (tmp_path / "camera.csv").touch()
     experiment = read_experiment(path, ['simulation.srfs=["rgb", "camera.csv", "random"]', "validation.srf=camera.csv"])
     found = experiment.with_srf_files(tmp_path)
