@@ -241,8 +241,7 @@ class PretrainedNetwork(nn.Module):
             network = cls(config)
         for name in cls.zero_if_absent:
             tensors.setdefault(name, torch.zeros(network.state_dict()[name].shape))
-        _check_tensors(tensors, network.state_dict(), folder)
-        network.load_state_dict(tensors, assign=True)
+        _load_tensors(network, tensors, folder)
         network.weights_digest, network.provenance = record.weights.sha256, record.provenance or {}
         return network.eval()
 
@@ -352,21 +351,15 @@ def _read_tensors(folder: Path, listed: WeightsFile) -> dict[str, Tensor]:
     return {name: tensor.to(torch.float32, copy=True) for name, tensor in tensors.items()}
 
 
-def _check_tensors(tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor], folder: Path) -> None:
+def _load_tensors(network: nn.Module, tensors: Mapping[str, Tensor], folder: Path) -> None:
     """Names and shapes must be exactly those of the network, and all values finite."""
-    for name in (*sorted(expected.keys() ^ tensors.keys()), *sorted(expected.keys() & tensors.keys())):
-        if name not in tensors:
-            fault = "is missing"
-        elif name not in expected:
-            fault = "is unknown"
-        elif tensors[name].shape != expected[name].shape:
-            fault = f"has shape {tuple(tensors[name].shape)}"
-        elif not bool(torch.isfinite(tensors[name]).all()):
-            fault = "has values that are not finite"
-        else:
-            continue
-        raise WeightsError(
-            f"{folder}: tensor {name} {fault}",
-            f"the {len(expected)} tensors of the network in its config, all finite",
-            "the weights belong to another config or to a training that failed; fetch both again",
-        )
+    fault = next((f"{name} is not finite" for name, each in tensors.items() if not torch.isfinite(each).all()), None)
+    try:
+        network.load_state_dict(tensors, assign=True)
+    except RuntimeError as error:
+        # A line each: whose error, then what is missing, what is unexpected and which sizes differ.
+        fault = str(error).splitlines()[1].strip()
+    if fault is not None:
+        expected = f"the {len(network.state_dict())} tensors of the network in its config, all finite"
+        remedy = "the weights belong to another config or to a training that failed; fetch both again"
+        raise WeightsError(f"{folder}: {fault[:200]}", expected, remedy)

@@ -26,7 +26,7 @@ from hyperfuse.models.baselines.base import (
     pad_to_multiple,
     pointwise,
 )
-from hyperfuse.models.weights import LARGEST_SIZE, Positive
+from hyperfuse.models.weights import LARGEST_SIZE, Positive, full_precision
 from hyperfuse.physics.resample import AxisPlacement, Placement, fine_positions, upsample_bicubic
 
 # Of the msi's own variance: bands that are nearly alike would otherwise get huge weights of opposite signs.
@@ -69,7 +69,9 @@ class DCINN(BaselineNetwork):
     def fuse(self, hsi: Tensor, msi: Tensor, placement: Placement) -> Tensor:
         size = (msi.shape[2], msi.shape[3])
         base = upsample_bicubic(hsi, size, placement)
-        details = pad_to_multiple(lift_msi(hsi, msi, placement) - base, 2)
+        with full_precision(hsi.device.type):  # for a system of equations, whatever the network runs in
+            lifted = lift_msi(hsi, msi, placement)
+        details = pad_to_multiple(lifted - base, 2)
         full, half = self._conditions(base, msi)
         pieces = self.haar_down(self.entry(details, full))
         for block in self.inner:
@@ -99,10 +101,6 @@ class DCINN(BaselineNetwork):
 
 def lift_msi(hsi: Tensor, msi: Tensor, placement: Placement) -> Tensor:
     """Predict the fine hsi (B, C, H, W) from the msi, by least squares between hsi and coarse msi of every pair."""
-    # A system of equations needs full precision whatever the network runs in.
-    if torch.amp.is_autocast_available(hsi.device.type) and torch.is_autocast_enabled(hsi.device.type):
-        with torch.autocast(hsi.device.type, enabled=False):
-            return lift_msi(hsi, msi, placement)
     rows = _averaging_matrix(placement.rows, msi.shape[2], hsi.shape[2]).to(msi)
     columns = _averaging_matrix(placement.columns, msi.shape[3], hsi.shape[3]).to(msi)
     # 0 for coarse pixels outside of the msi, which must not count.
