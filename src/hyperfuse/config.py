@@ -169,6 +169,7 @@ Pair = Annotated[tuple[float, float], BeforeValidator(_numbers)]
 Pairs = Annotated[tuple[Pair, ...], BeforeValidator(_repeated)]
 Bounds = Annotated[tuple[float, float, float, float], BeforeValidator(_numbers)]
 Assignments = Annotated[dict[str, str], BeforeValidator(_assignments)]
+Scales = Annotated[tuple[Annotated[float, Field(gt=1)], ...], Field(min_length=1), BeforeValidator(_scales)]
 BandAxis = Literal[0, 1, 2]
 BandCount = Annotated[int, Field(ge=1, le=MOST_BANDS)]
 Knowledge = Literal["blind", "oracle", "nominal"]
@@ -466,12 +467,7 @@ class BenchmarkConfig(PairInputConfig):
     """blind: only the pair is given; oracle: also the true PSF, shift, SRF and noise; nominal: without estimation;
     both: blind and oracle.
     """
-    scales: Annotated[
-        tuple[Annotated[float, Field(gt=1)], ...],
-        Field(min_length=1),
-        BeforeValidator(_scales),
-        Option("S,S", SIMULATION),
-    ] = (4.0,)
+    scales: Annotated[Scales, Option("S,S", SIMULATION)] = (4.0,)
     """Fine over coarse, also fractions."""
     srfs: Annotated[Repeated, Option("SRF,SRF", SIMULATION)] = ("rgb",)
     """rgb, rgb+nir, rgb+nir+swir, sensors or files; those that a scene does not cover are left out."""
