@@ -71,7 +71,9 @@ from hyperfuse.models.prior import PREDICTIONS, SMOOTHINGS, Gains, Guide, PriorN
 from hyperfuse.physics.observation import Observation, SpatialOperator, mix_bands, sigma_from_fwhm
 from hyperfuse.physics.resample import Placement, upsample_bicubic
 
-MOST_COMPONENTS = 16  # 24 were no better on clean pairs and 0.01 dB worse on noisy ones (docs/ablation.md)
+# Up to six msi bands 16 components are enough, and 24 were 0.01 dB worse on noisy pairs; with each further band one more
+# can be predicted (docs/ablation.md).
+FEWEST_COMPONENTS, COMPONENTS_BEYOND_BANDS, MOST_COMPONENTS = 16, 10, 24
 FEATURE_RIDGE = 0.03  # of features before training, in units of their variance
 LOOSE_RIDGE = 1 / 16  # the ridge of `scene_loose` over that of `scene`
 SMOOTHING_RADIUS = 2  # fine pixels that two binomial filters reach
@@ -145,7 +147,8 @@ def guided_predictions(
 ) -> SceneComputation[tuple[PairModel, Details, Predictions]]:
     """Steps 1 to 4. The msi residual is not limited in a simulated pair, whose msi has no outliers."""
     find_axes = functools.partial(mnf_axes, noise=window.observation.hsi_noise)
-    model = yield from model_pair(window, MOST_COMPONENTS, find_axes)
+    components = min(MOST_COMPONENTS, max(FEWEST_COMPONENTS, COMPONENTS_BEYOND_BANDS + len(window.msi)))
+    model = yield from model_pair(window, components, find_axes)
     halo = conditioning_halo(model.observation) + guidance_halo(network, model.observation)
     model = yield from _without_unknown_offset(model)
     model, coefficients, seen = yield from denoised(model, halo)

@@ -199,7 +199,9 @@ class PriorNetwork(PretrainedNetwork):
         of_scene = numbers[..., None, :].expand(*statistics.shape[:-1], -1)
         inputs = (torch.cat([statistics, of_scene], dim=-1) - self.usual) / self.spread
         distances = (inputs.clamp(-LARGEST_IN_DISTANCE, LARGEST_IN_DISTANCE) @ self.whitening).square().mean(-1)
-        distance = (distances if counted is None else distances[..., counted]).mean(-1)
+        if counted is None:
+            counted = torch.ones_like(distances, dtype=torch.bool)
+        distance = (distances * counted).sum(-1) / counted.sum(-1).clamp_min(1)
         like_training = (1 / (1 + (distance / UNLIKE_TRAINING) ** 4))[..., None, None]
         inputs = inputs.clamp(-LARGEST_STATISTIC, LARGEST_STATISTIC)
         base = inputs.new_tensor(LIKE_LOCAL_FUSE)
