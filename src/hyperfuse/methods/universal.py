@@ -71,8 +71,8 @@ from hyperfuse.models.prior import PREDICTIONS, SMOOTHINGS, Gains, Guide, PriorN
 from hyperfuse.physics.observation import Observation, SpatialOperator, mix_bands, sigma_from_fwhm
 from hyperfuse.physics.resample import Placement, upsample_bicubic
 
-# Up to six msi bands 16 components are enough, and 24 were 0.01 dB worse on noisy pairs; with each further band one more
-# can be predicted (docs/ablation.md).
+# Up to six msi bands 16 components are enough, and 24 were 0.01 dB worse on noisy pairs; every further band can predict
+# one more (docs/ablation.md).
 FEWEST_COMPONENTS, COMPONENTS_BEYOND_BANDS, MOST_COMPONENTS = 16, 10, 24
 FEATURE_RIDGE = 0.03  # of features before training, in units of their variance
 LOOSE_RIDGE = 1 / 16  # the ridge of `scene_loose` over that of `scene`
