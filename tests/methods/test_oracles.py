@@ -15,7 +15,7 @@ from hyperfuse.methods.hysure import _cosine_basis, _differences, _divergence, _
 from hyperfuse.methods.injection import glp
 from hyperfuse.methods.local_regression import RADIUS, RIDGE_OF_NEIGHBOURHOOD, WIDTH, LocalRegression
 from hyperfuse.methods.pair_model import condition_on_hsi, condition_on_msi, model_pair, principal_axes
-from hyperfuse.methods.window import EVERYWHERE, Window, fill_missing, run_on_scene
+from hyperfuse.methods.window import EVERYWHERE, Window, run_on_scene
 from hyperfuse.physics.observation import SpatialOperator, known_observation
 from hyperfuse.physics.resample import Placement, upsample_bicubic
 
@@ -159,18 +159,6 @@ def test_principal_axes_of_a_rank_deficient_image():
     assert axes.shape == (5, 2)
     centred = spectra.double() - mean[:, None]
     torch.testing.assert_close(axes @ (axes.T @ centred), centred, atol=1e-6, rtol=0)
-
-
-def test_filling_holes():
-    image = torch.arange(64.0).reshape(1, 8, 8).repeat(2, 1, 1)
-    image[0, 2:5, 3:6] = torch.nan
-    image[1] = torch.nan
-    filled = fill_missing(image)
-    known = torch.isfinite(image[0])
-    assert torch.equal(filled[0][known], image[0][known])
-    assert filled[0].min() >= 0
-    assert filled[0].max() <= 63
-    assert (filled[1] == 0).all()
 
 
 def test_pure_pixels_finds_the_corners():

@@ -21,6 +21,7 @@ from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from copy import copy
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -37,12 +38,12 @@ from hyperfuse.fusion.fusers import Fuser
 from hyperfuse.fusion.pair import AlignedPair
 from hyperfuse.io.allocator import freed_memory_kept
 from hyperfuse.io.output import Clipping, to_stored
+from hyperfuse.methods.missing import fill_missing, filling_halo
 from hyperfuse.methods.window import (
     EVERYWHERE,
     FusedCore,
     Place,
     Window,
-    fill_missing,
     mask_missing,
     near_on_axis,
     one_torch_thread,
@@ -51,8 +52,6 @@ from hyperfuse.methods.window import (
 from hyperfuse.models.weights import network_precision
 from hyperfuse.physics.observation import Observation
 
-# Holes are filled from an image pyramid: windows that start at multiples of these have the same pyramid in every tile.
-COARSE_ALIGNMENT, FINE_ALIGNMENT = 8, 32
 # Below this shift in fine pixels, interpolation would cost more than it gains.
 SMALLEST_MOVE = 0.01
 # The support of an interpolating cubic spline is unbounded, but its weights fall by 0.27 from pixel to pixel.
@@ -62,6 +61,8 @@ TILES_PER_READER = 4
 PART_BYTES, PART_WIDTH = 12_000_000, 256
 LOOPBACK = "127.0.0.1"
 SECONDS_TO_CONNECT = 10
+# How often to look whether any worker is left, and how long it may take to start others.
+SECONDS_BETWEEN_LOOKS, SECONDS_WITHOUT_WORKERS = 5.0, 120.0
 # Tiles that wait at a worker while it computes another.
 WAITING_PER_WORKER = 1
 
@@ -102,6 +103,8 @@ class WindowPlace:
     fine: Place
     coarse_core: Place
     fine_core: Place
+    halo: int
+    """Coarse pixels around the core."""
 
     @property
     def coarse_pixels(self) -> int:
@@ -120,10 +123,19 @@ def place_for(pair: AlignedPair, observation: Observation, rows: slice, columns:
     """The windows that these fine pixels of the pair need, with `halo` coarse pixels around them."""
     cores = (rows.start, rows.stop), (columns.start, columns.stop)
     axes = zip(cores, pair.coarse_shape[1:], pair.fine_shape[1:], pair.scale, observation.shift, strict=True)
-    y, x = (near_on_axis(*axis, halo, (COARSE_ALIGNMENT, FINE_ALIGNMENT)) for axis in axes)
+    y, x = (near_on_axis(*axis, halo) for axis in axes)
     coarse, fine, under = zip(y, x, strict=True)
     corners = [(top.start, left.start) for top, left in (coarse, fine)]
-    return WindowPlace(coarse, fine, relative(under, corners[0]), relative((rows, columns), corners[1]))
+    return WindowPlace(coarse, fine, relative(under, corners[0]), relative((rows, columns), corners[1]), halo)
+
+
+def place_to_fill(pair: AlignedPair, observation: Observation, place: WindowPlace) -> WindowPlace:
+    """The same with all pixels that those that are missing are filled from."""
+    rows, columns = (
+        slice(part.start + core.start, part.start + core.stop)
+        for part, core in zip(place.fine, place.fine_core, strict=True)
+    )
+    return place_for(pair, observation, rows, columns, place.halo + filling_halo(observation))
 
 
 def covered_part(tile: Tile, pair: AlignedPair) -> tuple[slice, slice] | None:
@@ -136,9 +148,15 @@ def covered_part(tile: Tile, pair: AlignedPair) -> tuple[slice, slice] | None:
 
 
 def read_window(pair: AlignedPair, observation: Observation, place: WindowPlace, *, all_bands: bool = False) -> Window:
-    """A window of the pair with the usable bands of the HSI, or all of them; NaN where there is no data."""
-    hsi = pair.hsi_values(*place.coarse) if all_bands else pair.usable_values(*place.coarse)
-    msi = pair.msi_values(*place.fine)
+    """A window of the pair with the usable bands of the HSI, or all of them; NaN where there is no data.
+
+    Where there is none in some of it, the window has what is needed to fill it, too.
+    """
+    read = pair.hsi_values if all_bands else pair.usable_values
+    hsi, msi = read(*place.coarse), pair.msi_values(*place.fine)
+    if not (np.isfinite(hsi).all() and np.isfinite(msi).all()):
+        place = place_to_fill(pair, observation, place)
+        hsi, msi = read(*place.coarse), pair.msi_values(*place.fine)
     local = observation.in_window(*((rows.start, columns.start) for rows, columns in (place.coarse, place.fine)))
     return Window(torch.from_numpy(hsi), torch.from_numpy(msi), local, place.coarse_core, place.fine_core)
 
@@ -248,8 +266,7 @@ class TileJob:
         if not is_moved(self.move):
             return part
         halo = math.ceil(max(abs(distance) for distance in self.move)) + SPLINE_HALO
-        # Aligned, so that holes are filled as in any other tile.
-        return slice(max(0, part.start - halo) // FINE_ALIGNMENT * FINE_ALIGNMENT, min(size, part.stop + halo))
+        return slice(max(0, part.start - halo), min(size, part.stop + halo))
 
 
 def relative(part: Place, origin: tuple[int, int]) -> Place:
@@ -316,9 +333,12 @@ def _in_processes(job: TileJob, tiles: Sequence[Tile], workers: int | None, addr
 
         try:
             limit = lambda: (1 + WAITING_PER_WORKER) * max(1, sum(client.nthreads().values()))  # noqa: E731
-            for tile, fused in _in_order(tiles, submit, limit):
+            for tile, fused in _in_order(tiles, submit, limit, partial(_wait_for, client)):
                 futures.pop(0)
                 yield tile, fused
+        except _killed_worker() as error:
+            got = "a tile on which one worker after the other was killed"
+            raise HyperfuseError(got, remedy="leave them more memory: fewer --workers, or a lower --ram") from error
         except (CancelledError, OSError) as error:
             if client.status == "running":
                 raise
@@ -329,7 +349,31 @@ def _in_processes(job: TileJob, tiles: Sequence[Tile], workers: int | None, addr
                 client.cancel(futures)
 
 
-def _in_order(tiles: Sequence[Tile], submit: Callable[[Tile], Any], limit: Callable[[], int]) -> FusedTiles:
+def _killed_worker() -> type[Exception]:
+    found: type[Exception] = import_module("distributed").KilledWorker
+    return found
+
+
+def _wait_for(client: Any, future: Any) -> Any:
+    """The result of a task. Dask would wait for ever for workers that nobody starts again."""
+    alone = 0.0
+    while True:
+        try:
+            return future.result(timeout=SECONDS_BETWEEN_LOOKS)
+        except TimeoutError:
+            if future.done():
+                raise
+            alone = 0.0 if client.nthreads() else alone + SECONDS_BETWEEN_LOOKS
+            if alone >= SECONDS_WITHOUT_WORKERS:
+                raise HyperfuseError("no worker is left", remedy="start workers") from None
+
+
+def _in_order(
+    tiles: Sequence[Tile],
+    submit: Callable[[Tile], Any],
+    limit: Callable[[], int],
+    wait: Callable[[Any], Any] = Future.result,
+) -> FusedTiles:
     """Results in the order of the tiles, with at most `limit()` of them submitted and not yet consumed."""
     pending: deque[tuple[Tile, Any]] = deque()
     waiting = iter(tiles)
@@ -339,7 +383,7 @@ def _in_order(tiles: Sequence[Tile], submit: Callable[[Tile], Any], limit: Calla
         if not pending:
             return
         tile, future = pending.popleft()
-        yield tile, future.result()
+        yield tile, wait(future)
 
 
 @contextmanager

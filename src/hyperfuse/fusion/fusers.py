@@ -8,14 +8,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from hyperfuse.methods.catalogue import MethodFuser
-from hyperfuse.methods.window import FusedCore, Window, fill_missing, in_parts, mask_missing
+from hyperfuse.methods.missing import fill_pair
+from hyperfuse.methods.window import (
+    FusedCore,
+    Window,
+    gather_statistics,
+    in_parts,
+    mask_missing,
+    run_on_scene,
+    run_with_statistics,
+)
 from hyperfuse.models.baselines.base import BaselineNetwork
 from hyperfuse.models.catalogue import AnyNetwork, load_model
 from hyperfuse.models.matryoshka import PairChannels
@@ -42,6 +51,8 @@ class NetworkFuser:
     channels: PairChannels
     base: MethodFuser | None
     """The method whose result the network refines; None is bicubic, which the network computes itself."""
+    filling: tuple[Any, ...] | None = None
+    """Statistics of the scene that missing pixels are filled by; None where every window is a scene of its own."""
     interpolates_bad_bands: bool = True
 
     def halo(self, observation: Observation) -> int:
@@ -55,9 +66,9 @@ class NetworkFuser:
     def fuse_window(self, window: Window) -> Tensor:
         network = self.network
         assert network is not None
-        filled = _filled(window)
+        filled = _filled(window, self.filling)
         cut = window.near_core(network_halo(network, window.observation))
-        base = None if self.base is None else self.base.fuse_window(replace(filled, fine_core=cut.fine))
+        base = None if self.base is None else self.base.fuse_window(filled.widened(cut.fine))
         inner = cut.window(filled)
         device = next(network.parameters()).device
         hsi, msi = (inner.hsi / self.hsi_unit)[None].to(device), (inner.msi / self.msi_unit)[None].to(device)
@@ -100,10 +111,11 @@ def network_fuser(
         fuser = MethodFuser(method, network=network)
         return fuser if whole else fuser.gather(windows, most_held)
     assert not isinstance(network, PriorNetwork)
+    filling = None if whole else gather_statistics(fill_pair, windows, most_held)
     samples: list[list[Tensor]] = []  # (C, n) and (M, N) of every window: pixels of the cores, without holes
     for window in windows:
-        filled = _filled(window())
-        pixels = [filled.coarse(filled.hsi).flatten(1), filled.fine(filled.msi).flatten(1)]
+        filled = _filled(window(), filling)
+        pixels = [filled.coarse(filled.hsi).flatten(1), filled.counted(filled.msi).flatten(1)]
         steps = [1 if whole else max(1, each.numel() // LARGEST_SAMPLE_OF_WINDOW) for each in pixels]
         samples.append(
             [each if step == 1 else each[:, ::step].clone() for each, step in zip(pixels, steps, strict=True)]
@@ -120,7 +132,7 @@ def network_fuser(
         if network.config.base != BICUBIC:
             base = MethodFuser(network.config.base)
             base = base if whole else base.gather(windows, most_held)
-    return NetworkFuser(network, hsi_unit, msi_unit, channels, base)
+    return NetworkFuser(network, hsi_unit, msi_unit, channels, base, filling)
 
 
 def fuse_with_network(
@@ -163,5 +175,6 @@ def unit_of(image: Tensor, high: float) -> float:
     return brightest if brightest > 0 else max(1.0, float(image.max()) / high)
 
 
-def _filled(window: Window) -> Window:
-    return replace(window, hsi=fill_missing(window.hsi), msi=fill_missing(window.msi))
+def _filled(window: Window, statistics: tuple[Any, ...] | None) -> Window:
+    filling = fill_pair(window)
+    return run_on_scene(filling) if statistics is None else run_with_statistics(filling, statistics)

@@ -15,12 +15,13 @@ import xarray as xr
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hyperfuse.fusion.engine import COARSE_ALIGNMENT, FINE_ALIGNMENT, relative
+from hyperfuse.fusion.engine import relative
 from hyperfuse.fusion.pair import AlignedPair, CutImage
 from hyperfuse.fusion.regrid import FLOAT32, SURROUNDINGS, derived_cube, interpolated
 from hyperfuse.io.cube import WindowReader, lazy_variable, make_cube
 from hyperfuse.io.grid import Grid, window_of_grid
-from hyperfuse.methods.window import Place, fill_missing
+from hyperfuse.methods.missing import fill_missing
+from hyperfuse.methods.window import Place
 from hyperfuse.physics.change import CORE_HALO, HALO, Agreement, reconcile
 from hyperfuse.physics.harmonise import Correction, SmoothField
 from hyperfuse.physics.observation import Observation
@@ -128,9 +129,8 @@ class HarmonisedReader:
         axes = zip(window, self.pair.coarse_shape[1:], self.pair.fine_shape[1:], observation.scale, strict=True)
         for (part, size, fine_size, scale), shift in zip(axes, observation.shift, strict=True):
             first = min(size - 1, max(0, math.floor((part.start - shift) / scale) - halo))
-            first = first // COARSE_ALIGNMENT * COARSE_ALIGNMENT
             last = min(size, max(first + 1, math.ceil((part.stop - shift) / scale) + halo))
-            start = 0 if first == 0 else max(0, math.floor(first * scale + shift)) // FINE_ALIGNMENT * FINE_ALIGNMENT
+            start = 0 if first == 0 else max(0, math.floor(first * scale + shift))
             stop = fine_size if last == size else min(fine_size, math.ceil(last * scale + shift))
             coarse.append(slice(first, last))
             fine.append(slice(min(start, part.start), max(stop, part.stop)))

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from hyperfuse.config import DEFAULT_METHOD, FuseConfig, ObservationConfig, PairConfig
 from hyperfuse.errors import BandError, GridError, OptionError, ValueRangeError
-from hyperfuse.fusion.engine import CACHE_BYTES, Tile, TileJob, WindowPlace, place_for, read_window
+from hyperfuse.fusion.engine import CACHE_BYTES, Tile, TileJob, WindowPlace, place_for, place_to_fill, read_window
 from hyperfuse.fusion.fusers import Fuser, load_network, method_of, network_fuser, network_halo
 from hyperfuse.fusion.observe import (
     RegisteredPair,
@@ -490,7 +490,8 @@ def plan_memory(
         place = place_for(pair, observation, *_middle(pair, size), halo)
         near = near_pixels(pair, observation, size, halo)
         stored = workload.bands * workload.itemsize * place.core_pixels
-        needed = workload.working_bytes(place, near) + 2 * workload.input_bytes(place) + 2 * stored
+        inputs = workload.input_bytes(place_to_fill(pair, observation, place))
+        needed = workload.working_bytes(place, near) + 2 * inputs + 2 * stored
         if most_done >= TILES_AT_ONCE / LARGEST_HALO and TILES_AT_ONCE * needed > LARGEST_TILES_BYTES:
             break
         # Useful pixels at once, without halos.

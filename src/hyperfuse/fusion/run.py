@@ -54,6 +54,7 @@ from hyperfuse.io.atomic import DISK_FULL, CubeWriter, atomic_write, target_lock
 from hyperfuse.io.files import check_target, created_cube, parts_of, write_cube
 from hyperfuse.io.output import Clipping, provenance_of, to_stored
 from hyperfuse.methods.catalogue import AUTO, MethodFuser, find_method
+from hyperfuse.methods.missing import PairRegression
 from hyperfuse.models.catalogue import AnyNetwork
 from hyperfuse.models.matryoshka import BandUnits, MsiComponents, PairChannels, Subspace
 from hyperfuse.physics.observation import Observation
@@ -70,7 +71,10 @@ JOURNAL, SCENE, TARGET = "journal.json", "scene.pt", "target"
 # is soon repeated.
 SECONDS_NOT_KEPT = 20.0
 # The only classes, beside tensors and plain containers, that a stored scene may hold.
-STORED_TYPES: list[Any] = [Observation, MethodFuser, NetworkFuser, PairChannels, Subspace, BandUnits, MsiComponents]
+STORED_TYPES: list[Any] = [
+    *(Observation, MethodFuser, NetworkFuser, PairRegression),
+    *(PairChannels, Subspace, BandUnits, MsiComponents),
+]
 CODEC = Blosc(cname="lz4", clevel=1, shuffle=Blosc.SHUFFLE)
 CHECKSUM_BYTES = 4
 # How much of an input is compared before a run is resumed, evenly spaced: 64 MB.

@@ -40,11 +40,8 @@ from hyperfuse.methods.cnmf import cnmf
 from hyperfuse.methods.fuse import fuse, lift, local_fuse
 from hyperfuse.methods.hysure import hysure, hysure_halo
 from hyperfuse.methods.injection import bicubic, detail_halo, glp, gsa, sfim, twice_detail_halo
-from hyperfuse.methods.pair_model import (
-    fuse_halo,
-    make_consistent,
-    scene_level,
-)
+from hyperfuse.methods.missing import fill_pair
+from hyperfuse.methods.pair_model import fuse_halo, make_consistent, scene_level
 from hyperfuse.methods.ssa import fuse_conditioned, fuse_refined, ssa, ssa_halo, ssa_residual, ssa_residual_halo
 from hyperfuse.methods.universal import expected_error, fuse_guided, interpolation_error, universal, universal_halo
 from hyperfuse.methods.window import (
@@ -52,7 +49,6 @@ from hyperfuse.methods.window import (
     FusedCore,
     SceneComputation,
     Window,
-    fill_missing,
     gather_statistics,
     in_one_pass,
     mask_missing,
@@ -248,15 +244,15 @@ def fuse_window(
     consistency: bool = False,
     without_msi: SceneFunction = bicubic,
     *,
+    halo: int | None = None,
     learned: bool = False,
 ) -> SceneComputation[FusedCore]:
-    """Fuse the core of a window by any function; by `without_msi` if the msi is constant."""
-    pair = yield from prepare_pair(window)
+    """Fuse the core of a window by any function, which needs `halo`; by `without_msi` if the msi is constant."""
+    pair = yield from prepare_pair(window, halo)
     if not pair.msi_varies:
         function, consistency = without_msi, False
     if consistency:
-        # The halo is fused too; statistics are still taken in the coarse core.
-        everywhere = yield from function(replace(pair.window, fine_core=EVERYWHERE))
+        everywhere = yield from function(pair.window.widened())
         fused = yield from make_consistent(everywhere(EVERYWHERE), pair.window, broad_prior=learned)
     else:
         fused = yield from function(pair.window)
@@ -272,19 +268,33 @@ class PreparedPair:
     msi_varies: bool
 
 
-def prepare_pair(window: Window) -> SceneComputation[PreparedPair]:
-    """Fill missing pixels, drop empty and constant msi bands, and scale both images to float32 values of about 1."""
+def prepare_pair(window: Window, halo: int | None = None) -> SceneComputation[PreparedPair]:
+    """Fill missing pixels, drop empty and constant msi bands, and scale both images to float32 values of about 1.
+
+    Of the window, `halo` coarse pixels around its core are kept: what holes needed lies beyond.
+    """
     bands, msi_varies = yield from usable_msi_bands(window)
-    hsi, msi = fill_missing(window.hsi), fill_missing(window.msi[bands])
-    hsi_unit, msi_unit = yield from in_one_pass(scene_level(window.coarse(hsi)), scene_level(window.fine(msi)))
     observation = replace(
         window.observation,
-        srf=window.observation.srf[bands] * (hsi_unit / msi_unit),
-        offset=window.observation.offset[bands] / msi_unit,
-        hsi_noise=window.observation.hsi_noise / hsi_unit,
-        msi_noise=window.observation.msi_noise[bands] / msi_unit,
+        srf=window.observation.srf[bands],
+        offset=window.observation.offset[bands],
+        msi_noise=window.observation.msi_noise[bands],
     )
-    scaled = replace(window, hsi=(hsi / hsi_unit).float(), msi=(msi / msi_unit).float(), observation=observation)
+    filled = yield from fill_pair(replace(window, msi=window.msi[bands], observation=observation))
+    filled = filled if halo is None else filled.near_core(halo).window(filled)
+    hsi_unit, msi_unit = yield from in_one_pass(
+        scene_level(filled.coarse(filled.hsi)), scene_level(filled.counted(filled.msi))
+    )
+    observation = replace(
+        filled.observation,
+        srf=filled.observation.srf * (hsi_unit / msi_unit),
+        offset=filled.observation.offset / msi_unit,
+        hsi_noise=filled.observation.hsi_noise / hsi_unit,
+        msi_noise=filled.observation.msi_noise / msi_unit,
+    )
+    scaled = replace(
+        filled, hsi=(filled.hsi / hsi_unit).float(), msi=(filled.msi / msi_unit).float(), observation=observation
+    )
     return PreparedPair(scaled, hsi_unit, bands, msi_varies)
 
 
@@ -326,13 +336,14 @@ class MethodFuser:
 
     def _steps(self, window: Window) -> SceneComputation[FusedCore]:
         method = find_method(self.method)
+        halo = self.halo(window.observation)
         if not self.uncertainty:
             other = self.network and partial(OTHER_WEIGHTS[self.method], network=self.network)
-            return fuse_window(other or method.function, window, self.consistency, learned=method.learned)
+            return fuse_window(other or method.function, window, self.consistency, halo=halo, learned=method.learned)
         if method.uncertainty is None:
             known = ", ".join(name for name, each in METHODS.items() if each.uncertainty is not None)
             raise OptionError(f"uncertainty of {self.method!r}", f"one of {known}", "choose another method")
-        return fuse_window(method.uncertainty, window, without_msi=interpolation_error)
+        return fuse_window(method.uncertainty, window, without_msi=interpolation_error, halo=halo)
 
 
 # `auto`: another method must beat the default by MARGIN_DB, because the test is one scale coarser than the task; its

@@ -134,7 +134,7 @@ def _add_regressed_error(mean: Tensor, model: PairModel) -> SceneComputation[Ten
 
 def _msi_whitening(model: PairModel) -> SceneComputation[Tensor]:
     """(K, M): the msi's principal axes, each scaled to unit variance, without those that are noise."""
-    _, spread = yield from scene_moments(model.window.fine(model.msi))
+    _, spread = yield from scene_moments(model.window.counted(model.msi))
     variances, axes = torch.linalg.eigh(spread)
     noise = (axes.T @ model.msi_noise @ axes).diagonal()
     kept = variances > torch.maximum(4 * noise, 1e-8 * variances[-1])

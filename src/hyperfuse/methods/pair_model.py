@@ -122,7 +122,7 @@ def model_pair(
     (mean, basis), hsi_level, msi_level = yield from in_one_pass(
         (find_axes or principal_axes)(window.coarse(hsi), most_components),
         scene_level(window.coarse(hsi)),
-        scene_level(window.fine(msi)),
+        scene_level(window.counted(msi)),
     )
     centred = hsi - mean[:, None, None].to(hsi)
     coefficients = mix_bands(basis.T, centred)
@@ -160,7 +160,7 @@ def _in_leading_msi_components(model: PairModel) -> SceneComputation[PairModel]:
 
     Local regressions take a time that grows with the cube of the msi bands, and neighbouring bands show the same.
     """
-    _, spread = yield from scene_moments(model.window.fine(model.msi))
+    _, spread = yield from scene_moments(model.window.counted(model.msi))
     unit = model.msi_noise.diagonal().sqrt()
     axes = _leading_axes(spread / unit[:, None] / unit, MOST_MSI_BANDS)[1] / unit[:, None]
     axes = axes / axes.norm(dim=0)

@@ -22,7 +22,6 @@ from torch import Tensor
 from hyperfuse.methods.pair_model import fuse_halo, make_consistent
 from hyperfuse.methods.universal import universal_halo, universal_with_error
 from hyperfuse.methods.window import (
-    EVERYWHERE,
     INTERPOLATION_HALO,
     FusedCore,
     SceneComputation,
@@ -66,7 +65,7 @@ def ssa(window: Window) -> SceneComputation[FusedCore]:
 
 def fuse_conditioned(window: Window, network: SSA) -> SceneComputation[FusedCore]:
     """Fuse the core of a window by a network, conditioned on both images."""
-    fused = yield from network_alone(replace(window, fine_core=EVERYWHERE), network)
+    fused = yield from network_alone(window.widened(), network)
     return (yield from make_consistent(fused, window, broad_prior=True))
 
 
@@ -85,7 +84,7 @@ def network_alone(window: Window, network: SSA) -> SceneComputation[Tensor]:
         observation=replace(window.observation, srf=window.observation.srf[msi_bands]),
     )
     (mean, covariance), (msi_mean, msi_covariance) = yield from in_one_pass(
-        scene_moments(window.coarse(window.hsi)), scene_moments(window.fine(window.msi))
+        scene_moments(window.coarse(window.hsi)), scene_moments(window.counted(window.msi))
     )
     msi_units = band_units(msi_mean[None], msi_covariance.diagonal()[None])
     inner = window.near_core(_network_halo(network, window.observation)).window(window)
@@ -118,9 +117,9 @@ def fuse_refined(window: Window, network: SSA) -> SceneComputation[FusedCore]:
     """`universal`, to which a network adds a residual in components of the hsi and units of the expected error."""
     assert isinstance(network.config.channels, Components)
     cut = window.near_core(_network_halo(network, window.observation))
-    base, error = yield from universal_with_error(replace(window, fine_core=cut.fine))
+    base, error = yield from universal_with_error(window.widened(cut.fine))
     (mean, covariance), (msi_mean, msi_covariance) = yield from in_one_pass(
-        scene_moments(window.coarse(window.hsi)), scene_moments(window.fine(window.msi))
+        scene_moments(window.coarse(window.hsi)), scene_moments(window.counted(window.msi))
     )
     coding = (
         subspace_of_moments(mean[None], covariance[None], network.config.channels.count),

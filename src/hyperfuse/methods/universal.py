@@ -63,9 +63,11 @@ from hyperfuse.methods.window import (
     Window,
     in_one_pass,
     in_parts,
+    pooled_mean,
     scene_count,
     scene_mean,
     scene_moments,
+    scene_statistic,
 )
 from hyperfuse.models.prior import PREDICTIONS, SMOOTHINGS, Gains, Guide, PriorNetwork
 from hyperfuse.physics.observation import Observation, SpatialOperator, mix_bands, sigma_from_fwhm
@@ -77,7 +79,6 @@ FEWEST_COMPONENTS, COMPONENTS_BEYOND_BANDS, MOST_COMPONENTS = 16, 10, 24
 FEATURE_RIDGE = 0.03  # of features before training, in units of their variance
 LOOSE_RIDGE = 1 / 16  # the ridge of `scene_loose` over that of `scene`
 SMOOTHING_RADIUS = 2  # fine pixels that two binomial filters reach
-FINE_STEP = 2  # every second fine pixel along both axes is enough for the covariance of fine regressors
 # The msi may have an unknown unit or offset: one whose mean is farther than this from the value that the hsi predicts,
 # in standard deviations, is centred.
 LARGEST_OFFSET = 1.0
@@ -88,6 +89,7 @@ UNEXPLAINED_DETAIL = 0.5  # share of the detail's covariance in that of a predic
 LARGEST_CHANNEL = 8.0  # of what the network looks at, about in standard deviations: nothing was learned beyond
 LARGEST_MSI_RESIDUAL = 4.0  # in standard deviations: an outlier of the msi must not spoil its surroundings
 LEFT_OUT_PIXELS = 1500  # coarse pixels are enough to measure how well a prediction does on unseen ones
+OCTAVE_HALO = 16  # coarse pixels around a core, or those there are, for its detail at half the resolution
 SMALLEST_RATIO = 1e-6  # of energies, before a logarithm
 SMALLEST_SHARE = 2e-6  # of all detail, in a component that tells whether a pair is unlike those of training
 # Ranges of the training: outside of them numbers about the scene are held at the limit.
@@ -155,7 +157,7 @@ def guided_predictions(
     in_core = model.window.coarse
     details, (octave_gain, octave_explains), (_, spread), concentration = yield from in_one_pass(
         find_details(model, coefficients, seen),
-        _octave_trend(in_core(coefficients), in_core(seen)),
+        _octave_trend(model.window, coefficients, seen),
         scene_moments(in_core(coefficients)),
         _concentration(model, seen),
     )
@@ -359,7 +361,7 @@ def _fit_scene_slopes(
     fine = torch.cat([details.fine_msi_detail, guide.features - interpolated])
     moments, fine_spread = yield from in_one_pass(
         scene_covariance(lambda: model.window.coarse(torch.cat([coarse, details.detail]))),
-        scene_covariance(lambda: model.window.fine(fine)[:, ::FINE_STEP, ::FINE_STEP]),
+        scene_covariance(lambda: model.window.every_second_counted(fine)),
     )
     bands, count, regressors = len(details.msi_detail), len(features), len(coarse)
     variances = moments.diagonal()[bands:regressors].clamp_min(0)
@@ -406,7 +408,7 @@ def _wiener_gain(model: PairModel, scene: _SceneSlopes) -> tuple[Tensor, Tensor]
 
 
 def _without_unknown_offset(model: PairModel) -> SceneComputation[PairModel]:
-    level, spread = yield from scene_moments(model.window.fine(model.msi))
+    level, spread = yield from scene_moments(model.window.counted(model.msi))
     off = level.abs() > LARGEST_OFFSET * spread.diagonal().sqrt()
     if not bool(off.any()):
         return model
@@ -454,15 +456,18 @@ def _concentration(model: PairModel, seen: Tensor) -> SceneComputation[Tensor]:
     return torch.log10(of_squares / mean.square().clamp_min(1e-30) + 1.0)
 
 
-def _octave_trend(coefficients: Tensor, msi: Tensor) -> SceneComputation[tuple[Tensor, Tensor]]:
+def _octave_trend(window: Window, coefficients: Tensor, msi: Tensor) -> SceneComputation[tuple[Tensor, Tensor]]:
     """Test slopes fitted one octave coarser: the best factor for them (p,), and the share that they explain (p,)."""
     bands = len(msi)
 
-    def part() -> tuple[Tensor, int]:
-        fine, coarse = _octave_details(torch.cat([msi, coefficients]))
-        return torch.stack([covariance(fine), covariance(coarse)]), msi[0].numel()
+    def part() -> list[tuple[Tensor, int]]:
+        details = _octave_details(torch.cat([msi, coefficients]), window.coarse_core)
+        return [(covariance(detail), detail[0].numel()) for detail in details]
 
-    fine, coarse = yield from scene_mean(part)
+    def combine(parts: list[list[tuple[Tensor, int]]]) -> list[Tensor]:
+        return [pooled_mean(list(of_windows)) for of_windows in zip(*parts, strict=True)]
+
+    fine, coarse = yield from scene_statistic(part, combine)
     slopes = torch.linalg.solve(diagonally_loaded(coarse[:bands, :bands], 1e-3), coarse[:bands, bands:]).T
     predicted = ((slopes @ fine[:bands, :bands]) * slopes).sum(1)
     agreeing = (slopes * fine[:bands, bands:].T).sum(1)
@@ -471,15 +476,23 @@ def _octave_trend(coefficients: Tensor, msi: Tensor) -> SceneComputation[tuple[T
     return _ratio(agreeing, predicted).clamp(-1, 3), explained.clamp(-2, 1)
 
 
-def _octave_details(image: Tensor) -> tuple[Tensor, Tensor]:
-    """The detail that half the resolution loses of an image, and that a quarter of it loses of half of it."""
+def _octave_details(image: Tensor, core: Place) -> tuple[Tensor, Tensor]:
+    """The detail that half the resolution loses of the core of an image, and that a quarter loses of the half."""
+    bounds = [axis.indices(length)[:2] for axis, length in zip(core, image.shape[1:], strict=True)]
+    # From an even pixel on, as every window begins.
+    rows, columns = (slice(max(0, start - OCTAVE_HALO) // 2 * 2, stop + OCTAVE_HALO) for start, stop in bounds)
+    image = image[:, rows, columns]
     size = (image.shape[1], image.shape[2])
-    half = (max(2, round(size[0] / 2)), max(2, round(size[1] / 2)))
-    scale = (size[0] / half[0], size[1] / half[1])
-    operator = SpatialOperator.from_psf(size, half, scale, (sigma_from_fwhm(scale[0]), sigma_from_fwhm(scale[1])))
+    half = (math.ceil(size[0] / 2), math.ceil(size[1] / 2))
+    operator = SpatialOperator.from_psf(size, half, (2.0, 2.0), (sigma_from_fwhm(2.0),) * 2)
     coarse = operator.apply(image)
-    interpolated = upsample_bicubic(coarse, size, Placement.from_scale(scale))
-    return image - interpolated, coarse - operator.apply(interpolated)
+    interpolated = upsample_bicubic(coarse, size, Placement.from_scale((2.0, 2.0)))
+    inner = [
+        (start - part.start, stop - part.start) for (start, stop), part in zip(bounds, (rows, columns), strict=True)
+    ]
+    own = [slice(start, stop) for start, stop in inner]
+    own_half = [slice(math.ceil(start / 2), math.ceil(stop / 2)) for start, stop in inner]
+    return (image - interpolated)[:, *own], (coarse - operator.apply(interpolated))[:, *own_half]
 
 
 @torch.no_grad()

@@ -11,7 +11,7 @@ of all windows. `mean = yield from scene_mean(...)` reads like a call and return
     run_with_statistics(method(window), statistics) one window of a scene whose statistics are known
 
 Tiles and whole scenes therefore run the same code, and tiles share everything that must not change at their borders.
-Missing pixels are handled once around all methods: filled smoothly before, masked again after.
+Missing pixels are handled once around all methods: filled before (`missing.py`), masked again after.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
-from torch.nn.functional import avg_pool2d, interpolate
 
 from hyperfuse.errors import ValueRangeError
 from hyperfuse.physics.observation import Observation
@@ -185,7 +184,7 @@ def scene_count(pixels: int) -> SceneComputation[int]:
 
 def scene_mean(part: Callable[[], tuple[Tensor, int]], *, costly: bool = False) -> SceneComputation[Tensor]:
     """Average over all pixels of the scene; a window's part is its own mean and the number of its pixels."""
-    return scene_statistic(part, _pooled_mean, costly=costly)
+    return scene_statistic(part, pooled_mean, costly=costly)
 
 
 def scene_moments(image: Tensor) -> SceneComputation[tuple[Tensor, Tensor]]:
@@ -205,7 +204,7 @@ def scene_range(image: Callable[[], Tensor]) -> SceneComputation[tuple[Tensor, T
     return scene_statistic(lambda: image().flatten(1).aminmax(dim=1), pooled_range)
 
 
-def _pooled_mean(parts: list[tuple[Tensor, int]]) -> Tensor:
+def pooled_mean(parts: list[tuple[Tensor, int]]) -> Tensor:
     if len(parts) == 1:
         return parts[0][0]
     total = sum(count for _, count in parts)
@@ -216,9 +215,9 @@ def _pooled_moments(parts: list[tuple[Tensor, Tensor, int]]) -> tuple[Tensor, Te
     """Chan, Golub and LeVeque 1983: covariances within windows plus that of their means."""
     if len(parts) == 1:
         return parts[0][:2]
-    mean = _pooled_mean([(mean, count) for mean, _, count in parts])
+    mean = pooled_mean([(mean, count) for mean, _, count in parts])
     within = [(spread + torch.outer(own - mean, own - mean), count) for own, spread, count in parts]
-    return mean, _pooled_mean(within)
+    return mean, pooled_mean(within)
 
 
 def pooled_range(parts: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
@@ -239,6 +238,8 @@ class Window:
     observation: Observation
     coarse_core: Place = EVERYWHERE
     fine_core: Place = EVERYWHERE
+    fine_counted: Place | None = None
+    """The fine pixels that statistics are taken of, where more of them are fused; None is the core."""
 
     @property
     def coarse_size(self) -> tuple[int, int]:
@@ -255,6 +256,21 @@ class Window:
     def fine(self, image: Tensor) -> Tensor:
         """Crop an image on the fine grid to the core."""
         return image[..., self.fine_core[0], self.fine_core[1]]
+
+    def counted(self, image: Tensor) -> Tensor:
+        """Crop an image on the fine grid to what statistics are taken of."""
+        rows, columns = self.fine_counted or self.fine_core
+        return image[..., rows, columns]
+
+    def every_second_counted(self, image: Tensor) -> Tensor:
+        """Every second of these pixels along both axes, the same ones in every window of a scene."""
+        bounds = _bounds(self.fine_counted or self.fine_core, self.fine_size)
+        rows, columns = (slice(start + start % 2, stop, 2) for start, stop in bounds)
+        return image[..., rows, columns]
+
+    def widened(self, fine_core: Place = EVERYWHERE) -> Window:
+        """The same window with a larger core, some of which other windows hold, too."""
+        return replace(self, fine_core=fine_core, fine_counted=self.fine_counted or self.fine_core)
 
     @property
     def coarse_pixels(self) -> int:
@@ -312,6 +328,7 @@ class Cut:
             window.observation.in_window(*((rows.start, columns.start) for rows, columns in (self.coarse, self.fine))),
             _inside(window.coarse_core, self.coarse, window.coarse_size),
             _inside(window.fine_core, self.fine, window.fine_size),
+            window.fine_counted and _inside(window.fine_counted, self.fine, window.fine_size),
         )
 
     def of_coarse(self, image: Tensor) -> Tensor:
@@ -333,19 +350,18 @@ def near_on_axis(
     scale: float,
     shift: float,
     halo: int,
-    alignment: tuple[int, int] = (1, 1),
 ) -> tuple[slice, slice, slice]:
     """Along one axis: what lies within `halo` coarse pixels of some fine ones, and the coarse pixels under these.
 
-    The coarse and the fine part begin at multiples of `alignment`.
+    Both parts begin at even pixels, so that what takes every second pixel takes the same ones in every window.
     """
     under = [min(max(math.floor((fine + 0.5 - shift) / scale), 0), coarse_size - 1) for fine in (core[0], core[1] - 1)]
-    first, last = max(0, under[0] - halo) // alignment[0] * alignment[0], min(coarse_size, under[1] + 1 + halo)
+    first, last = max(0, under[0] - halo) // 2 * 2, min(coarse_size, under[1] + 1 + halo)
     # At the ends of the images everything that is left of the fine one belongs to it.
-    start = 0 if first == 0 else max(0, math.floor(first * scale + shift)) // alignment[1] * alignment[1]
+    start = 0 if first == 0 else max(0, math.floor(first * scale + shift))
     stop = fine_size if last == coarse_size else min(fine_size, math.ceil(last * scale + shift))
     # Pixels outside the coarse image, and windows without a halo, still need themselves.
-    return slice(first, last), slice(min(start, core[0]), max(stop, core[1])), slice(under[0], under[1] + 1)
+    return slice(first, last), slice(min(start, core[0]) // 2 * 2, max(stop, core[1])), slice(under[0], under[1] + 1)
 
 
 def _inside(core: Place, part: Place, size: tuple[int, int]) -> Place:
@@ -355,28 +371,6 @@ def _inside(core: Place, part: Place, size: tuple[int, int]) -> Place:
         for (start, stop), cut in zip(_bounds(core, size), part, strict=True)
     )
     return rows, columns
-
-
-def fill_missing(image: Tensor) -> Tensor:
-    """Fill the NaN of (B, H, W) from their surroundings, band by band; a band without any value becomes 0."""
-    known = torch.isfinite(image)
-    if bool(known.all()):
-        return image
-    return _push_pull(torch.where(known, image, torch.zeros_like(image)), known.to(image))
-
-
-def _push_pull(values: Tensor, weights: Tensor) -> Tensor:
-    """Halve the image, known pixels only, until no hole is left; then fill holes from the coarser level."""
-    if min(values.shape[1:]) < 2 or bool((weights > 0).all()):
-        total = weights.sum((1, 2), keepdim=True)
-        mean = (values * weights).sum((1, 2), keepdim=True) / total.clamp_min(1e-30)
-        return torch.where(weights > 0, values, mean)
-    coarse_weights = avg_pool2d(weights[None], 2, ceil_mode=True)[0]
-    coarse_values = avg_pool2d((values * weights)[None], 2, ceil_mode=True)[0] / coarse_weights.clamp_min(1e-30)
-    coarse = _push_pull(coarse_values, coarse_weights)
-    # By exactly two, then cropped: pixels must not drift with the size of the image.
-    smooth = interpolate(coarse[None], scale_factor=2, mode="bilinear", align_corners=False)[0]
-    return torch.where(weights > 0, values, smooth[:, : values.shape[1], : values.shape[2]])
 
 
 def mask_missing(fused: Tensor, window: Window) -> Tensor:
@@ -421,7 +415,7 @@ def mixed_core(window: Window, smooth: Tensor, matrix: Tensor, components: Tenso
 
 def usable_msi_bands(window: Window) -> SceneComputation[tuple[Tensor, bool]]:
     """Find the msi bands that vary and return True, or those with any value and False where none varies."""
-    msi = window.fine(window.msi)
+    msi = window.counted(window.msi)
 
     def part() -> tuple[Tensor, Tensor]:
         known = torch.isfinite(msi)

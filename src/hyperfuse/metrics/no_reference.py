@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hyperfuse.methods.catalogue import at_reduced_resolution
-from hyperfuse.methods.window import fill_missing
+from hyperfuse.methods.missing import fill_missing
 from hyperfuse.metrics.metrics import psnr_db, sam_degrees
 from hyperfuse.metrics.sums import (
     ErrorSums,
