@@ -26,7 +26,7 @@ CLUSTER = """
 import time
 from distributed import LocalCluster
 cluster = LocalCluster(
-    n_workers=1, threads_per_worker=1, processes=False, protocol="tcp://", host="127.0.0.1", dashboard_address=None
+    n_workers=1, threads_per_worker=1, processes=False, protocol="tcp://", host="127.0.0.1", dashboard_address=":0"
 )
 print(cluster.scheduler_address, flush=True)
 time.sleep(600)
@@ -94,7 +94,7 @@ def test_a_running_cluster(pair: tuple[Path, Path], tmp_path: Path, monkeypatch:
     alone = open_cube(fuse(*pair, tmp_path / "alone.zarr", method="glp", **KNOWN))
     # Workers in threads of this process: what travels to them is still packed and unpacked.
     with LocalCluster(
-        n_workers=1, threads_per_worker=1, processes=False, protocol="tcp://", host="127.0.0.1", dashboard_address=None
+        n_workers=1, threads_per_worker=1, processes=False, protocol="tcp://", host="127.0.0.1", dashboard_address=":0"
     ) as cluster:
         command = ["fuse", *map(str, pair), "-o", str(tmp_path / "fused.zarr"), "--no-estimate", "--method", "glp"]
         assert run([*command, "--cluster", cluster.scheduler_address]) == 0
