@@ -125,6 +125,43 @@ def test_light_is_removed(simulated: Simulation) -> None:
     np.testing.assert_allclose(part, even[:, 32:64, 40:90], atol=1e-6)
 
 
+def test_a_small_scene_shows_a_gain_that_all_bands_have_in_common(simulated: Simulation) -> None:
+    """12 x 12 coarse pixels are too few for a gain per band that varies so quickly."""
+    part = simulate(simulated.reference.isel(y=slice(0, 96), x=slice(0, 96)), 8, "rgb")
+    pair = imperfect(part, "light")
+    (light,) = estimated(pair.hsi, pair.msi).corrections
+    assert isinstance(light, Light)
+    assert light.gain.coefficients.shape[1] > 4
+    np.testing.assert_array_equal(light.gain.coefficients[1:], light.gain.coefficients[:-1])
+
+
+def test_bands_that_differ_have_gains_of_their_own(simulated: Simulation) -> None:
+    places = np.linspace(-1, 1, SIDE)
+    field = np.stack([0.3 * places[:, None] + 0 * places, 0 * places[:, None] - 0.3 * places, np.zeros((SIDE, SIDE))])
+    msi = simulated.msi * (1 + field).astype(np.float32)
+    (light,) = estimated(simulated.hsi, msi).corrections
+    assert isinstance(light, Light)
+    for found, true in zip(light.apply(msi.values), simulated.msi.values, strict=True):
+        assert np.corrcoef(found.ravel(), true.ravel())[0, 1] > 0.998
+
+
+def test_clipped_pixels_are_restored_from_the_hsi(simulated: Simulation, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bright objects, of which the MSI shows hardly more than the outline."""
+    random = np.random.default_rng(6)
+    objects = np.zeros((SIDE, SIDE))
+    objects[random.integers(0, SIDE, 40), random.integers(0, SIDE, 40)] = random.uniform(20, 40, 40)
+    bright = 0.4 * simulated.reference + 0.6 * gaussian_filter(objects, 2.5).clip(0, 1).astype(np.float32)
+    pair = simulate(bright, SCALE, "rgb")
+    limit = np.quantile(pair.msi.values, 0.95, axis=(1, 2), keepdims=True).astype(np.float32)
+    msi = pair.msi.copy(data=np.minimum(pair.msi.values, limit))
+    hidden = (pair.msi.values > limit).all(axis=0)
+    lost = np.sqrt(np.square((pair.msi.values - limit)[:, hidden]).mean())
+    whole = fused(pair.hsi, msi)
+    assert np.sqrt(np.square((whole - pair.reference.values)[:, hidden]).mean()) < 0.3 * lost
+    small_tiles(monkeypatch)
+    np.testing.assert_allclose(fused(pair.hsi, msi), whole, atol=1e-3)
+
+
 def test_a_bend_is_followed_without_being_asked_for(simulated: Simulation) -> None:
     pair = imperfect(simulated, "bend")
     found = estimated(pair.hsi, pair.msi)
