@@ -44,6 +44,7 @@ from hyperfuse.methods.window import (
     FusedCore,
     Place,
     Window,
+    all_finite,
     mask_missing,
     near_on_axis,
     one_torch_thread,
@@ -154,7 +155,7 @@ def read_window(pair: AlignedPair, observation: Observation, place: WindowPlace,
     """
     read = pair.hsi_values if all_bands else pair.usable_values
     hsi, msi = read(*place.coarse), pair.msi_values(*place.fine)
-    if not (np.isfinite(hsi).all() and np.isfinite(msi).all()):
+    if not (all_finite(torch.from_numpy(hsi)) and all_finite(torch.from_numpy(msi))):
         place = place_to_fill(pair, observation, place)
         hsi, msi = read(*place.coarse), pair.msi_values(*place.fine)
     local = observation.in_window(*((rows.start, columns.start) for rows, columns in (place.coarse, place.fine)))

@@ -21,7 +21,7 @@ from hyperfuse.fusion.regrid import FLOAT32, SURROUNDINGS, derived_cube, interpo
 from hyperfuse.io.cube import WindowReader, lazy_variable, make_cube
 from hyperfuse.io.grid import Grid, window_of_grid
 from hyperfuse.methods.missing import fill_missing
-from hyperfuse.methods.window import Place
+from hyperfuse.methods.window import Place, all_finite
 from hyperfuse.physics.change import CORE_HALO, HALO, Agreement, reconcile
 from hyperfuse.physics.harmonise import Correction, SmoothField
 from hyperfuse.physics.observation import Observation
@@ -92,8 +92,9 @@ class HarmonisedReader:
             _known_on_coarse_grid(hsi, corrected, local),
             relative(near, (coarse[0].start, coarse[1].start)),
         )
-        missing = ~torch.isfinite(corrected)
-        values, weight = values.masked_fill(missing, torch.nan), weight.masked_fill(missing.all(0), torch.nan)
+        if not all_finite(corrected):
+            missing = ~torch.isfinite(corrected)
+            values, weight = values.masked_fill(missing, torch.nan), weight.masked_fill(missing.all(0), torch.nan)
         inner = relative((rows, columns), (fine[0].start, fine[1].start))
         return values[:, *inner].numpy(), weight[inner].numpy()
 
@@ -152,10 +153,13 @@ class WeightReader:
 
 def _known_on_coarse_grid(hsi: Tensor, msi: Tensor, observation: Observation) -> Tensor:
     """(h, w) Coarse pixels that are known and see known fine pixels only."""
-    finite = torch.isfinite(hsi)
-    known = finite[finite.flatten(1).any(1)].all(0)
-    fine = torch.isfinite(msi).all(0)
-    if bool(fine.all()):
+    if all_finite(hsi):
+        known = torch.ones_like(hsi[0], dtype=torch.bool)
+    else:
+        finite = torch.isfinite(hsi)
+        known = finite[finite.flatten(1).any(1)].all(0)
+    if all_finite(msi):
         return known
+    fine = torch.isfinite(msi).all(0)
     operator = observation.spatial_operator((msi.shape[1], msi.shape[2]), (hsi.shape[1], hsi.shape[2]))
     return known & (operator.apply(fine.double()) > ENOUGH_KNOWN)

@@ -234,10 +234,12 @@ def to_stored(
         numbers = values[band]
         if (old_scale, old_offset) != (scale, offset):
             with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-                numbers = np.multiply(numbers, old_scale, dtype=np.float64)
-                if old_offset != offset:
+                if old_scale == 1 and old_offset == offset:
+                    numbers = np.divide(numbers, scale, dtype=np.float64)
+                else:
+                    numbers = np.multiply(numbers, old_scale, dtype=np.float64)
                     numbers += old_offset - offset
-                numbers /= scale
+                    numbers /= scale
         if source_nodata is None and numbers.dtype == np.float64 and dtype.kind in "iu" and dtype.itemsize < 8:
             # Usually all values fit, none is missing and none equals nodata: comparisons with NaN are false.
             np.rint(numbers, out=numbers)

@@ -22,7 +22,7 @@ from scipy.ndimage import uniform_filter
 from torch import Tensor
 
 from hyperfuse.methods.pair_model import diagonally_loaded
-from hyperfuse.methods.window import INTERPOLATION_HALO, SceneComputation, Window, scene_statistic
+from hyperfuse.methods.window import INTERPOLATION_HALO, SceneComputation, Window, all_finite, scene_statistic
 from hyperfuse.physics.observation import Observation, SpatialOperator, mix_bands, psf_radius
 from hyperfuse.physics.resample import upsample_bicubic
 
@@ -49,9 +49,9 @@ def fill_missing(image: Tensor, far: Tensor | None = None) -> Tensor:
     Normalised convolution (Knutsson and Westin 1993) with a narrow and a wide kernel. A band without any value becomes
     0 where `far` is not given.
     """
-    known = torch.isfinite(image)
-    if bool(known.all()):
+    if all_finite(image):
         return image
+    known = torch.isfinite(image)
     if far is None:
         values = torch.where(known, image, 0.0).double()
         far = values.sum((1, 2)) / known.sum((1, 2)).clamp_min(1)
@@ -100,8 +100,7 @@ class PairRegression:
 
 def fill_pair(window: Window) -> SceneComputation[Window]:
     """Fill both images of a window."""
-    known, msi_known = torch.isfinite(window.hsi), torch.isfinite(window.msi)
-    is_whole = bool(known.all()) and bool(msi_known.all())
+    is_whole = all_finite(window.hsi) and all_finite(window.msi)
     scene_is_whole = yield from scene_statistic(lambda: is_whole, all)
     if scene_is_whole and is_whole:
         return window
@@ -114,6 +113,7 @@ def fill_pair(window: Window) -> SceneComputation[Window]:
         regression = yield from scene_statistic(sums, _regression)
     if is_whole:
         return window
+    known, msi_known = torch.isfinite(window.hsi), torch.isfinite(window.msi)
     hsi_mean, msi_mean = (mean[:, None, None] for mean in (regression.hsi_mean, regression.msi_mean))
     seen = operator.apply(torch.where(msi_known, window.msi - msi_mean, 0.0))
     predicted = (hsi_mean + mix_bands(regression.slopes, seen)).to(window.hsi)

@@ -29,7 +29,7 @@ from torch import Tensor
 
 from hyperfuse.errors import ValueRangeError
 from hyperfuse.physics.observation import Observation
-from hyperfuse.physics.resample import Placement, fine_positions, upsample_bicubic
+from hyperfuse.physics.resample import CENTRE_SLACK, Placement, fine_positions, upsample_bicubic
 
 Part = TypeVar("Part")
 Value = TypeVar("Value")
@@ -357,9 +357,11 @@ def near_on_axis(
     """
     under = [min(max(math.floor((fine + 0.5 - shift) / scale), 0), coarse_size - 1) for fine in (core[0], core[1] - 1)]
     first, last = max(0, under[0] - halo) // 2 * 2, min(coarse_size, under[1] + 1 + halo)
-    # At the ends of the images everything that is left of the fine one belongs to it.
-    start = 0 if first == 0 else max(0, math.floor(first * scale + shift))
-    stop = fine_size if last == coarse_size else min(fine_size, math.ceil(last * scale + shift))
+    # Fine pixels whose centres lie on these coarse ones, so that at a whole scale each of those has as many of them; at
+    # the ends of the images everything that is left of the fine one belongs to it.
+    start, stop = (math.ceil(edge * scale + shift - 0.5 - CENTRE_SLACK) for edge in (first, last))
+    start = 0 if first == 0 else max(0, start)
+    stop = fine_size if last == coarse_size else min(fine_size, stop)
     # Pixels outside the coarse image, and windows without a halo, still need themselves.
     return slice(first, last), slice(min(start, core[0]) // 2 * 2, max(stop, core[1])), slice(under[0], under[1] + 1)
 
@@ -373,27 +375,32 @@ def _inside(core: Place, part: Place, size: tuple[int, int]) -> Place:
     return rows, columns
 
 
+def all_finite(image: Tensor) -> bool:
+    """Whether no value is NaN or infinite: one pass over the image usually tells, by its sum."""
+    return math.isfinite(float(image.sum())) or bool(torch.isfinite(image).all())
+
+
 def mask_missing(fused: Tensor, window: Window) -> Tensor:
     """Set the core of a fused window to NaN: all bands where most msi bands are NaN, each band where its hsi pixel is.
 
     A single msi band that equals nodata, such as 0 in a dark pixel of 8 bit, was filled from its surroundings.
     """
     near = window.near_core(INTERPOLATION_HALO).window(window)
-    missing = ~torch.isfinite(near.hsi)
-    if bool(missing.any()):
-        fused = fused.masked_fill(near.nearest_in_core(missing), torch.nan)
-    msi_known = torch.isfinite(near.fine(near.msi))
-    if bool(msi_known.all()):
+    if not all_finite(near.hsi):
+        fused = fused.masked_fill(near.nearest_in_core(~torch.isfinite(near.hsi)), torch.nan)
+    msi = near.fine(near.msi)
+    if all_finite(msi):
         return fused
-    return fused.masked_fill(msi_known.double().mean(0) <= MOSTLY_MISSING, torch.nan)
+    return fused.masked_fill(torch.isfinite(msi).double().mean(0) <= MOSTLY_MISSING, torch.nan)
 
 
 def raise_negative(fused: Tensor, window: Window) -> Tensor:
     """Raise negative values of the core to minus the noise of their band where the hsi pixel is not negative."""
     near = window.near_core(INTERPOLATION_HALO).window(window)
     raised = fused.maximum(-window.observation.hsi_noise.to(fused)[:, None, None])
-    positive = near.hsi >= 0
-    return raised if bool(positive.all()) else torch.where(near.nearest_in_core(positive), raised, fused)
+    if bool(near.hsi.amin() >= 0):
+        return raised
+    return torch.where(near.nearest_in_core(near.hsi >= 0), raised, fused)
 
 
 def in_parts(fused: Tensor) -> FusedCore:

@@ -149,7 +149,7 @@ class SpatialOperator:
 
     def apply(self, fine: Tensor) -> Tensor:
         """A x: (..., H, W) -> (..., h, w)."""
-        return separable(self.rows, self.columns, fine)
+        return separable(self.rows, self.columns, fine, known=True)
 
     def adjoint(self, coarse: Tensor) -> Tensor:
         """A' y: (..., h, w) -> (..., H, W)."""

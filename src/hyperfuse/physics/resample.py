@@ -16,6 +16,7 @@ Shapes: C bands, h w coarse, H W fine.
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -156,40 +157,46 @@ def upsample_bicubic(image: Tensor, fine_size: tuple[int, int], placement: Place
     matrix = bicubic_matrix if torch.compiler.is_compiling() else _known_matrix
     rows = matrix(placement.rows, fine_size[0], image.shape[-2])
     columns = matrix(placement.columns, fine_size[1], image.shape[-1])
-    return separable(rows, columns, image)
+    return separable(rows, columns, image, known=not torch.compiler.is_compiling())
 
 
-def separable(rows: Tensor, columns: Tensor, image: Tensor) -> Tensor:
+def separable(rows: Tensor, columns: Tensor, image: Tensor, *, known: bool = False) -> Tensor:
     """rows @ image @ columns.T over the last two axes, in the image's own precision, the cheaper product first.
 
-    The order also decides rounding errors, to which `universal` is sensitive (1e-5).
+    The order also decides rounding errors, to which `universal` is sensitive (1e-5). The blocks of `known` matrices,
+    which are used again, are kept.
     """
-    rows, columns = rows.to(image), columns.to(image)
+    bands = _known_bands if known else _bands_of
+    row_bands, column_bands = (bands(matrix, image.dtype, image.device) for matrix in (rows, columns))
     if rows.shape[0] * columns.shape[1] <= rows.shape[1] * columns.shape[0]:
-        return _along_columns(columns, _along_rows(rows, image))
-    return _along_rows(rows, _along_columns(columns, image))
+        return _along_columns(column_bands, _along_rows(row_bands, image))
+    return _along_rows(row_bands, _along_columns(column_bands, image))
 
 
-def _along_rows(matrix: Tensor, image: Tensor) -> Tensor:
-    parts = [matrix[rows, columns] @ image[..., columns, :] for rows, columns in _bands_of(matrix)]
+def _along_rows(bands: Sequence[tuple[Tensor, slice]], image: Tensor) -> Tensor:
+    parts = [matrix @ image[..., columns, :] for matrix, columns in bands]
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-2)
 
 
-def _along_columns(matrix: Tensor, image: Tensor) -> Tensor:
-    parts = [image[..., columns] @ matrix[rows, columns].T for rows, columns in _bands_of(matrix)]
+def _along_columns(bands: Sequence[tuple[Tensor, slice]], image: Tensor) -> Tensor:
+    parts = [image[..., columns] @ matrix.T for matrix, columns in bands]
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
 
 
-def _bands_of(matrix: Tensor) -> list[tuple[slice, slice]]:
-    """Blocks of rows with the columns that are not 0 there: blur and interpolation only look at neighbours."""
+def _bands_of(matrix: Tensor, dtype: torch.dtype, device: torch.device) -> list[tuple[Tensor, slice]]:
+    """Blocks of rows, without columns that are 0 there, and the others: blur and interpolation look at neighbours."""
+    matrix = matrix.to(device, dtype)
     height, width = matrix.shape
     step = max(SMALLEST_BLOCK, SMALLEST_BLOCK * height // max(1, width))
     if min(height, width) <= 2 * SMALLEST_BLOCK:
-        return [(slice(None), slice(None))]
+        return [(matrix, slice(None))]
     blocks = pad(matrix.ne(0), (0, 0, 0, -height % step)).view(-1, step, width).any(1).to(torch.uint8)
     first, last = blocks.argmax(1).tolist(), (width - blocks.flip(1).argmax(1)).tolist()
     spans = zip(range(0, height, step), first, last, strict=True)
-    return [(slice(start, start + step), slice(*span)) for start, *span in spans]
+    return [(matrix[start : start + step, slice(*span)], slice(*span)) for start, *span in spans]
+
+
+_known_bands = functools.lru_cache(maxsize=128)(torch.inference_mode(False)(_bands_of))  # by identity of the matrix
 
 
 def bicubic_matrix(axis: AxisPlacement, fine_size: int, coarse_size: int) -> Tensor:
