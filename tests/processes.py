@@ -95,8 +95,6 @@ def _run(
 ) -> None:
     if new_session:
         os.setsid()
-    # A background job ignores SIGINT, and what it starts inherits that.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.clear()
     os.environ.update(environment)
     tempfile.tempdir = None
@@ -107,6 +105,9 @@ def _run(
     sys.argv = [str(program), *arguments]
     # What a killed process leaves is its own affair, not that of the tests' tracker, which would warn of it.
     resource_tracker._resource_tracker._fd = resource_tracker._resource_tracker._pid = None  # type: ignore[attr-defined]
+    # A background job ignores SIGINT, and what it starts inherits that. Not earlier: an interrupt of the lines above
+    # would look like an error of the program.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         if isinstance(program, Path):
             runpy.run_path(str(program), run_name="__main__")

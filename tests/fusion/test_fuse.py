@@ -174,10 +174,13 @@ def test_swapped_images_are_an_error(files: Path, tmp_path: Path, capsys: pytest
 
 def test_an_output_never_replaces_an_input(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     hsi, msi, pixels = files / "hsi.hdr", files / "msi.tif", (files / "hsi.img").read_bytes()
+    (files / "linked").symlink_to(files)
     for inputs, target, words in (
         ((hsi, msi), hsi, "which is the hsi itself"),
         ((hsi.with_suffix(".img"), msi), hsi, "which is the hsi itself"),
         ((hsi, msi), msi, "which is the msi itself"),
+        ((hsi, msi), hsi.parent / "linked" / hsi.name, "which is the hsi itself"),
+        ((hsi, msi), hsi.parent / ".." / hsi.parent.name / hsi.name, "which is the hsi itself"),
         ((msi, msi), files / "fused.tif", "as both HSI and MSI"),
     ):
         assert run(["fuse", *map(str, inputs), "-o", str(target), "--overwrite"]) == 2

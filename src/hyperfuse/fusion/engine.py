@@ -443,5 +443,5 @@ def _local_cluster(distributed: Any, workers: int | None) -> Any:
             silence_logs=logging.CRITICAL,
         )
     except (OSError, RuntimeError) as error:
-        remedy = 'in a script of your own, call it under `if __name__ == "__main__":`'
-        raise OptionError(f"{workers} workers that do not start ({error})", remedy=remedy) from error
+        remedy = 'try again; in a script of your own, call it under `if __name__ == "__main__":`'
+        raise OptionError(f"{workers} workers of which one did not start ({error})", remedy=remedy) from error

@@ -253,23 +253,29 @@ def check_request(hsi: Image, msi: Image, target: Path | None, config: FuseConfi
     """Refuse what cannot succeed before any work is done."""
     if config.method != AUTO:
         find_method(config.method)
-    paths = {role: path.absolute() for role, path in input_paths(hsi, msi, config).items()}
+    paths = {role: _real(path) for role, path in input_paths(hsi, msi, config).items()}
     same = "hsi" in paths and paths["hsi"] == paths.get("msi")
     if same and config.hsi_variable == config.msi_variable:
         raise OptionError(f"{hsi} as both HSI and MSI", "a coarse image and a fine one", "name two images")
     if target is None:
         return
-    written = {target.absolute()}
+    # However it is spelled: with `..`, through a linked folder, or as a link to the input.
+    written = {_real(target)}
     if target.suffix.lower() == ENVI_HEADER:
-        written.add(target.absolute().with_suffix(ENVI_PIXELS))
+        written.add(_real(target).with_suffix(ENVI_PIXELS))
     for role, path in paths.items():
         if path in written:
             raise OptionError(f"output {target}, which is the {role} itself", "a file of its own", "fix -o")
     for name, other in (("uncertainty", config.uncertainty), ("change-mask", config.change_mask)):
-        if other is not None and other.absolute() == target.absolute():
+        if other is not None and _real(other) == _real(target):
             got = f"{target} for the fused image and its {name}"
             raise OptionError(got, "two files", f"fix -o or --{name}")
     check_target(target, config)
+
+
+def _real(path: Path) -> Path:
+    """Without links and `..`; unlike `Path.resolve`, also of links that point to each other."""
+    return Path(os.path.realpath(path))
 
 
 def _run(
