@@ -66,6 +66,7 @@ PEAK_RADIUS = 3
 # Bands of the hsi are displaced against each other if that lowers the mean log of what the msi leaves unexplained of
 # them by so much, and by at least so many coarse pixels.
 DISPLACED_GAIN, SMALLEST_DISPLACEMENT = 0.25, 0.04
+HALVES_DIFFER = 0.5  # share of a displacement by which halves of the scene may differ from it
 DISPLACEMENT_ROUNDS, DISPLACEMENT_STEP = 3, 1 / 8  # coarse pixels from one evaluated displacement to the next
 DISPLACEMENT_TUKEY = 4.0
 
@@ -416,6 +417,23 @@ def find_band_displacement(blocks: list[Block], scale: Pair, sigma: Pair) -> Ban
         along_y, along_x = seen(y + dy, x) - seen(y - dy, x), seen(y, x + dx) - seen(y, x - dx)
         return seen(y, x), along_y / (2 * dy), along_x / (2 * dx)
 
+    line, gain = _fit_displacement(hsi, basis, scale, slice(None))
+    if gain < DISPLACED_GAIN or np.hypot(*(line[1] / scale)) < SMALLEST_DISPLACEMENT:
+        return None
+    # A few bright objects of different spectra may look displaced; the other half of the scene then shows it otherwise.
+    middle = hsi.shape[1] // 2
+    for half in (slice(0, middle), slice(middle, None)):
+        own, _ = _fit_displacement(hsi, basis, scale, half)
+        if np.hypot(*(own[1] - line[1])) > HALVES_DIFFER * np.hypot(*line[1]):
+            return None
+    return BandDisplacement((line[0, 0], line[0, 1]), (line[1, 0], line[1, 1]))
+
+
+def _fit_displacement(
+    hsi: Floats, basis: Callable[[int, int], tuple[Floats, Floats, Floats]], scale: Pair, pixels: slice
+) -> tuple[Floats, float]:
+    """Mean and slope (2, 2) of the displacement of the bands (C, n), and the mean logarithm of what it explains."""
+    hsi = hsi[:, pixels]
     places = np.linspace(-1, 1, len(hsi))
     step = DISPLACEMENT_STEP * np.array(scale)
     line, first = np.zeros((2, 2)), None
@@ -423,7 +441,7 @@ def find_band_displacement(blocks: list[Block], scale: Pair, sigma: Pair) -> Ban
         nodes = np.rint((line[0] + places[:, None] * line[1]) / step).astype(int)
         found, precision, left = np.zeros((len(hsi), 2)), np.zeros((len(hsi), 2)), np.zeros(len(hsi))
         for node in np.unique(nodes, axis=0):
-            columns, *slopes = basis(*node.tolist())
+            columns, *slopes = (each[pixels] for each in basis(*node.tolist()))
             bands = (nodes == node).all(axis=1)
             orthonormal = np.linalg.qr(columns)[0]
             own = np.linalg.lstsq(columns, hsi[bands].T, rcond=None)[0]
@@ -442,10 +460,7 @@ def find_band_displacement(blocks: list[Block], scale: Pair, sigma: Pair) -> Ban
             precision[bands] = 1 / (np.linalg.inv(normal).diagonal(axis1=1, axis2=2) * unexplained[:, None] + 1e-300)
         first = left if first is None else first
         line = np.stack([_robust_line(places, *each) for each in zip(found.T, precision.T, strict=True)], axis=1)
-    gain = float(np.log(first / left).mean()) if first is not None else 0.0
-    if gain < DISPLACED_GAIN or np.hypot(*(line[1] / scale)) < SMALLEST_DISPLACEMENT:
-        return None
-    return BandDisplacement((line[0, 0], line[0, 1]), (line[1, 0], line[1, 1]))
+    return line, float(np.log(first / left).mean()) if first is not None else 0.0
 
 
 def _robust_line(places: Floats, values: Floats, precision: Floats) -> Floats:
