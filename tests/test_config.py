@@ -28,14 +28,14 @@ PAGE = Path(__file__).parents[1] / "docs" / "options.md"
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"psf_fwhm": -1}, "psf fwhm -1; expected a number above 0; fix --psf-fwhm"),
+        ({"psf_fwhm": -1}, "psf fwhm -1; expected a number above 0 and .*; fix --psf-fwhm"),
         ({"psf_fwhm": float("nan")}, "psf fwhm nan; expected a number"),
         ({"trust": "nobody"}, "trust 'nobody'; expected msi or hsi"),
         ({"shift": "1"}, "expected 2 numbers; fix --shift"),
         ({"local_shift": "maybe"}, "expected yes or no"),
         ({"workers": 0}, "expected at least 1; fix --workers"),
         ({"ram_gb": "much"}, "expected a number; fix --ram"),
-        ({"ram_gb": 1e7}, "expected a number below 1e\\+06; fix --ram"),
+        ({"ram_gb": 1e7}, "expected a number above 0 and below 1e\\+06; fix --ram"),
         ({"psf_fhwm": 2}, "unknown option 'psf_fhwm'; did you mean 'psf_fwhm'"),
         ({"zzz": 2}, "unknown option 'zzz'; expected one of bands, dtype"),
         ({"method": "gsa", "weights": "folder"}, "leave out --method or --weights"),

@@ -764,9 +764,12 @@ def _option_error(model: type[Request], error: ValidationError) -> OptionError:
 
 def _expectation(model: type[Request], name: str, context: Mapping[str, Any]) -> str:
     expected = plain_type(model.model_fields[name].annotation)
-    for limit, words in LIMITS.items():
-        if limit in context:
-            return words.format(context[limit])
+    if not LIMITS.keys().isdisjoint(context):
+        metadata = model.model_fields[name].metadata
+        declared = {limit: getattr(each, limit) for each in metadata for limit in LIMITS if hasattr(each, limit)}
+        limits = declared | {limit: context[limit] for limit in LIMITS if limit in context}
+        first, *others = (words.format(limits[limit]) for limit, words in LIMITS.items() if limit in limits)
+        return " and ".join([first, *(other.removeprefix("a number ") for other in others)])
     if "min_length" in context:
         return f"at least {context['min_length']} of them"
     is_list = get_origin(expected) is tuple and get_args(expected)[-1] is Ellipsis
