@@ -68,13 +68,14 @@ def sfim(window: Window) -> SceneComputation[FusedCore]:
     level = yield from scene_mean(lambda: (inner.abs().mean((1, 2)), inner[0].numel()))
     msi = window.fine(window.msi)
     constant, trust = intercepts[:, None, None].to(msi), trust[:, None, None].to(msi)
-    blurred_coarse = mix_bands(gains, coarse) + constant
     dark = 1e-3 * level[:, None, None]
 
     def fused(part: Place) -> Tensor:
-        blurred = window.at(part).upsample_to_core(blurred_coarse)
-        intensity = mix_bands(gains, msi[:, *part]).add_(constant)
-        ratio = torch.where(blurred > dark, intensity.div_(blurred.clamp_min(1e-30)), 1.0)
+        # Interpolation is linear: that of the few msi bands is enough.
+        blurred = mix_bands(gains, window.at(part).upsample_to_core(coarse)).add_(constant)
+        ratio = mix_bands(gains, msi[:, *part]).add_(constant).div_(blurred.clamp_min(1e-30))
+        if not bool((blurred.amin((1, 2), keepdim=True) > dark).all()):
+            ratio = torch.where(blurred > dark, ratio, 1.0)
         ratio = ratio.clamp_(1 / LARGEST_RATIO, LARGEST_RATIO).sub_(1).mul_(trust).add_(1)
         return ratio.mul_(window.at(part).upsample_to_core(window.hsi))
 
