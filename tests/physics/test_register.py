@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from scipy.ndimage import gaussian_filter
 
 from hyperfuse.physics.register import search_coarse_offsets
+from hyperfuse.physics.sampling import MARGIN_OF_BLOCK, SPREAD_COARSE_PIXELS, SPREAD_WHOLE_FINE_PIXELS, PairSamples
 
 
 def images(offset: tuple[int, int], size: int = 48, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -47,3 +49,15 @@ def test_no_offset_without_texture_size_or_data() -> None:
     assert search_coarse_offsets(hsi, np.full_like(msi, 0.25)) == []
     assert search_coarse_offsets(hsi[:, :10], msi[:, :10]) == []
     assert search_coarse_offsets(np.full_like(hsi, np.nan), msi) == []
+
+
+@pytest.mark.parametrize("shift", [(300.0, -300.0), (-300.0, 300.0)])
+def test_blocks_that_a_trial_moves_out_of_the_fine_image(shift: tuple[float, float]) -> None:
+    size = 2 * SPREAD_WHOLE_FINE_PIXELS // 4
+    samples = PairSamples.of(torch.rand(2, size, size), torch.rand(1, 4 * size, 4 * size), (4.0, 4.0), shift)
+    blocks = samples.blocks((2.0, 2.0), spread=True)
+    outside = [block for block in blocks if not block.usable.any()]
+    assert 0 < len(outside) < len(blocks)
+    for block in outside:
+        assert max(block.msi.shape[1:]) <= 4 * (SPREAD_COARSE_PIXELS + 2 * MARGIN_OF_BLOCK)
+        assert block.operator((4.0, 4.0), (2.0, 2.0)).apply(block.msi).isfinite().all()

@@ -175,12 +175,16 @@ def spread_places(coarse_size: tuple[int, int]) -> list[tuple[slice, slice]]:
 def block_surroundings(
     place: tuple[slice, slice], fine_size: tuple[int, int], scale: tuple[float, float], shift: tuple[float, float]
 ) -> tuple[tuple[slice, slice], tuple[float, float]]:
-    """Find the fine pixels (rows, columns) to read with a block, and the shift of the block against them."""
+    """Find the fine pixels (rows, columns) to read with a block, and the shift of the block against them.
+
+    Of a block that a large shift places beside the fine image, whose pixels are not usable, they are the nearest.
+    """
     fine, origin_shift = [], []
     for axis, span in enumerate(place):
         first = math.floor((span.start - MARGIN_OF_BLOCK) * scale[axis] + shift[axis])
         last = math.ceil((span.stop + MARGIN_OF_BLOCK) * scale[axis] + shift[axis])
-        fine.append(slice(max(0, first), min(fine_size[axis], last)))
+        start = min(fine_size[axis] - 1, max(0, first))
+        fine.append(slice(start, max(start + 1, min(fine_size[axis], last))))
         origin_shift.append(shift[axis] + span.start * scale[axis] - fine[-1].start)
     return (fine[0], fine[1]), (origin_shift[0], origin_shift[1])
 
