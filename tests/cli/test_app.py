@@ -55,6 +55,14 @@ def test_help_of_every_command(function: object, capsys: pytest.CaptureFixture[s
     assert "<bool>" not in text and "--quiet" in text and "--verbose" in text
 
 
+def test_an_interrupt_before_the_command_starts_is_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*arguments: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("hyperfuse.cli.app.app.__class__.__call__", interrupted)
+    assert run(["methods"]) == 130
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_ended_while_it_ends(number: int) -> None:
     program = Program(AT_EXIT, number)

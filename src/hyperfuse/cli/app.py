@@ -151,15 +151,17 @@ def run(arguments: Sequence[str]) -> int:
     named = next((text for text in arguments if not text.startswith("-")), None)
     wanted = [each for each in COMMANDS if each.__name__ == named] or COMMANDS
     app.registered_commands.clear()
-    for function in wanted:
-        app.command(cls=_Command)(_with_settings(function))
     try:
+        for function in wanted:
+            app.command(cls=_Command)(_with_settings(function))
         app(list(arguments), prog_name="hyperfuse")
     except HyperfuseError as error:
         return _complain(str(error))
     except SystemExit as end:
         # typer ends every run this way, also the good ones, and has said itself what was wrong with the arguments.
         return end.code if isinstance(end.code, int) else 0
+    except KeyboardInterrupt:  # while typer prepares the command; later it answers itself
+        return 128 + signal.SIGINT
     except OSError as error:
         if error.errno == errno.EPIPE:
             return _stdout_is_gone()

@@ -14,6 +14,7 @@ target is complete or as it was before; tiles finished after the first seconds s
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import math
 import os
@@ -521,10 +522,11 @@ class WorkFolder:
     def begin(self, journal: Journal, observation: Observation, fuser: Fuser) -> None:
         """Remove what an earlier run left and start a new one."""
         self.remove()
-        scene = {"observation": observation, "fuser": replace(fuser, network=None)}
+        scene = io.BytesIO()  # torch itself would answer a full disk by another error
+        torch.save({"observation": observation, "fuser": replace(fuser, network=None)}, scene)
         with self._errors():
             self.path.mkdir()
-            torch.save(scene, self.path / SCENE)
+            self._write(SCENE, scene.getvalue())
             self._write(JOURNAL, json.dumps(asdict(journal), indent=1).encode())
 
     def store(self, tile: Tile, block: NDArray[Any]) -> None:
