@@ -159,8 +159,8 @@ def test_what_is_wrong_is_said_before_the_work(tmp_path: Path, wrong: dict, mess
 def test_impossible_pairs_and_folders(tmp_path: Path) -> None:
     for wrong, message in (
         ({"bands": 0}, "bands 0; expected at least 1"),
-        ({"msi_bands": 10**6}, "msi bands 1000000; expected at most 4096"),
-        ({"size": 10**6}, "size 1000000; expected at most 16384"),
+        ({"msi_bands": 10**6}, "msi bands 1000000; expected .*at most 4096"),
+        ({"size": 10**6}, "size 1000000; expected .*at most 16384"),
         ({"scale": 0.5}, "scale 0.5; expected at least 1"),
         ({"scale": float("nan")}, "scale nan; expected at least 1"),
         ({"size": 4, "scale": 4.0}, "at least two coarse pixels"),
