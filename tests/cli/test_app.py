@@ -172,3 +172,14 @@ class TestHabitsOfGdal:
         assert run([*convert, str(tmp_path / f"out{suffix}"), "--of", name.lower()]) == 0
         assert run([*convert, str(tmp_path / "out.npy"), "--of", name]) == 2
         assert f"--of {name} for out.npy; expected a name that ends in {suffix}" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has /dev/full")
+def test_a_full_disk_under_stdout_does_not_deny_the_output(pair: Path, tmp_path: Path) -> None:
+    target = tmp_path / "copy.tif"
+    command = [sys.executable, "-c", "from hyperfuse.cli.app import main; main()", "convert", pair / "hsi.tif", target]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr == "hyperfuse: no space left on the disk of the output; free space or choose another one\n"
+    assert target.exists()

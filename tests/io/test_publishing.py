@@ -136,6 +136,13 @@ def test_missing_folder(tmp_path: Path) -> None:
         write_cube(sample_cube(), tmp_path / "missing" / "out.tif")
 
 
+@pytest.mark.parametrize("name", ["file/out.tif", "file/below/out.tif"])
+def test_a_file_in_place_of_the_folder(name: str, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(CubeWriteError, match=r"is not a folder; .*; choose another folder"):
+        write_cube(sample_cube(), tmp_path / name)
+
+
 @pytest.mark.parametrize(
     ("name", "options", "cog", "message"),
     [

@@ -217,8 +217,9 @@ def _show_warning(message: Warning | str, category: type[Warning], filename: str
 
 def _explain_os_error(error: OSError) -> str:
     if error.errno == errno.ENOSPC:
-        target = error.filename or "the target"
-        return f"no space left on the disk of {target}; nothing was left behind; free space or choose another target"
+        # Without a name it is mostly stdout, printed to when the files are already in place.
+        target = error.filename or "the output"
+        return f"no space left on the disk of {target}; free space or choose another one"
     return f"{error.filename or ''}: {error.strerror or error}".lstrip(": ")
 
 

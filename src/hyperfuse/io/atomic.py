@@ -176,7 +176,9 @@ def check_writable(target: Path, *, overwrite: bool) -> None:
         raise CubeWriteError(got, "a file name, or a Zarr store", "choose another name")
     if not target.parent.is_dir():
         got = f"{target.parent} is not a folder"
-        raise CubeWriteError(got, "an existing folder for the output", f"mkdir -p {target.parent}")
+        in_the_way = any(each.is_file() for each in target.parents)
+        remedy = "choose another folder" if in_the_way else f"mkdir -p {target.parent}"
+        raise CubeWriteError(got, "an existing folder for the output", remedy)
     if not os.access(target.parent, os.W_OK):
         raise CubeWriteError(f"no permission to write into {target.parent}", remedy="choose another folder")
 
