@@ -146,7 +146,7 @@ COMMANDS: tuple[Callable[..., None], ...] = (
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one command and return the exit code: 0 done, 2 bad input, 1 a bug of hyperfuse, 130 interrupted."""
+    """Run one command and return the exit code: 0 done, 2 bad input, 1 a bug, 130 interrupted, 143 by SIGTERM."""
     # One command is ready much sooner than all of them, which only help and completion need.
     named = next((text for text in arguments if not text.startswith("-")), None)
     wanted = [each for each in COMMANDS if each.__name__ == named] or COMMANDS
