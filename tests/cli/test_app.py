@@ -26,6 +26,32 @@ sys.argv[1:] = ["--version"]
 main()
 """
 
+IN_A_LIBRARY = """
+import signal, sys
+from hyperfuse.cli import app
+def build(*arguments, **options):
+    try:
+        signal.raise_signal(int(sys.argv[1]))
+    except BaseException as error:
+        raise ValueError("the model cannot be built") from error
+app.app.__class__.__call__ = build
+app.main()
+"""
+
+IGNORED = """
+import signal, sys
+for number in (signal.SIGHUP, signal.SIGINT):
+    signal.signal(number, signal.SIG_IGN)
+from hyperfuse.cli import app
+run = app.run
+def interrupted(arguments):
+    for number in (signal.SIGHUP, signal.SIGINT):
+        signal.raise_signal(number)
+    return run(["methods"])
+app.run = interrupted
+app.main()
+"""
+
 UTM = Affine(30, 0, 4e5, 0, -30, 5e6)
 
 
@@ -61,6 +87,21 @@ def test_an_interrupt_before_the_command_starts_is_no_traceback(monkeypatch: pyt
 
     monkeypatch.setattr("hyperfuse.cli.app.app.__class__.__call__", interrupted)
     assert run(["methods"]) == 130
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_ended_while_a_library_turns_every_exception_into_its_own(number: int) -> None:
+    """pydantic does so while it builds a model."""
+    program = Program(IN_A_LIBRARY, number)
+    _, messages = program.communicate()
+    assert (program.returncode, messages) == (128 + number, "")
+
+
+def test_ignored_signals_stay_ignored() -> None:
+    """As nohup asks for."""
+    program = Program(IGNORED)
+    output, messages = program.communicate()
+    assert (program.returncode, messages) == (0, "") and "universal" in output
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

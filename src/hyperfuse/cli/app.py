@@ -25,6 +25,7 @@ from hyperfuse.errors import HyperfuseError, OptionError, RenamedWarning
 from hyperfuse.progress import show_progress
 
 CREATED_PER_COLLECTION = 10_000  # objects between two searches of Python for cycles among them
+_received: list[int] = []  # signals that ask for an end
 
 
 class _Flags:
@@ -155,26 +156,30 @@ def run(arguments: Sequence[str]) -> int:
         for function in wanted:
             app.command(cls=_Command)(_with_settings(function))
         app(list(arguments), prog_name="hyperfuse")
-    except HyperfuseError as error:
-        return _complain(str(error))
     except SystemExit as end:
         # typer ends every run this way, also the good ones, and has said itself what was wrong with the arguments.
         return end.code if isinstance(end.code, int) else 0
     except KeyboardInterrupt:  # while typer prepares the command; later it answers itself
         return 128 + signal.SIGINT
-    except OSError as error:
-        if error.errno == errno.EPIPE:
-            return _stdout_is_gone()
-        return _complain(_explain_os_error(error))
     except Exception as error:
-        if os.environ.get("HYPERFUSE_DEBUG"):
-            raise
-        return _complain(
-            f"internal error, {type(error).__name__}: {error}; this is a bug in hyperfuse, please report it "
-            "(HYPERFUSE_DEBUG=1 shows where it happened)",
-            code=1,
-        )
+        if _received:  # a library has caught the exception of _stop and raised one of its own
+            return 128 + _received[-1]
+        return _answer(error)
     return 0
+
+
+def _answer(error: Exception) -> int:
+    if isinstance(error, HyperfuseError):
+        return _complain(str(error))
+    if isinstance(error, OSError):
+        return _stdout_is_gone() if error.errno == errno.EPIPE else _complain(_explain_os_error(error))
+    if os.environ.get("HYPERFUSE_DEBUG"):
+        raise error
+    return _complain(
+        f"internal error, {type(error).__name__}: {error}; this is a bug in hyperfuse, please report it "
+        "(HYPERFUSE_DEBUG=1 shows where it happened)",
+        code=1,
+    )
 
 
 def main() -> None:
@@ -182,19 +187,21 @@ def main() -> None:
     gc.set_threshold(CREATED_PER_COLLECTION)
     atexit.register(gc.freeze)
     # SIGHUP exists on POSIX only, SIGBREAK on Windows only, where it is how another program asks for an end.
-    numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP", "SIGBREAK") if hasattr(signal, name)]
+    ends = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK") if hasattr(signal, name)]
+    numbers = [each for each in ends if signal.getsignal(each) != signal.SIG_IGN]  # nohup ignores SIGHUP
     for number in numbers:
         signal.signal(number, _stop)
     code = run(sys.argv[1:])
     # A signal during the clean-up at exit ends the process without a traceback.
-    for number in (*numbers, signal.SIGINT):
+    for number in numbers:
         signal.signal(number, signal.SIG_DFL)
     sys.exit(code)
 
 
 def _stop(number: int, frame: object) -> None:
     """Ended from outside: leave by the ordinary way, so that half an output is cleared away."""
-    raise SystemExit(128 + number)
+    _received.append(number)
+    raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
 
 
 def _complain(message: str, code: int = 2) -> int:
