@@ -37,6 +37,18 @@ def test_psf_and_shift_are_found(scale, sigma, shift, snr_db):
     assert found.notes == ()
 
 
+@pytest.mark.parametrize(("detector", "sigma"), [((4.0, 4.0), 4 / 12**0.5), ((4.0, 4.0), 1.4), ((0.0, 0.0), 1.4)])
+def test_the_shape_of_the_psf_is_found(detector, sigma):
+    pair = tiny_pair(12, 3, (30, 32), 4)
+    truth = replace(pair.observation, sigma=(sigma, sigma), detector=detector)
+    hsi = truth.spatial_operator((120, 128), (30, 32)).apply(pair.reference)
+    for image in (hsi, hsi + 0.002 * torch.randn(hsi.shape, generator=torch.Generator().manual_seed(0))):
+        found = estimate_observation(image, pair.msi)
+        assert found.detector == detector
+        assert found.sigma == pytest.approx((sigma, sigma), rel=0.03)
+        assert found.confidence > 0.9
+
+
 def test_shift_is_counted_from_the_georeference():
     pair = tiny_pair(12, 3, (24, 24), 4, shift=(2.0, -1.5))
     found = estimate_observation(pair.hsi, pair.msi, grid_shift=(1.5, -1.0))

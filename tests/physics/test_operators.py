@@ -160,3 +160,22 @@ def test_a_ramp_is_seen_at_the_coarse_centres() -> None:
     seen = psf_matrix(fine, coarse, scale, sigma_from_fwhm(scale)).numpy() @ np.arange(fine)
     centres = (np.arange(coarse) + 0.5) * scale - 0.5
     np.testing.assert_allclose(seen[3:-3], centres[3:-3], atol=2e-3)
+
+
+@pytest.mark.parametrize(("scale", "sigma", "shift"), [(4.0, 1.5, 0.0), (3.2, 1.1, 0.4), (8.0, 3.4, -1.3)])
+def test_a_detector_averages_the_gaussian_over_its_pixel(scale: float, sigma: float, shift: float) -> None:
+    """Against sums over a grid 50 times as fine as the fine pixels."""
+    matrix = psf_matrix(64, round(64 / scale), scale, sigma, shift, detector=scale)
+    places = (np.arange(64 * 50) + 0.5) / 50 - 0.5
+    optics = np.sqrt(sigma**2 - scale**2 / 12)
+    for coarse in (3, 4):
+        centre = (coarse + 0.5) * scale - 0.5 + shift
+        inside = centre + (np.arange(400) + 0.5) / 400 * scale - scale / 2
+        profile = np.exp(-0.5 * ((places[:, None] - inside) / optics) ** 2).sum(1)
+        expected = profile.reshape(64, 50).sum(1) / profile.sum()
+        assert matrix[coarse].numpy() == pytest.approx(expected, abs=2e-4)
+
+
+def test_a_detector_without_optics_takes_the_mean() -> None:
+    matrix = psf_matrix(12, 3, 4.0, 4 / np.sqrt(12), detector=4.0)
+    assert matrix.numpy() == pytest.approx(np.kron(np.eye(3), np.full(4, 0.25)), abs=0.01)

@@ -308,7 +308,7 @@ def _block(pair: AlignedPair, observation: Observation, rows: slice, columns: sl
     usable = PairSamples(hsi, msi, hsi_known, msi_known, observation.scale, local.shift).usable(observation.sigma)
     if int(usable.sum()) < FEWEST_PIXELS or not (_is_textured(hsi[:, usable]) and _is_textured(msi.flatten(1))):
         return None
-    return Block(hsi, msi, local.shift, usable)
+    return Block(hsi, msi, local.shift, usable, detector=observation.detector)
 
 
 def _is_textured(values: torch.Tensor) -> bool:

@@ -80,7 +80,7 @@ def isolated(path: Path, function: Callable[..., Result], *arguments: Any) -> Re
         start = time.monotonic()
         answer = _ask(request) if FORKS else _ask_worker(request, PATIENCE * seconds)
         if not answer:
-            slow = time.monotonic() - start >= seconds
+            slow = time.monotonic() - start >= (seconds if FORKS else PATIENCE * seconds)
             reason = f"takes more than {seconds:.0f} s to open" if slow else "crashes the library that reads it"
             raise CubeFileError(f"{path} {reason}", "a whole file", "fetch it again")
         result, error, warned = pickle.loads(answer)

@@ -59,7 +59,7 @@ from hyperfuse.methods.window import (
 from hyperfuse.models.prior import PriorNetwork
 from hyperfuse.models.ssa import SSA
 from hyperfuse.physics.estimate import NOTHING_KNOWN, KnownParts, estimate_observation
-from hyperfuse.physics.observation import Observation, SpatialOperator, require_pair
+from hyperfuse.physics.observation import Observation, require_pair
 
 log = logging.getLogger(__name__)
 
@@ -415,16 +415,12 @@ def at_reduced_resolution(hsi: Tensor, msi: Tensor, observation: Observation) ->
     if min(coarser) < FEWEST_COARSER_PIXELS:
         return None
     scale = (height / coarser[0], width / coarser[1])
-    sigma = [own * new / old for own, new, old in zip(observation.sigma, scale, observation.scale, strict=True)]
-    operator = SpatialOperator.from_psf((height, width), (coarser[0], coarser[1]), scale, (sigma[0], sigma[1]))
+    y, x = (new / old for new, old in zip(scale, observation.scale, strict=True))
+    sigma, detector = ((own[0] * y, own[1] * x) for own in (observation.sigma, observation.detector))
+    reduced = replace(observation, scale=scale, sigma=sigma, detector=detector, shift=(0.0, 0.0), grid_shift=(0.0, 0.0))
+    operator = reduced.spatial_operator((height, width), (coarser[0], coarser[1]))
     noise_gain = operator.mean_noise_gain() ** 0.5
     reduced = replace(
-        observation,
-        scale=scale,
-        sigma=(sigma[0], sigma[1]),
-        shift=(0.0, 0.0),
-        grid_shift=(0.0, 0.0),
-        hsi_noise=observation.hsi_noise * noise_gain,
-        msi_noise=observation.msi_noise * noise_gain,
+        reduced, hsi_noise=observation.hsi_noise * noise_gain, msi_noise=observation.msi_noise * noise_gain
     )
     return Window(operator.apply(reference), coarse, reduced), reference

@@ -37,6 +37,7 @@ from hyperfuse.physics.observation import Observation, as_pair, default_sigma, r
 from hyperfuse.physics.register import (
     SEARCH_STEP,
     SIGMA_LIMITS,
+    SMALLEST_SHARE,
     BandDisplacement,
     Block,
     Registration,
@@ -55,6 +56,9 @@ MOST_SHIFT_ERROR = 0.2  # of a coarse pixel
 # second (docs/real_pairs.md has the calibration). Before any evidence, the expected ones are right with log odds of:
 TOLERATED_LOG_SIGMA, TOLERATED_SHIFT, ERROR_FACTORS = 0.1, 0.15, (3.0, 4.0)
 PRIOR_LOG_ODDS = 2.0
+# A PSF that is a mean over the detector's pixel is expected to have this standard deviation, in coarse pixels (0.29 and
+# some blur by optics and motion). One that leaves less than this share of what a Gaussian leaves is taken at once.
+DETECTOR_SIGMA, DETECTOR_LEAVES = 0.35, 0.5
 LEAST_EVIDENCE = 10.0  # log likelihood that a PSF and shift other than the expected ones must gain
 # Where the images disagree, misfit is alike in all msi bands and in so many neighbouring pixels.
 PIXELS_THAT_DISAGREE_ALIKE = 4
@@ -165,7 +169,7 @@ def estimate_from_samples(
     found = _register(samples, known, harmonise, bend)
     registration, note = found.registration, found.note
     there = samples.at_shift(registration.shift)
-    blocks = found.correct(there.blocks(registration.sigma), samples.fine_size)
+    blocks = found.correct(_seen_by(there.blocks(registration.sigma), registration.detector), samples.fine_size)
     spectra, blurred, noise_gain = _coarse_spectra(blocks, samples.scale, registration.sigma, found.is_robust)
     fit = _known_srf(known.srf, spectra, blurred) if known.srf is not None else fit_srf(spectra, blurred, wavelength_nm)
     if known.hsi_noise is None:
@@ -197,6 +201,7 @@ def estimate_from_samples(
         grid_shift=samples.shift,
         confidence=explained * found.probability,
         explained=explained,
+        detector=registration.detector,
         notes=(note,) if note else (),
     )
     spread = there.blocks(registration.sigma, spread=True)
@@ -276,11 +281,17 @@ def _register(samples: Samples, known: KnownParts, harmonise: bool, bend: Bend) 
     sigma_known, shift_known = known.sigma is not None, known.misregistration is not None
     best = register(blocks, samples.scale, start, (0.0, 0.0), sigma_known, shift_known)
     found = _Registered(best)
-    if 1 - best.explained > _negligible(blocks, samples.scale, best):
+    averaging = None if sigma_known else _averaging(found, blocks, samples, shift_known)
+    if averaging is not None and 1 - averaging.explained < DETECTOR_LEAVES * (1 - best.explained):
+        found, blocks = _Registered(averaging), _seen_by(blocks, averaging.detector)
+    if 1 - found.registration.explained > _negligible(blocks, samples.scale, found.registration):
         robust = _register_robustly(samples, blocks, start, sigma_known, shift_known, harmonise, bend)
         # Noise alone, which all pixels share, is better averaged over all of them.
         found = robust if robust.corrections or robust.bend or robust.mean_weight < NOISE_LEAVES else found
-        best = found.registration
+        if not sigma_known and not any(found.registration.detector):
+            averaging = _averaging(found, blocks, samples, shift_known)
+            found = found if averaging is None else replace(found, registration=averaging)
+    best = found.registration
     if everything_known:
         return replace(found, registration=replace(expected, explained=best.explained))
     expected = replace(expected, explained=best.explained_at_start)
@@ -297,8 +308,8 @@ def _register(samples: Samples, known: KnownParts, harmonise: bool, bend: Bend) 
     if found.is_robust and found.bend is None and evidence >= LEAST_EVIDENCE:
         # The weights suit what was found; the expected ones may explain as much under their own.
         corrected = found.correct(blocks, samples.fine_size)
-        hypotheses = (start, (0.0, 0.0)), (best.sigma, best.shift)
-        levels = [_robust_level(corrected, samples.scale, *each) for each in hypotheses]
+        hypotheses = ((0.0, 0.0), start, (0.0, 0.0)), (best.detector, best.sigma, best.shift)
+        levels = [_robust_level(_seen_by(corrected, each), samples.scale, *rest) for each, *rest in hypotheses]
         evidence = evidence if levels[1] < MUST_LEAVE * levels[0] else 0.0
     if evidence < LEAST_EVIDENCE and found.bend is None:
         near_best = _probability(replace(expected, shift=(0.0, 0.0)), best, found.is_robust)
@@ -309,6 +320,29 @@ def _register(samples: Samples, known: KnownParts, harmonise: bool, bend: Bend) 
     return replace(
         found, registration=replace(best, shift=shift), probability=_probability(best, best, found.is_robust)
     )
+
+
+def _averaging(found: _Registered, blocks: list[Block], samples: Samples, shift_known: bool) -> Registration | None:
+    """A PSF that averages over the coarse pixel, as a detector does, where it explains the msi better than found."""
+    scale, gaussian = samples.scale, found.registration
+    corrected = found.correct(blocks, samples.fine_size)
+    weights = torch.ones(sum(int(block.usable.sum()) for block in blocks), dtype=torch.float64)
+    if found.is_robust:
+        weights = _weights(corrected, scale, gaussian.sigma, gaussian.shift)
+        gaussian = register(corrected, scale, gaussian.sigma, (0.0, 0.0), False, shift_known, weights, gaussian.shift)
+    start, averaged = (DETECTOR_SIGMA * scale[0], DETECTOR_SIGMA * scale[1]), _seen_by(corrected, scale)
+    trial = register(averaged, scale, start, (0.0, 0.0), False, shift_known, weights, gaussian.shift)
+    left = [max(SMALLEST_SHARE, 1 - each.explained) for each in (gaussian, trial)]
+    evidence = 0.5 * float(weights.sum()) * len(blocks[0].msi) * math.log(left[0] / left[1])
+    alike = PIXELS_THAT_DISAGREE_ALIKE * len(blocks[0].msi) if found.is_robust else 1
+    if evidence < alike * LEAST_EVIDENCE:
+        return None
+    before = found.registration
+    return replace(trial, evidence=before.evidence + evidence, explained_at_start=before.explained_at_start)
+
+
+def _seen_by(blocks: list[Block], detector: tuple[float, float]) -> list[Block]:
+    return [replace(block, detector=detector) for block in blocks]
 
 
 def _probability(used: Registration, best: Registration, is_robust: bool) -> float:
@@ -352,7 +386,7 @@ def _register_robustly(
 ) -> _Registered:
     """Alternate between corrections and weights at a PSF and shift, and the PSF and shift under them."""
     scale, fine_size = samples.scale, samples.fine_size
-    spread = samples.blocks(start, spread=True)
+    spread = _seen_by(samples.blocks(start, spread=True), blocks[0].detector)
     sigma, shift = start, (0.0, 0.0) if shift_known else search_shift(blocks, scale, start)
     found = _Registered(Registration(start, shift, (0.0, 0.0), 0.0, 0.0, 0.0), is_robust=True)
     tried: tuple[type[Correction], ...] = (ToneCurves, Light) if harmonise else ()

@@ -27,6 +27,7 @@ TRUNCATION_SIGMAS = 4.0
 CENTRE_ROUNDING = 1e-6
 # Singular values below this share of the largest are treated as zero by the pseudo-inverses.
 RELATIVE_RANK_TOLERANCE = 1e-6
+SMALLEST_OPTICS = 0.05  # standard deviation in fine pixels: hardly different from none
 
 
 def sigma_from_fwhm(fwhm: float) -> float:
@@ -39,8 +40,13 @@ def psf_radius(sigma: float) -> int:
     return max(1, math.ceil(TRUNCATION_SIGMAS * sigma))
 
 
-def psf_taps(fine_size: int, coarse_size: int, scale: float, sigma: float, shift: float = 0.0) -> tuple[Tensor, Tensor]:
-    """Sample a Gaussian PSF around every coarse pixel along one axis: indices and weights, (coarse_size, taps) each.
+def psf_taps(
+    fine_size: int, coarse_size: int, scale: float, sigma: float, shift: float = 0.0, detector: float = 0.0
+) -> tuple[Tensor, Tensor]:
+    """Sample the PSF around every coarse pixel along one axis: indices and weights, (coarse_size, taps) each.
+
+    It is a Gaussian or, with a `detector` of some width, the mean over that width of a Gaussian; `sigma` is the
+    standard deviation of both together.
 
     Weights sum to 1. Beyond the border the image is mirrored (the edge pixel is repeated), so the same fine pixel may
     occur in several taps of one row.
@@ -49,18 +55,40 @@ def psf_taps(fine_size: int, coarse_size: int, scale: float, sigma: float, shift
     radius = psf_radius(sigma)
     positions = centres.round().long()[:, None] + torch.arange(-radius, radius + 1)
     distances = positions - centres[:, None]
-    # A softmax of the exponent never divides by zero, however narrow the PSF. Where a centre lies between two pixels
-    # the taps extend half a pixel further on one side; truncating both at the same distance keeps them symmetric.
-    exponent = (-0.5 * (distances / sigma) ** 2).masked_fill(distances.abs() > radius + CENTRE_ROUNDING, -torch.inf)
+    # Where a centre lies between two pixels the taps extend half a pixel further on one side; truncating both at the
+    # same distance keeps them symmetric.
+    too_far = distances.abs() > radius + CENTRE_ROUNDING
+    if detector:
+        weights = _averaged_gaussian(distances, sigma, detector).masked_fill(too_far, 0.0)
+        weights = weights / weights.sum(1, keepdim=True)
+    else:
+        # A softmax of the exponent never divides by zero, however narrow the PSF.
+        weights = torch.softmax((-0.5 * (distances / sigma) ** 2).masked_fill(too_far, -torch.inf), dim=1)
     folded = positions.remainder(2 * fine_size)
-    mirrored = torch.where(folded < fine_size, folded, 2 * fine_size - 1 - folded)
-    return mirrored, torch.softmax(exponent, dim=1)
+    return torch.where(folded < fine_size, folded, 2 * fine_size - 1 - folded), weights
+
+
+def _averaged_gaussian(distances: Tensor, sigma: float, detector: float) -> Tensor:
+    """What each fine pixel, of side 1, has of the mean over a detector of a Gaussian, both together of this sigma."""
+    optics = math.sqrt(max(SMALLEST_OPTICS**2, sigma**2 - detector**2 / 12))
+
+    def integral(place: Tensor) -> Tensor:
+        unit = place / optics
+        tail: Tensor = torch.special.ndtr(unit)
+        return place * tail + optics / math.sqrt(2 * math.pi) * torch.exp(-0.5 * unit**2)
+
+    def below(edge: Tensor) -> Tensor:
+        return integral(edge + 0.5) - integral(edge - 0.5)
+
+    return (below(distances + detector / 2) - below(distances - detector / 2)).clamp_min(0)
 
 
 # The tiles of a scene have the same few; inference tensors would be of no use to a training.
 @functools.lru_cache(maxsize=32)
 @torch.inference_mode(False)
-def psf_matrix(fine_size: int, coarse_size: int, scale: float, sigma: float, shift: float = 0.0) -> Tensor:
+def psf_matrix(
+    fine_size: int, coarse_size: int, scale: float, sigma: float, shift: float = 0.0, detector: float = 0.0
+) -> Tensor:
     """Blur and decimate one axis, as a dense (coarse_size, fine_size) float64 matrix whose rows sum to 1.
 
     The scale is any real number, lengths are in fine pixels; see `hyperfuse.physics.resample` for the convention.
@@ -73,7 +101,7 @@ def psf_matrix(fine_size: int, coarse_size: int, scale: float, sigma: float, shi
     >>> matrix.argmax(1).tolist()
     [1, 4]
     """
-    indices, weights = psf_taps(fine_size, coarse_size, scale, sigma, shift)
+    indices, weights = psf_taps(fine_size, coarse_size, scale, sigma, shift, detector)
     return torch.zeros(coarse_size, fine_size, dtype=torch.float64).scatter_add_(1, indices, weights)
 
 
@@ -104,7 +132,7 @@ class SpatialOperator:
     Parameters
     ----------
     rows, columns
-        (h, H) and (w, W) float64 matrices, one for each axis; `from_psf` makes them for a Gaussian PSF.
+        (h, H) and (w, W) float64 matrices, one for each axis; `from_psf` makes them.
 
     Examples
     --------
@@ -133,9 +161,10 @@ class SpatialOperator:
         scale: tuple[float, float],
         sigma: tuple[float, float],
         shift: tuple[float, float] = (0.0, 0.0),
+        detector: tuple[float, float] = (0.0, 0.0),
     ) -> SpatialOperator:
-        """Make the operator of a separable Gaussian PSF; all pairs are (y, x), lengths in fine pixels."""
-        axes = zip(fine_size, coarse_size, scale, sigma, shift, strict=True)
+        """Make the operator of a separable PSF (see `psf_taps`); all pairs are (y, x), lengths in fine pixels."""
+        axes = zip(fine_size, coarse_size, scale, sigma, shift, detector, strict=True)
         rows, columns = (psf_matrix(*axis) for axis in axes)
         return cls(rows, columns)
 
@@ -217,7 +246,7 @@ class Observation:
     scale
         Fine pixels per coarse pixel.
     sigma
-        Standard deviation of the Gaussian PSF.
+        Standard deviation of the PSF.
     shift
         True shift of the coarse image, counted from grids that share their top left corner (see
         `hyperfuse.physics.resample`).
@@ -232,6 +261,8 @@ class Observation:
     confidence
         0 to 1: the probability that the PSF is within 10 % and the shift within 0.15 fine pixels of the truth, times
         `explained`.
+    detector
+        Side of the detector's pixels over which the PSF is a mean; (0, 0) for a Gaussian PSF.
     explained
         0 to 1: the share of the msi that the hsi explains, lowered where the shift is uncertain by much of a coarse
         pixel. Low for images that have nothing in common.
@@ -255,6 +286,7 @@ class Observation:
     grid_shift: tuple[float, float] = (0.0, 0.0)
     confidence: float = 1.0
     explained: float = 1.0
+    detector: tuple[float, float] = (0.0, 0.0)
     notes: tuple[str, ...] = ()
 
     @property
@@ -268,7 +300,7 @@ class Observation:
 
     def spatial_operator(self, fine_size: tuple[int, int], coarse_size: tuple[int, int]) -> SpatialOperator:
         """Make the operator A for images of these sizes."""
-        return SpatialOperator.from_psf(fine_size, coarse_size, self.scale, self.sigma, self.shift)
+        return SpatialOperator.from_psf(fine_size, coarse_size, self.scale, self.sigma, self.shift, self.detector)
 
     def in_window(self, coarse_start: tuple[int, int], fine_start: tuple[int, int]) -> Observation:
         """Return the observation of a window (a tile) that begins at these pixels of the hsi and of the msi."""
@@ -278,7 +310,7 @@ class Observation:
 
     @property
     def psf_fwhm(self) -> tuple[float, float]:
-        """FWHM of the PSF along y and x, in fine pixels."""
+        """FWHM along y and x, in fine pixels, of a Gaussian PSF with this sigma."""
         return self.sigma[0] * FWHM_PER_SIGMA, self.sigma[1] * FWHM_PER_SIGMA
 
     def __repr__(self) -> str:
@@ -294,7 +326,7 @@ class Observation:
         rows = {
             "scale": "{:.4g} {:.4g}".format(*self.scale),
             "shift": "{:+.3f} {:+.3f} fine pixels down, right of the georeference".format(*self.misregistration),
-            "PSF": "{:.3f} {:.3f} fine pixels (FWHM)".format(*self.psf_fwhm),
+            "PSF": "{:.3f} {:.3f} fine pixels (FWHM)".format(*self.psf_fwhm) + self._mean_over_detector(),
             "hsi noise": f"{float(self.hsi_noise.median()):.3g} (median over bands)",
             "msi noise": " ".join(f"{float(level):.3g}" for level in self.msi_noise),
             "msi offset": " ".join(f"{float(level):.3g}" for level in self.offset),
@@ -304,13 +336,17 @@ class Observation:
             rows[f"SRF {index}"] = f"peak at hsi band {int(row.argmax()) + 1}, sum {float(row.sum()):.4g}"
         return rows | ({"notes": "; ".join(self.notes)} if self.notes else {})
 
+    def _mean_over_detector(self) -> str:
+        return ", a mean over pixels of {:.3g} x {:.3g}".format(*self.detector) if any(self.detector) else ""
+
     def _repr_html_(self) -> str:
         return html_table("Observation", self.described())
 
     def summary(self) -> dict[str, object]:
         """Return the same as plain numbers and lists, for reports and JSON."""
         pairs = {
-            name: list(getattr(self, name)) for name in ("scale", "sigma", "psf_fwhm", "misregistration", "grid_shift")
+            name: list(getattr(self, name))
+            for name in ("scale", "sigma", "psf_fwhm", "detector", "misregistration", "grid_shift")
         }
         tensors = {name: getattr(self, name).tolist() for name in ("offset", "hsi_noise", "msi_noise")}
         others = {"confidence": self.confidence, "notes": list(self.notes)}

@@ -80,11 +80,12 @@ class Block:
     origin_shift: Pair  # what the block's fine origin adds to the shift of the scene
     usable: Tensor  # (h, w), coarse pixels whose surroundings are all data
     fine_start: tuple[int, int] = (0, 0)  # the block's first fine pixel in the scene
+    detector: Pair = (0.0, 0.0)  # of the PSF, see `Observation`
 
     def operator(self, scale: Pair, sigma: Pair, shift: Pair = (0.0, 0.0)) -> SpatialOperator:
         fine, coarse = ((image.shape[1], image.shape[2]) for image in (self.msi, self.hsi))
         total = self.origin_shift[0] + shift[0], self.origin_shift[1] + shift[1]
-        return SpatialOperator.from_psf(fine, coarse, scale, sigma, total)
+        return SpatialOperator.from_psf(fine, coarse, scale, sigma, total, self.detector)
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,7 @@ class Registration:
     explained_at_start: float
     evidence: float  # log likelihood gained against the start
     log_sigma_error: Pair = (0.0, 0.0)
+    detector: Pair = (0.0, 0.0)  # of the PSF, see `Observation`
 
 
 @dataclass(frozen=True)
@@ -128,8 +130,8 @@ class _Problem:
     def matrices(self, axis: int, sigma: float, shift: float) -> list[Tensor]:
         made = cache(psf_matrix)  # blocks of one size mostly lie alike on both grids
         sizes = [(block.msi.shape[1 + axis], block.hsi.shape[1 + axis]) for block in self.blocks]
-        shifts = [shift + block.origin_shift[axis] for block in self.blocks]
-        return [made(*size, self.scale[axis], sigma, each) for size, each in zip(sizes, shifts, strict=True)]
+        rest = [(shift + block.origin_shift[axis], block.detector[axis]) for block in self.blocks]
+        return [made(*size, self.scale[axis], sigma, *each) for size, each in zip(sizes, rest, strict=True)]
 
     def residual_at(self, parameters: Tensor) -> Tensor:
         """What the hsi cannot explain of the msi under a trial (log sigma, shift), (M, n)."""
@@ -213,6 +215,7 @@ def register(
         explained_at_start=1 - ratio * math.exp(before),
         evidence=0.5 * problem.samples * len(residual) * (before - after),
         log_sigma_error=_as_pair(errors[:2]),
+        detector=blocks[0].detector,
     )
 
 
@@ -307,7 +310,9 @@ def _refine(
 ) -> tuple[Tensor, Tensor]:
     """Levenberg-Marquardt on the residuals, each msi band weighted by one over its unexplained share."""
     scale = torch.tensor(problem.scale, dtype=torch.float64)
-    lowest = torch.cat([(SIGMA_LIMITS[0] * scale).log(), start[2:] - 2 * scale])
+    detector = torch.tensor(problem.blocks[0].detector, dtype=torch.float64)
+    narrowest = torch.maximum(SIGMA_LIMITS[0] * scale, detector / math.sqrt(12))
+    lowest = torch.cat([narrowest.log(), start[2:] - 2 * scale])
     highest = torch.cat([(SIGMA_LIMITS[1] * scale).log(), start[2:] + 2 * scale])
     prior = torch.tensor([psf_prior, psf_prior, 0.0, 0.0], dtype=torch.float64)
 

@@ -46,6 +46,7 @@ class ObservedPair:
     misregistration: tuple[float, float]
     bands: NDArray[np.int64]
     observation: Observation | None
+    detector: tuple[float, float] = (0.0, 0.0)
 
 
 PairOf = Callable[[], ObservedPair]
@@ -67,7 +68,8 @@ def observe_pair(opened: OpenImages) -> ObservedPair:
     )
     pair = align_pair(hsi_cube, window_of(msi_cube, rows, columns))
     observation = observe(pair, hsi_cube, ObservationConfig())
-    return ObservedPair(observation.sigma, observation.misregistration, np.flatnonzero(pair.usable_bands), observation)
+    bands = np.flatnonzero(pair.usable_bands)
+    return ObservedPair(observation.sigma, observation.misregistration, bands, observation, observation.detector)
 
 
 def _georeferenced(hsi: xr.DataArray, msi: xr.DataArray) -> tuple[xr.DataArray, xr.DataArray]:
@@ -164,7 +166,7 @@ def degraded_and_hsi(
         return np.full_like(observed, np.nan), observed
     fine = physical_values(fused.cube, down.fine, across.fine, pair.bands)
     sizes = (fine.shape[1], fine.shape[2]), (observed.shape[1], observed.shape[2])
-    operator = SpatialOperator.from_psf(*sizes, place.scale, sigma, (down.shift, across.shift))
+    operator = SpatialOperator.from_psf(*sizes, place.scale, sigma, (down.shift, across.shift), pair.detector)
     known = torch.from_numpy(np.isfinite(fine).astype(np.float32))
     covered = operator.apply(known).numpy() * (down.inside[:, None] & across.inside[None, :])
     coarse = operator.apply(torch.from_numpy(np.nan_to_num(fine))).numpy()
