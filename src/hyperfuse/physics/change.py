@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -145,7 +145,7 @@ class _Window:
     @classmethod
     def of(cls, hsi: Tensor, msi: Tensor, shift: tuple[float, float], observation: Observation) -> _Window:
         fine_size, coarse_size = (msi.shape[1], msi.shape[2]), (hsi.shape[1], hsi.shape[2])
-        operator = SpatialOperator.from_psf(fine_size, coarse_size, observation.scale, observation.sigma, shift)
+        operator = replace(observation, shift=shift).spatial_operator(fine_size, coarse_size)
         predicted = mix_bands(observation.srf, hsi.double()) + observation.offset[:, None, None]
         placement = Placement.from_scale(observation.scale, shift)
         return cls(predicted, operator.apply(msi).double(), operator, placement, fine_size)
