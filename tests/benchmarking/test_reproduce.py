@@ -12,7 +12,7 @@ import pytest
 from tests.training.tiny_experiments import smooth_scene
 
 from hyperfuse.benchmarking.division import choose_left_out, divide, trained_on
-from hyperfuse.benchmarking.reproduce import PLANS, check, insert_page, reproduce
+from hyperfuse.benchmarking.reproduce import PLANS, check, insert_page, prepare, reproduce
 from hyperfuse.cli.app import run
 from hyperfuse.config import EfficiencyConfig, ReproduceConfig
 from hyperfuse.errors import OptionError, TrainingError
@@ -214,6 +214,15 @@ def test_minutes_become_steps(config: ReproduceConfig, tmp_path: Path) -> None:
     steps = json.loads((tmp_path / "runs/joint/experiment.json").read_text())["length"]["steps"]
     assert 1 <= steps < 500
     reproduce("seen", tmp_path, config=timed)  # keeps the number of steps
+
+
+def test_other_work_does_not_shorten_a_training(
+    config: ReproduceConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rates = [{"event": "train", "steps_per_second": rate} for rate in (16.0, 2.0, 8.0, 0.5)]
+    monkeypatch.setattr("hyperfuse.benchmarking.reproduce.read_log", lambda folder: rates)
+    setup = prepare("model-size", tmp_path, config, tmp_path / "scenes")
+    assert setup.seconds_per_step(PLANS["model-size"](setup).trainings[0]) == 1 / 8
 
 
 def test_check_writes_nothing(config: ReproduceConfig, tmp_path: Path) -> None:
