@@ -46,6 +46,8 @@ def test_the_paper_s_run_is_the_paper_s() -> None:
         0.0,
     )
     assert (paper.loop.batch_size, paper.length.epochs, paper.loop.ssim_weight) == (4, 2000, 0.1)
+    assert (paper.loop.loss, paper.loop.precision, paper.loop.accumulate, paper.loop.ema) == ("paper", "float32", 1, 0)
+    assert (paper.optimiser.warmup_steps, paper.optimiser.clip_norm, paper.simulation.flips) == (0, None, False)
     assert (paper.split.kind, paper.split.patch_size, paper.simulation.scale) == ("paper", 128, (4.0, 4.0))
     assert isinstance(read_experiment(EXPERIMENTS / "without_mk.toml").network.channels, FixedBands)
     for depth in (1, 2, 4, 6):
