@@ -272,8 +272,7 @@ def export(
 
     Files of SSA take any number of bands, those of baselines the bands that they were trained on. Networks whose
     channels are components or wavelengths, or whose base is not bicubic, have further inputs, which are printed:
-    docs/networks.md. Not exported are DCINN, which solves linear equations, and the network of `universal`, which
-    guides a regression.
+    docs/networks.md. Not exported are the networks of the methods `ssa`, `ssa-residual` and `universal`, and DCINN.
 
     [dim]hyperfuse export runs/small_cpu/weights network.onnx[/dim]
     """

@@ -93,7 +93,7 @@ def export_onnx(network: AnyNetwork, path: str | Path) -> list[str]:
     elif isinstance(network, DCINN):
         obstacle = "DCINN, which solves linear equations: ONNX cannot"
     elif isinstance(network, SSA) and network.config.standardise == "regressed":
-        obstacle = 'a network with standardise = "regressed", whose ONNX file fails for an MSI of one band'
+        obstacle = 'a network with standardise = "regressed", which solves linear equations for the SRF: ONNX cannot'
     elif isinstance(network, SSA) and network.config.expected_error:
         obstacle = "a network that needs the expected error of its base"
     if obstacle is not None or isinstance(network, PriorNetwork):
