@@ -257,6 +257,47 @@ def test_signals_wait_for_the_end_of_a_block() -> None:
         assert len(heard) == 2
 
 
+@pytest.mark.parametrize("step", ["tempfile.mkdtemp", "_move_in", "_remove"])
+def test_interrupted_at_any_step_nothing_remains_beside_the_target(
+    step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_cube(sample_cube(), tmp_path / "s.zarr")
+    owner, _, name = step.rpartition(".")
+    owner = getattr(publishing, owner) if owner else publishing
+    work = getattr(owner, name)
+
+    def interrupted(*arguments: object, **options: object) -> object:
+        monkeypatch.setattr(owner, name, work)
+        if step == "_remove":
+            signal.raise_signal(signal.SIGINT)
+        result = work(*arguments, **options)
+        signal.raise_signal(signal.SIGINT)
+        return result
+
+    monkeypatch.setattr(owner, name, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write_cube(sample_cube(seed=1), path, overwrite=True)
+    assert_nothing_lost(open_cube(path), sample_cube() if step == "tempfile.mkdtemp" else sample_cube(seed=1))
+    assert [each.name for each in tmp_path.iterdir()] == ["s.zarr"]
+
+
+def test_old_files_that_cannot_be_moved_back_are_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_cube(sample_cube(), tmp_path / "s.zarr")
+    rename = Path.rename
+
+    def refused(source: Path, target: Path) -> Path:
+        if tmp_path in (source.parent, Path(target).parent) and not path.exists():
+            raise OSError(errno.EIO, "Input/output error")
+        return rename(source, target)
+
+    monkeypatch.setattr(Path, "rename", refused)
+    with pytest.raises(CubeWriteError):
+        write_cube(sample_cube(seed=1), path, overwrite=True)
+    monkeypatch.undo()
+    assert_nothing_lost(open_cube(path), sample_cube(seed=1))
+    assert [each.name for each in tmp_path.iterdir()] == ["s.zarr"]
+
+
 def test_other_threads_leave_signals_alone(tmp_path: Path) -> None:
     thread = threading.Thread(target=lambda: write_cube(sample_cube(), tmp_path / "s.tif"))
     thread.start()

@@ -144,23 +144,32 @@ def published(
         check_writable(path, overwrite=overwrite)
     with target_lock(target), _write_errors(target):
         check_writable(target, overwrite=overwrite)
-        if work_folder is None:
-            work_folder = make_work_folder(target)
-        else:
-            work_folder.mkdir()
         try:
-            made = work_folder / MADE
-            made.mkdir()
+            with deferred_signals():
+                if work_folder is None:
+                    work_folder = make_work_folder(target)
+                else:
+                    work_folder.mkdir()
+                made = work_folder / MADE
+                made.mkdir()
             yield made / target.name
             _flush(made)
-            _publish(work_folder, target, stale)
+            with deferred_signals():
+                _publish(work_folder, target, stale)
         finally:
-            # Threads of Zarr may still write into it for a moment after an error.
-            for _ in range(REMOVAL_ATTEMPTS):
-                shutil.rmtree(work_folder, ignore_errors=True)
-                if not work_folder.exists():
-                    break
-                time.sleep(SECONDS_BETWEEN)
+            with deferred_signals():
+                # The old files are still in it where they could not be moved back.
+                if work_folder is not None and not (work_folder / COMPLETE).exists():
+                    _remove(work_folder)
+
+
+def _remove(work_folder: Path) -> None:
+    # Threads of Zarr may still write into it for a moment after an error.
+    for _ in range(REMOVAL_ATTEMPTS):
+        shutil.rmtree(work_folder, ignore_errors=True)
+        if not work_folder.exists():
+            break
+        time.sleep(SECONDS_BETWEEN)
 
 
 def check_writable(target: Path, *, overwrite: bool) -> None:
@@ -224,6 +233,7 @@ def _publish(work_folder: Path, target: Path, stale: Sequence[Path]) -> None:
             kept.rename(target.parent / kept.name)
         complete.unlink()
         raise
+    complete.unlink()
 
 
 def _move_in(work_folder: Path, target: Path, stale: Sequence[Path]) -> None:
