@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
@@ -35,6 +36,19 @@ def build(*arguments, **options):
     except BaseException as error:
         raise ValueError("the model cannot be built") from error
 app.app.__class__.__call__ = build
+app.main()
+"""
+
+IN_A_DESTRUCTOR = """
+import signal, sys, time
+from hyperfuse.cli import app
+class Ended:
+    def __del__(self):
+        signal.raise_signal(int(sys.argv[1]))
+def work(*arguments, **options):
+    Ended()
+    time.sleep(60)
+app.app.__class__.__call__ = work
 app.main()
 """
 
@@ -95,6 +109,22 @@ def test_ended_while_a_library_turns_every_exception_into_its_own(number: int) -
     program = Program(IN_A_LIBRARY, number)
     _, messages = program.communicate()
     assert (program.returncode, messages) == (128 + number, "")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_ended_where_python_ignores_exceptions(number: int) -> None:
+    program = Program(IN_A_DESTRUCTOR, number)
+    _, messages = program.communicate()
+    assert (program.returncode, messages) == (128 + number, "")
+
+
+def test_an_interrupt_during_the_imports_is_no_traceback(tmp_path: Path) -> None:
+    (tmp_path / "typer.py").write_text("import signal; signal.raise_signal(signal.SIGINT)")
+    places = (tmp_path, Path(hyperfuse.__file__).parents[1])
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, places))}
+    command = [sys.executable, "-m", "hyperfuse", "methods"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
 
 
 def test_ignored_signals_stay_ignored() -> None:

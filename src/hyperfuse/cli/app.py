@@ -25,6 +25,7 @@ from hyperfuse.errors import HyperfuseError, OptionError, RenamedWarning
 from hyperfuse.progress import show_progress
 
 CREATED_PER_COLLECTION = 10_000  # objects between two searches of Python for cycles among them
+SECONDS_BETWEEN = 0.01  # a signal that was lost and the same again
 _received: list[int] = []  # signals that ask for an end
 
 
@@ -191,6 +192,7 @@ def main() -> None:
     numbers = [each for each in ends if signal.getsignal(each) != signal.SIG_IGN]  # nohup ignores SIGHUP
     for number in numbers:
         signal.signal(number, _stop)
+    sys.unraisablehook = _stop_again
     code = run(sys.argv[1:])
     # A signal during the clean-up at exit ends the process without a traceback.
     for number in numbers:
@@ -202,6 +204,15 @@ def _stop(number: int, frame: object) -> None:
     """Ended from outside: leave by the ordinary way, so that half an output is cleared away."""
     _received.append(number)
     raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
+
+
+def _stop_again(lost: Any) -> None:
+    """Python ignores what is raised within destructors and callbacks, such as those of an import: ask again soon."""
+    if hasattr(signal, "setitimer") and _received and lost.exc_type in (KeyboardInterrupt, SystemExit):
+        signal.signal(signal.SIGALRM, lambda number, frame: signal.raise_signal(_received[-1]))
+        signal.setitimer(signal.ITIMER_REAL, SECONDS_BETWEEN)
+    else:
+        sys.__unraisablehook__(lost)
 
 
 def _complain(message: str, code: int = 2) -> int:
