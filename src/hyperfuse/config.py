@@ -183,6 +183,9 @@ class Request(BaseModel):
     )
 
     def __init__(self, **options: Any) -> None:
+        for name, value in options.items():
+            if isinstance(value, str | Path) and "\0" in str(value):
+                raise OptionError(f"{name.replace('_', ' ')} with a NUL character", "none", f"fix {name}")
         try:
             names = field_names(type(self))
             current = with_current_names(options, type(self).model_fields)

@@ -112,6 +112,13 @@ def test_bad_lists_are_refused_before_anything_starts(
     assert [path.name for path in tmp_path.iterdir()] == ["pairs.csv"]
 
 
+@pytest.mark.parametrize("line", ["a\0.tif,msi.hdr,x.tif,", "hsi.hdr,msi.hdr,x\0.tif,", "hsi.hdr,msi.hdr,x.tif,a\0b"])
+def test_a_nul_in_a_name(line: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["batch", str(written_list(folder, "hsi,msi,output,weights", line))]) == 2
+    message = capsys.readouterr().err
+    assert "line 2: " in message and "NUL character" in message and message.count("\n") == 1
+
+
 def test_no_list(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "image.csv").write_bytes(b"\xff\xfe\x00\x01")
     for name, words in (("nothing.csv", "No such file"), ("image.csv", "not UTF-8")):

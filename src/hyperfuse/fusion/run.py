@@ -276,7 +276,10 @@ def check_request(hsi: Image, msi: Image, target: Path | None, config: FuseConfi
 
 def _real(path: Path) -> Path:
     """Without links and `..`; unlike `Path.resolve`, also of links that point to each other."""
-    return Path(os.path.realpath(path))
+    try:
+        return Path(os.path.realpath(path))
+    except ValueError as error:
+        raise OptionError(f"{path}, a name with a NUL character", "none", "fix it") from error
 
 
 def _run(
