@@ -136,3 +136,11 @@ def test_any_text_selects_bands_or_says_why_not(selection: str) -> None:
         check_selection(selection)
         assert len(set(positions.tolist())) == positions.size > 0
         assert set(positions.tolist()) <= set(range(10))
+
+
+def test_a_template_of_chosen_bands_takes_no_memory() -> None:
+    """All values of these would take 20 TB."""
+    side = 1_000_000
+    large = make_cube(np.broadcast_to(np.float32(0), (5, side, side)), wavelength_nm=CENTRES[:5])
+    template = output_template(large, OutputConfig(bands="5,2-4"))
+    assert template.shape == (4, side, side) and template["wavelength"].values.tolist() == [800, 500, 600, 700]

@@ -167,13 +167,14 @@ def colour_bands(cube: xr.DataArray) -> tuple[int, int, int] | None:
 
 def output_template(source: xr.DataArray, output: OutputConfig) -> xr.DataArray:
     """Return an empty cube that describes how `source` is to be stored; its zeros take no memory."""
-    part = selected(source, output)
-    dtype = np.dtype(output.dtype or source.dtype)
-    values = np.broadcast_to(np.zeros((), dtype), part.shape)
-    attributes = {key: value for key, value in part.attrs.items() if key != "_FillValue"}
-    template = xr.DataArray(plain_variable(part.dims, values), coords=part.coords, attrs=attributes)
+    chosen = slice(None) if output.bands is None else select_bands(source, output.bands)
+    # Without the values, which a selection would copy.
+    coords = source.coords.to_dataset().isel(band=chosen).coords
+    bands, dtype = coords.sizes["band"], np.dtype(output.dtype or source.dtype)
+    values = np.broadcast_to(np.zeros((), dtype), (bands, *source.shape[1:]))
+    attributes = {key: value for key, value in source.attrs.items() if key != "_FillValue"}
+    template = xr.DataArray(plain_variable(source.dims, values), coords=coords, attrs=attributes)
     if output.scale_factor is not None:
-        bands = part.sizes["band"]
         scaling = {"scale": ("band", np.full(bands, output.scale_factor)), "offset": ("band", np.zeros(bands))}
         template = template.assign_coords(scaling)
     return place_cube(template, None, None, _nodata_for(source, dtype, output.nodata))
