@@ -37,13 +37,13 @@ from hyperfuse.physics.observation import Observation, as_pair, default_sigma, r
 from hyperfuse.physics.register import (
     SEARCH_STEP,
     SIGMA_LIMITS,
-    SMALLEST_SHARE,
     BandDisplacement,
     Block,
     Registration,
     find_band_displacement,
     register,
     search_shift,
+    unexplained_share,
 )
 from hyperfuse.physics.sampling import PairSamples, Samples, estimate_noise, weakest_components
 
@@ -56,9 +56,11 @@ MOST_SHIFT_ERROR = 0.2  # of a coarse pixel
 # second (docs/real_pairs.md has the calibration). Before any evidence, the expected ones are right with log odds of:
 TOLERATED_LOG_SIGMA, TOLERATED_SHIFT, ERROR_FACTORS = 0.1, 0.15, (3.0, 4.0)
 PRIOR_LOG_ODDS = 2.0
-# A PSF that is a mean over the detector's pixel is expected to have this standard deviation, in coarse pixels (0.29 and
-# some blur by optics and motion). One that leaves less than this share of what a Gaussian leaves is taken at once.
-DETECTOR_SIGMA, DETECTOR_LEAVES = 0.35, 0.5
+# A PSF that is a mean over the detector's pixel is expected to have this standard deviation, in coarse pixels (0.29
+# and some blur by optics and motion), and by this factor less than the Gaussian closest to it. It is tried where one of
+# that width leaves at most so many times what the Gaussian leaves, and taken before anything else is corrected where
+# the best one leaves less than this share.
+DETECTOR_SIGMA, LESS_WIDE, DETECTOR_WORTH_TRYING, DETECTOR_LEAVES = 0.35, 0.94, 4.0, 0.5
 LEAST_EVIDENCE = 10.0  # log likelihood that a PSF and shift other than the expected ones must gain
 # Where the images disagree, misfit is alike in all msi bands and in so many neighbouring pixels.
 PIXELS_THAT_DISAGREE_ALIKE = 4
@@ -288,7 +290,7 @@ def _register(samples: Samples, known: KnownParts, harmonise: bool, bend: Bend) 
         robust = _register_robustly(samples, blocks, start, sigma_known, shift_known, harmonise, bend)
         # Noise alone, which all pixels share, is better averaged over all of them.
         found = robust if robust.corrections or robust.bend or robust.mean_weight < NOISE_LEAVES else found
-        if not sigma_known and not any(found.registration.detector):
+        if not sigma_known and found.is_robust and not any(found.registration.detector):
             averaging = _averaging(found, blocks, samples, shift_known)
             found = found if averaging is None else replace(found, registration=averaging)
     best = found.registration
@@ -326,19 +328,23 @@ def _averaging(found: _Registered, blocks: list[Block], samples: Samples, shift_
     """A PSF that averages over the coarse pixel, as a detector does, where it explains the msi better than found."""
     scale, gaussian = samples.scale, found.registration
     corrected = found.correct(blocks, samples.fine_size)
-    weights = torch.ones(sum(int(block.usable.sum()) for block in blocks), dtype=torch.float64)
+    averaged = _seen_by(corrected, scale)
     if found.is_robust:
         weights = _weights(corrected, scale, gaussian.sigma, gaussian.shift)
-        gaussian = register(corrected, scale, gaussian.sigma, (0.0, 0.0), False, shift_known, weights, gaussian.shift)
-    start, averaged = (DETECTOR_SIGMA * scale[0], DETECTOR_SIGMA * scale[1]), _seen_by(corrected, scale)
+    else:
+        weights = torch.ones(sum(int(block.usable.sum()) for block in blocks), dtype=torch.float64)
+    left = unexplained_share(corrected, scale, gaussian.sigma, gaussian.shift, weights)
+    y, x = (max(LESS_WIDE * own, side / math.sqrt(12)) for own, side in zip(gaussian.sigma, scale, strict=True))
+    if unexplained_share(averaged, scale, (y, x), gaussian.shift, weights) > DETECTOR_WORTH_TRYING * left:
+        return None
+    start = DETECTOR_SIGMA * scale[0], DETECTOR_SIGMA * scale[1]
     trial = register(averaged, scale, start, (0.0, 0.0), False, shift_known, weights, gaussian.shift)
-    left = [max(SMALLEST_SHARE, 1 - each.explained) for each in (gaussian, trial)]
-    evidence = 0.5 * float(weights.sum()) * len(blocks[0].msi) * math.log(left[0] / left[1])
+    ratio = left / unexplained_share(averaged, scale, trial.sigma, trial.shift, weights)
+    evidence = 0.5 * float(weights.sum()) * len(blocks[0].msi) * math.log(ratio)
     alike = PIXELS_THAT_DISAGREE_ALIKE * len(blocks[0].msi) if found.is_robust else 1
     if evidence < alike * LEAST_EVIDENCE:
         return None
-    before = found.registration
-    return replace(trial, evidence=before.evidence + evidence, explained_at_start=before.explained_at_start)
+    return replace(trial, evidence=gaussian.evidence + evidence, explained_at_start=gaussian.explained_at_start)
 
 
 def _seen_by(blocks: list[Block], detector: tuple[float, float]) -> list[Block]:

@@ -219,6 +219,12 @@ def register(
     )
 
 
+def unexplained_share(blocks: list[Block], scale: Pair, sigma: Pair, shift: Pair, weights: Tensor) -> float:
+    """Geometric mean over the msi bands of the share that the hsi does not explain under this PSF and shift."""
+    problem = _Problem.of(blocks, scale, weights)
+    return math.exp(_score(problem.residual_at(torch.tensor([*map(math.log, sigma), *shift], dtype=torch.float64))))
+
+
 def search_shift(
     blocks: list[Block],
     scale: Pair,
