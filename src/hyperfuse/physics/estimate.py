@@ -209,7 +209,7 @@ def estimate_from_samples(
     spread = there.blocks(registration.sigma, spread=True)
     agreement = measure_agreement(spread, found.correct(spread, samples.fine_size), observation)
     displacement = None
-    if harmonise and bend != "off" and known.misregistration is None and not note:
+    if harmonise and bend != "off" and known.misregistration is None:
         displacement = find_band_displacement(blocks, samples.scale, registration.sigma)
     return Estimate(observation, found.corrections, found.bend, agreement, displacement)
 
@@ -289,10 +289,18 @@ def _register(samples: Samples, known: KnownParts, harmonise: bool, bend: Bend) 
     if 1 - found.registration.explained > _negligible(blocks, samples.scale, found.registration):
         robust = _register_robustly(samples, blocks, start, sigma_known, shift_known, harmonise, bend)
         # Noise alone, which all pixels share, is better averaged over all of them.
-        found = robust if robust.corrections or robust.bend or robust.mean_weight < NOISE_LEAVES else found
-        if not sigma_known and found.is_robust and not any(found.registration.detector):
-            averaging = _averaging(found, blocks, samples, shift_known)
-            found = found if averaging is None else replace(found, registration=averaging)
+        if robust.corrections or robust.bend or robust.mean_weight < NOISE_LEAVES:
+            found, averaging = robust, None
+            if not sigma_known and not any(found.registration.detector):
+                averaging = _averaging(found, blocks, samples, shift_known)
+        found = found if averaging is None else replace(found, registration=averaging)
+    evidence = _evidence(found, blocks, samples, start)
+    if evidence < LEAST_EVIDENCE and found.is_robust and not sigma_known and not any(found.registration.detector):
+        # Corrections that were found under a PSF of the wrong shape explain little.
+        averaged, wide = _seen_by(blocks, samples.scale), _detector_sigma(samples.scale)
+        other = _register_robustly(samples, averaged, wide, sigma_known, shift_known, harmonise, bend)
+        if (gained := _evidence(other, blocks, samples, start)) >= LEAST_EVIDENCE:
+            found, evidence = other, gained
     best = found.registration
     if everything_known:
         return replace(found, registration=replace(expected, explained=best.explained))
@@ -305,14 +313,6 @@ def _register(samples: Samples, known: KnownParts, harmonise: bool, bend: Bend) 
         return _Registered(expected, unknown + "the hsi explains the msi only under an implausibly wide PSF")
     if _relative_shift_error(best, samples.scale) > MOST_SHIFT_ERROR:
         return _Registered(expected, unknown + "too little texture")
-    alike = PIXELS_THAT_DISAGREE_ALIKE * len(blocks[0].msi) if found.is_robust else 1
-    evidence = best.evidence / alike
-    if found.is_robust and found.bend is None and evidence >= LEAST_EVIDENCE:
-        # The weights suit what was found; the expected ones may explain as much under their own.
-        corrected = found.correct(blocks, samples.fine_size)
-        hypotheses = ((0.0, 0.0), start, (0.0, 0.0)), (best.detector, best.sigma, best.shift)
-        levels = [_robust_level(_seen_by(corrected, each), samples.scale, *rest) for each, *rest in hypotheses]
-        evidence = evidence if levels[1] < MUST_LEAVE * levels[0] else 0.0
     if evidence < LEAST_EVIDENCE and found.bend is None:
         near_best = _probability(replace(expected, shift=(0.0, 0.0)), best, found.is_robust)
         probability = max(near_best, 1 / (1 + math.exp(evidence - PRIOR_LOG_ODDS)))
@@ -324,6 +324,27 @@ def _register(samples: Samples, known: KnownParts, harmonise: bool, bend: Bend) 
     )
 
 
+def _evidence(found: _Registered, blocks: list[Block], samples: Samples, start: tuple[float, float]) -> float:
+    """Log likelihood that the PSF and shift gain against the expected ones: a Gaussian of the width at the start, and
+    no shift.
+    """
+    best, scale, expected = found.registration, samples.scale, (start, (0.0, 0.0))
+    if not found.is_robust:
+        return best.evidence
+    corrected = found.correct(blocks, samples.fine_size)
+    gaussian, seen = _seen_by(corrected, (0.0, 0.0)), _seen_by(corrected, best.detector)
+    evidence = best.evidence
+    if any(best.detector):
+        weights = _weights(seen, scale, best.sigma, best.shift)
+        evidence = _log_likelihood(gaussian, seen, scale, expected, (best.sigma, best.shift), weights)
+    evidence /= PIXELS_THAT_DISAGREE_ALIKE * len(blocks[0].msi)
+    if found.bend is not None or evidence < LEAST_EVIDENCE:
+        return evidence
+    # The weights suit what was found; the expected ones may explain as much under their own.
+    before, after = _robust_level(gaussian, scale, *expected), _robust_level(seen, scale, best.sigma, best.shift)
+    return evidence if after < MUST_LEAVE * before else 0.0
+
+
 def _averaging(found: _Registered, blocks: list[Block], samples: Samples, shift_known: bool) -> Registration | None:
     """A PSF that averages over the coarse pixel, as a detector does, where it explains the msi better than found."""
     scale, gaussian = samples.scale, found.registration
@@ -333,18 +354,35 @@ def _averaging(found: _Registered, blocks: list[Block], samples: Samples, shift_
         weights = _weights(corrected, scale, gaussian.sigma, gaussian.shift)
     else:
         weights = torch.ones(sum(int(block.usable.sum()) for block in blocks), dtype=torch.float64)
-    left = unexplained_share(corrected, scale, gaussian.sigma, gaussian.shift, weights)
+    here = gaussian.sigma, gaussian.shift
+    left = unexplained_share(corrected, scale, *here, weights)
     y, x = (max(LESS_WIDE * own, side / math.sqrt(12)) for own, side in zip(gaussian.sigma, scale, strict=True))
     if unexplained_share(averaged, scale, (y, x), gaussian.shift, weights) > DETECTOR_WORTH_TRYING * left:
         return None
-    start = DETECTOR_SIGMA * scale[0], DETECTOR_SIGMA * scale[1]
+    start = _detector_sigma(scale)
     trial = register(averaged, scale, start, (0.0, 0.0), False, shift_known, weights, gaussian.shift)
-    ratio = left / unexplained_share(averaged, scale, trial.sigma, trial.shift, weights)
-    evidence = 0.5 * float(weights.sum()) * len(blocks[0].msi) * math.log(ratio)
+    evidence = _log_likelihood(corrected, averaged, scale, here, (trial.sigma, trial.shift), weights)
     alike = PIXELS_THAT_DISAGREE_ALIKE * len(blocks[0].msi) if found.is_robust else 1
     if evidence < alike * LEAST_EVIDENCE:
         return None
     return replace(trial, evidence=gaussian.evidence + evidence, explained_at_start=gaussian.explained_at_start)
+
+
+def _log_likelihood(
+    one: list[Block],
+    other: list[Block],
+    scale: tuple[float, float],
+    of_one: tuple[tuple[float, float], tuple[float, float]],
+    of_other: tuple[tuple[float, float], tuple[float, float]],
+    weights: Tensor,
+) -> float:
+    """By how much it is higher under the PSF and shift of the other blocks, which differ by their detector."""
+    ratio = unexplained_share(one, scale, *of_one, weights) / unexplained_share(other, scale, *of_other, weights)
+    return 0.5 * float(weights.sum()) * len(one[0].msi) * math.log(ratio)
+
+
+def _detector_sigma(scale: tuple[float, float]) -> tuple[float, float]:
+    return DETECTOR_SIGMA * scale[0], DETECTOR_SIGMA * scale[1]
 
 
 def _seen_by(blocks: list[Block], detector: tuple[float, float]) -> list[Block]:

@@ -414,7 +414,7 @@ def find_band_displacement(blocks: list[Block], scale: Pair, sigma: Pair) -> Ban
     usable = [block.usable for block in blocks]
     spectra = torch.cat([block.hsi[:, each] for block, each in zip(blocks, usable, strict=True)], dim=1).double()
     hsi = spectra.numpy()
-    if len(hsi) < 3 or hsi.shape[1] < 8 * (len(blocks[0].msi) + 3):
+    if len(hsi) < 3 or hsi.shape[1] < 6 * (len(blocks[0].msi) + 3):
         return None
 
     def seen(y: float, x: float) -> Floats:
