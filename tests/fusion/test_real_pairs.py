@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -64,6 +65,19 @@ def test_psf_and_shift_survive(simulated: Simulation, kind: str) -> None:
     observation = estimated(pair.hsi, pair.msi).observation
     np.testing.assert_allclose(observation.sigma, SIGMA, rtol=0.1)
     np.testing.assert_allclose(observation.misregistration, 0, atol=0.15)
+
+
+@pytest.mark.parametrize("kind", ["light", "gamma8", "bend", "change"])
+def test_pixels_of_the_hsi_that_average_over_their_area(simulated: Simulation, kind: str) -> None:
+    """A Gaussian PSF explains them less well, and what else is wrong with the pair hardly at all."""
+    averaged = imperfect(simulated, "boxpsf")
+    pair = imperfect(replace(simulated, hsi=averaged.hsi), kind)
+    observation = estimated(pair.hsi, pair.msi).observation
+    assert observation.detector == (SCALE, SCALE)
+    np.testing.assert_allclose(observation.sigma, averaged.sigma, rtol=0.1)
+    np.testing.assert_allclose(observation.misregistration, pair.shift, atol=0.15)
+    with_mean = psnr_db(fused(averaged.hsi, simulated.msi), simulated)
+    assert with_mean > psnr_db(fused(averaged.hsi, simulated.msi, psf_fwhm=2.3548 * averaged.sigma), simulated)
 
 
 def test_displaced_bands_are_brought_to_one_place(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,7 +61,9 @@ PRIOR_LOG_ODDS = 2.0
 # that width leaves at most so many times what the Gaussian leaves, and taken before anything else is corrected where
 # the best one leaves less than this share.
 DETECTOR_SIGMA, LESS_WIDE, DETECTOR_WORTH_TRYING, DETECTOR_LEAVES = 0.35, 0.94, 4.0, 0.5
-LEAST_EVIDENCE = 10.0  # log likelihood that a PSF and shift other than the expected ones must gain
+# Log likelihood that a PSF and shift other than the expected ones must gain, and where the images disagree, so that
+# pixels already count as few, a Gaussian PSF.
+LEAST_EVIDENCE, LEAST_EVIDENCE_OF_FEW = 10.0, 5.0
 # Where the images disagree, misfit is alike in all msi bands and in so many neighbouring pixels.
 PIXELS_THAT_DISAGREE_ALIKE = 4
 ROUNDS = 3  # of finding corrections and weights, and of registering what they leave
@@ -313,7 +315,8 @@ def _register(samples: Samples, known: KnownParts, harmonise: bool, bend: Bend) 
         return _Registered(expected, unknown + "the hsi explains the msi only under an implausibly wide PSF")
     if _relative_shift_error(best, samples.scale) > MOST_SHIFT_ERROR:
         return _Registered(expected, unknown + "too little texture")
-    if evidence < LEAST_EVIDENCE and found.bend is None:
+    least = LEAST_EVIDENCE_OF_FEW if found.is_robust and not any(best.detector) else LEAST_EVIDENCE
+    if evidence < least and found.bend is None:
         near_best = _probability(replace(expected, shift=(0.0, 0.0)), best, found.is_robust)
         probability = max(near_best, 1 / (1 + math.exp(evidence - PRIOR_LOG_ODDS)))
         note = "the images disagree too much to tell another shift or PSF: those expected are kept"
@@ -338,7 +341,7 @@ def _evidence(found: _Registered, blocks: list[Block], samples: Samples, start: 
         weights = _weights(seen, scale, best.sigma, best.shift)
         evidence = _log_likelihood(gaussian, seen, scale, expected, (best.sigma, best.shift), weights)
     evidence /= PIXELS_THAT_DISAGREE_ALIKE * len(blocks[0].msi)
-    if found.bend is not None or evidence < LEAST_EVIDENCE:
+    if found.bend is not None or evidence < LEAST_EVIDENCE_OF_FEW:
         return evidence
     # The weights suit what was found; the expected ones may explain as much under their own.
     before, after = _robust_level(gaussian, scale, *expected), _robust_level(seen, scale, best.sigma, best.shift)
