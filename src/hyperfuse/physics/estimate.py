@@ -283,26 +283,7 @@ def _register(samples: Samples, known: KnownParts, harmonise: bool, bend: Bend) 
         )
     # Blocks already lie where the georeference places them; the search starts from no shift.
     sigma_known, shift_known = known.sigma is not None, known.misregistration is not None
-    best = register(blocks, samples.scale, start, (0.0, 0.0), sigma_known, shift_known)
-    found = _Registered(best)
-    averaging = None if sigma_known else _averaging(found, blocks, samples, shift_known)
-    if averaging is not None and 1 - averaging.explained < DETECTOR_LEAVES * (1 - best.explained):
-        found, blocks = _Registered(averaging), _seen_by(blocks, averaging.detector)
-    if 1 - found.registration.explained > _negligible(blocks, samples.scale, found.registration):
-        robust = _register_robustly(samples, blocks, start, sigma_known, shift_known, harmonise, bend)
-        # Noise alone, which all pixels share, is better averaged over all of them.
-        if robust.corrections or robust.bend or robust.mean_weight < NOISE_LEAVES:
-            found, averaging = robust, None
-            if not sigma_known and not any(found.registration.detector):
-                averaging = _averaging(found, blocks, samples, shift_known)
-        found = found if averaging is None else replace(found, registration=averaging)
-    evidence = _evidence(found, blocks, samples, start)
-    if evidence < LEAST_EVIDENCE and found.is_robust and not sigma_known and not any(found.registration.detector):
-        # Corrections that were found under a PSF of the wrong shape explain little.
-        averaged, wide = _seen_by(blocks, samples.scale), _detector_sigma(samples.scale)
-        other = _register_robustly(samples, averaged, wide, sigma_known, shift_known, harmonise, bend)
-        if (gained := _evidence(other, blocks, samples, start)) >= LEAST_EVIDENCE:
-            found, evidence = other, gained
+    found, evidence = _find(samples, blocks, start, sigma_known, shift_known, harmonise, bend)
     best = found.registration
     if everything_known:
         return replace(found, registration=replace(expected, explained=best.explained))
@@ -325,6 +306,40 @@ def _register(samples: Samples, known: KnownParts, harmonise: bool, bend: Bend) 
     return replace(
         found, registration=replace(best, shift=shift), probability=_probability(best, best, found.is_robust)
     )
+
+
+def _find(
+    samples: Samples,
+    blocks: list[Block],
+    start: tuple[float, float],
+    sigma_known: bool,
+    shift_known: bool,
+    harmonise: bool,
+    bend: Bend,
+) -> tuple[_Registered, float]:
+    """The PSF, of either shape, and the shift that explain the msi best, and the evidence for them."""
+    best = register(blocks, samples.scale, start, (0.0, 0.0), sigma_known, shift_known)
+    found = _Registered(best)
+    begin = start
+    if not sigma_known and (averaging := _averaging(found, blocks, samples, shift_known)) is not None:
+        found = _Registered(averaging)
+        if 1 - averaging.explained < DETECTOR_LEAVES * (1 - best.explained):
+            blocks, begin = _seen_by(blocks, averaging.detector), _detector_sigma(samples.scale)
+    if 1 - found.registration.explained > _negligible(blocks, samples.scale, found.registration):
+        robust = _register_robustly(samples, blocks, begin, sigma_known, shift_known, harmonise, bend)
+        # Noise alone, which all pixels share, is better averaged over all of them.
+        found = robust if robust.corrections or robust.bend or robust.mean_weight < NOISE_LEAVES else found
+        is_gaussian = found.is_robust and not any(found.registration.detector)
+        if is_gaussian and not sigma_known and (averaging := _averaging(found, blocks, samples, shift_known)):
+            found = replace(found, registration=averaging)
+    evidence = _evidence(found, blocks, samples, start)
+    if evidence < LEAST_EVIDENCE and found.is_robust and not sigma_known and not any(found.registration.detector):
+        # Corrections that were found under a PSF of the wrong shape explain little.
+        averaged, begin = _seen_by(blocks, samples.scale), _detector_sigma(samples.scale)
+        other = _register_robustly(samples, averaged, begin, sigma_known, shift_known, harmonise, bend)
+        if (gained := _evidence(other, blocks, samples, start)) >= LEAST_EVIDENCE:
+            found, evidence = other, gained
+    return found, evidence
 
 
 def _evidence(found: _Registered, blocks: list[Block], samples: Samples, start: tuple[float, float]) -> float:
