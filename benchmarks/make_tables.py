@@ -23,14 +23,17 @@ PARIS = f"{DATA}/test/paris_hyperion.npz,{DATA}/test/paris_ali.npz"
 CUBERT = f"{DATA}/test/cubert_hydresgeo.npz,{DATA}/test/cubert_hydresgeo_pan.npz"
 AIRBORNE = f"satellite and airborne={DATA}/test/[aej]*.npz@rgb+nir+swir"
 LABORATORY = f"laboratory={DATA}/test/himspec_*.npz@rgb"
+# Several faults at once: an aerial photo beside an airborne HSI, and two satellites.
+AERIAL, ORBITAL = "boxpsf+shift+change+light+gamma8", "boxpsf+bend+objects+haze+noise"
 RUNS = {
     "test_scenes": [
         *("--scenes", CAVE, "--scenes", OTHERS),
         *("--scales", "4,8", "--noise", "30,40", "--shift", "0.5,0.5", "--knowledge", "both"),
     ],
     "imperfect_pairs": [
-        *("--scenes", AIRBORNE, "--scenes", LABORATORY, "--imperfections", "all", "--scales", "4,8", "--no-pictures"),
-        *("--methods", "sfim,universal"),
+        *("--scenes", AIRBORNE, "--scenes", LABORATORY, "--scales", "4,8", "--no-pictures"),
+        *("--imperfections", f"all,{AERIAL},{ORBITAL},boxpsf+light+gamma8,boxpsf+shift+shadow"),
+        *("--methods", "bicubic,sfim,gsa,universal"),
     ],
     "recorded_pairs": [
         *("--pair", PARIS, "--pair", CUBERT, "--scales", "2,4", "--knowledge", "blind,nominal", "--no-pictures"),

@@ -479,7 +479,9 @@ class BenchmarkConfig(PairInputConfig):
     shift: Annotated[Pairs, Option("DY,DX", SIMULATION, repeat=True)] = ()
     """Also with a shift: fine pixels down and right, such as 0.5,0.5."""
     imperfections: Annotated[Names, Option("KIND,KIND", SIMULATION)] = ()
-    """Also with what a second sensor does to a pair, such as change,shadow,gamma8; or all. See docs/real_pairs.md."""
+    """Also with what a second sensor does to a pair, such as change,shadow,gamma8; or all; several at once as
+    boxpsf+shift+light. See docs/real_pairs.md.
+    """
     clean: Annotated[bool, Option(panel=SIMULATION)] = True
     """The pairs without noise, shift and imperfections."""
     split: Annotated[Literal["disjoint", "paper"], Option("disjoint|paper", SIMULATION)] = "disjoint"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy.ndimage import gaussian_filter, map_coordinates, shift
@@ -137,6 +139,21 @@ def test_box_psf_is_the_mean_of_a_coarse_pixel(simulated: Simulation) -> None:
 def test_box_psf_of_a_fractional_scale_keeps_constants() -> None:
     made = simulate(make_cube(np.full((3, 32, 48), 0.7), wavelength_nm=[480, 560, 665]), 3.2, "rgb")
     np.testing.assert_allclose(imperfect(made, "boxpsf").hsi.values, 0.7, rtol=1e-6)
+
+
+def test_several_at_once_are_those_one_after_the_other(simulated: Simulation) -> None:
+    light, both = imperfect(simulated, "light"), imperfect(simulated, "light+gamma8")
+    np.testing.assert_allclose(both.msi, imperfect(replace(simulated, msi=light.msi), "gamma8").msi, atol=1e-6)
+    shifted = imperfect(simulated, "boxpsf+shift+change")
+    assert shifted.shift == pytest.approx(imperfect(simulated, "shift").shift)
+    assert shifted.sigma == imperfect(simulated, "boxpsf").sigma
+    np.testing.assert_array_equal(shifted.hsi, imperfect(simulated, "boxpsf").hsi)
+
+
+@pytest.mark.parametrize("kind", ["shift+bend", "keystone+light+boxpsf"])
+def test_two_that_exclude_each_other(simulated: Simulation, kind: str) -> None:
+    with pytest.raises(OptionError, match="at once"):
+        imperfect(simulated, kind)
 
 
 def test_unknown_kind_is_named(simulated: Simulation) -> None:

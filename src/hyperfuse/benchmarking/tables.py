@@ -48,7 +48,7 @@ from hyperfuse.benchmarking.results import (
 )
 from hyperfuse.errors import OptionError
 from hyperfuse.io.atomic import published, write_text
-from hyperfuse.physics.imperfections import IMPERFECTIONS
+from hyperfuse.physics.imperfections import describe_imperfections
 from hyperfuse.reporting import style
 from hyperfuse.reporting.figures import FusedViews, InputViews, fusion_figure, view_fused, view_inputs
 from hyperfuse.reporting.tables import ABSENT, BEST, SECOND, Cell, ScoreColumn, markdown_table, marked
@@ -164,7 +164,7 @@ def summary_markdown(
     by_condition: dict[str, list[Result]] = {}
     for result in results:
         by_condition.setdefault(result.case.condition, []).append(result)
-    detailed = {name: own for name, own in by_condition.items() if not (brief and name in IMPERFECTIONS)}
+    detailed = {name: own for name, own in by_condition.items() if not (brief and describe_imperfections(name))}
     return render(
         "summary.md.j2",
         heading="#" * level,
@@ -186,8 +186,9 @@ def overview_table(by_condition: Mapping[str, Sequence[Result]]) -> Iterator[str
         spreads = [mean_score((each for each in results if each.column == name), "psnr_db") for name in columns]
         texts = [ABSENT if each is None else f"{each.mean:.2f}" for each in spreads]
         cells = _best_in_bold([None if each is None else each.mean for each in spreads], texts)
-        description = IMPERFECTIONS[condition].description if condition in IMPERFECTIONS else ""
-        rows.append([condition, description, str(len({result.case for result in results})), *cells])
+        rows.append(
+            [condition, describe_imperfections(condition), str(len({result.case for result in results})), *cells]
+        )
     yield from markdown_table(["condition", "", "cases", *columns], rows, left=(0, 1))
 
 
@@ -481,7 +482,7 @@ def chart_panels(results: Sequence[Result]) -> dict[tuple[str, str, str], list[R
     given = {result.knowledge for result in results}
     shown = next((each for each in (BLIND, ORACLE) if each in given), NOMINAL)
     for result in results:
-        if result.knowledge != shown or result.case.condition in IMPERFECTIONS:
+        if result.knowledge != shown or describe_imperfections(result.case.condition):
             continue
         panels.setdefault((result.case.dataset, result.case.srf, result.case.condition), []).append(result)
     return {key: group for key, group in panels.items() if len({result.case.scale for result in group}) > 1}

@@ -197,13 +197,16 @@ class Imperfection:
 
     description: str
     apply: Callable[[_Pair], None]
+    excludes: str = ""
+    """What it decides alone, so that it goes with no other that does."""
 
 
+PLACE, PSF = "where the MSI lies", "the PSF"
 IMPERFECTIONS = {
     "gamma8": Imperfection("MSI in 8 bit with a gamma of 1/2.2, like a photo", _gamma),
     "tone8": Imperfection("MSI in 8 bit, each band stretched between its 2nd and 98th percentile", _tone),
-    "shift": Imperfection("MSI shifted by 1.7 pixels down and 1.2 to the left", _shift),
-    "bend": Imperfection("MSI displaced by a smooth field of up to 1.5 pixels", _bend),
+    "shift": Imperfection("MSI shifted by 1.7 pixels down and 1.2 to the left", _shift, PLACE),
+    "bend": Imperfection("MSI displaced by a smooth field of up to 1.5 pixels", _bend, PLACE),
     "light": Imperfection("MSI under other light: a smooth gain of +-35 % and an offset of 0.03", _light),
     "haze": Imperfection("MSI through haze: an offset of 0.12 in its bluest band, 0.03 in its reddest", _haze),
     "change": Imperfection("MSI of another date: 3 % of the area shows something else", partial(_change, 0.03)),
@@ -211,9 +214,28 @@ IMPERFECTIONS = {
     "shadow": Imperfection("MSI with 15 % of the area in shadow (x 0.4, soft edges)", _shadow),
     "objects": Imperfection("MSI with moving objects of 2 to 5 pixels on 1 % of the area", _objects),
     "noise": Imperfection("MSI with a signal-to-noise ratio of 30 dB", _noise),
-    "keystone": Imperfection("HSI bands displaced against each other by up to half an HSI pixel", _keystone),
-    "boxpsf": Imperfection("HSI pixels that are means over their area instead of a Gaussian PSF", _box_psf),
+    "keystone": Imperfection("HSI bands displaced against each other by up to half an HSI pixel", _keystone, PSF),
+    "boxpsf": Imperfection("HSI pixels that are means over their area instead of a Gaussian PSF", _box_psf, PSF),
 }
+
+
+def find_imperfections(kind: str) -> list[Imperfection]:
+    """The imperfections of names joined by `+`."""
+    names = kind.split("+")
+    if unknown := [name for name in names if name not in IMPERFECTIONS]:
+        expected = f"some of {', '.join(IMPERFECTIONS)}; several at once as light+change"
+        raise OptionError(f"imperfection {unknown[0]!r}", expected)
+    found = [IMPERFECTIONS[name] for name in names]
+    for part in (PLACE, PSF):
+        if len(both := [name for name in names if IMPERFECTIONS[name].excludes == part]) > 1:
+            raise OptionError(f"imperfections {' and '.join(both)} at once", f"one that decides {part}")
+    return found
+
+
+def describe_imperfections(condition: str) -> str:
+    """What a condition of a benchmark does to a pair; empty for those that are no imperfections."""
+    names = condition.split("+")
+    return " + ".join(IMPERFECTIONS[name].description for name in names) if set(names) <= IMPERFECTIONS.keys() else ""
 
 
 def add_imperfection(simulated: Simulation, kind: str, seed: int = 0, scene: str = "") -> ImperfectPair:
@@ -224,9 +246,9 @@ def add_imperfection(simulated: Simulation, kind: str, seed: int = 0, scene: str
     simulated
         A pair of `simulate` without shift; pixels without data stay as they are.
     kind
-        A name of `IMPERFECTIONS`.
+        A name of `IMPERFECTIONS`, or several joined by `+`, which are applied in this order.
     seed, scene
-        With the kind they decide everything random.
+        With the name of each kind they decide everything random.
 
     Examples
     --------
@@ -237,26 +259,26 @@ def add_imperfection(simulated: Simulation, kind: str, seed: int = 0, scene: str
     >>> [round(axis, 6) for axis in pair.shift]
     [1.7, -1.2]
     """
-    if kind not in IMPERFECTIONS:
-        raise OptionError(f"imperfection {kind!r}", f"one of {', '.join(IMPERFECTIONS)}")
+    imperfections = find_imperfections(kind)
     record = simulated.record
     cubes = simulated.reference, simulated.hsi, simulated.msi
     reference, hsi, msi = (_filled(physical_values(cube, dtype=np.float64)) for cube in cubes)
     size = msi.shape[1:]
-    names = [zlib.crc32(text.encode()) for text in (scene, kind)]
     pair = _Pair(
         reference,
         hsi,
         msi,
         simulated.msi["wavelength"].values,
         record.scale,
-        np.random.default_rng([seed, *names]),
+        np.random.default_rng(),
         record.psf_sigma,
         np.zeros((2, *size)),
         np.zeros(size, dtype=bool),
         np.zeros(len(msi)),
     )
-    IMPERFECTIONS[kind].apply(pair)
+    for name, imperfection in zip(kind.split("+"), imperfections, strict=True):
+        pair.random = np.random.default_rng([seed, *(zlib.crc32(text.encode()) for text in (scene, name))])
+        imperfection.apply(pair)
     made = zip(cubes[1:], (pair.hsi, pair.msi), strict=True)
     hsi_cube, msi_cube = (
         cube.copy(data=np.where(np.isnan(cube), np.nan, values).astype(np.float32)) for cube, values in made
