@@ -320,8 +320,10 @@ def _find(
     """The PSF, of either shape, and the shift that explain the msi best, and the evidence for them."""
     best = register(blocks, samples.scale, start, (0.0, 0.0), sigma_known, shift_known)
     found = _Registered(best)
-    begin = start
-    if not sigma_known and (averaging := _averaging(found, blocks, samples, shift_known)) is not None:
+    begin, averaging = start, None
+    if not sigma_known:
+        averaging, _ = _averaging(found, blocks, samples, shift_known)
+    if averaging is not None:
         found = _Registered(averaging)
         if 1 - averaging.explained < DETECTOR_LEAVES * (1 - best.explained):
             blocks, begin = _seen_by(blocks, averaging.detector), _detector_sigma(samples.scale)
@@ -329,11 +331,12 @@ def _find(
         robust = _register_robustly(samples, blocks, begin, sigma_known, shift_known, harmonise, bend)
         # Noise alone, which all pixels share, is better averaged over all of them.
         found = robust if robust.corrections or robust.bend or robust.mean_weight < NOISE_LEAVES else found
-        is_gaussian = found.is_robust and not any(found.registration.detector)
-        if is_gaussian and not sigma_known and (averaging := _averaging(found, blocks, samples, shift_known)):
-            found = replace(found, registration=averaging)
+    is_plausible = False
+    if found.is_robust and not sigma_known and not any(found.registration.detector):
+        averaging, is_plausible = _averaging(found, blocks, samples, shift_known)
+        found = found if averaging is None else replace(found, registration=averaging)
     evidence = _evidence(found, blocks, samples, start)
-    if evidence < LEAST_EVIDENCE and found.is_robust and not sigma_known and not any(found.registration.detector):
+    if is_plausible and evidence < LEAST_EVIDENCE:
         # Corrections that were found under a PSF of the wrong shape explain little.
         averaged, begin = _seen_by(blocks, samples.scale), _detector_sigma(samples.scale)
         other = _register_robustly(samples, averaged, begin, sigma_known, shift_known, harmonise, bend)
@@ -363,8 +366,12 @@ def _evidence(found: _Registered, blocks: list[Block], samples: Samples, start: 
     return evidence if after < MUST_LEAVE * before else 0.0
 
 
-def _averaging(found: _Registered, blocks: list[Block], samples: Samples, shift_known: bool) -> Registration | None:
-    """A PSF that averages over the coarse pixel, as a detector does, where it explains the msi better than found."""
+def _averaging(
+    found: _Registered, blocks: list[Block], samples: Samples, shift_known: bool
+) -> tuple[Registration | None, bool]:
+    """A PSF that averages over the coarse pixel, as a detector does, where it explains the msi better than found; and
+    whether it is plausible at all.
+    """
     scale, gaussian = samples.scale, found.registration
     corrected = found.correct(blocks, samples.fine_size)
     averaged = _seen_by(corrected, scale)
@@ -376,14 +383,15 @@ def _averaging(found: _Registered, blocks: list[Block], samples: Samples, shift_
     left = unexplained_share(corrected, scale, *here, weights)
     y, x = (max(LESS_WIDE * own, side / math.sqrt(12)) for own, side in zip(gaussian.sigma, scale, strict=True))
     if unexplained_share(averaged, scale, (y, x), gaussian.shift, weights) > DETECTOR_WORTH_TRYING * left:
-        return None
+        return None, False
     start = _detector_sigma(scale)
     trial = register(averaged, scale, start, (0.0, 0.0), False, shift_known, weights, gaussian.shift)
     evidence = _log_likelihood(corrected, averaged, scale, here, (trial.sigma, trial.shift), weights)
     alike = PIXELS_THAT_DISAGREE_ALIKE * len(blocks[0].msi) if found.is_robust else 1
     if evidence < alike * LEAST_EVIDENCE:
-        return None
-    return replace(trial, evidence=gaussian.evidence + evidence, explained_at_start=gaussian.explained_at_start)
+        return None, True
+    evidence += gaussian.evidence
+    return replace(trial, evidence=evidence, explained_at_start=gaussian.explained_at_start), True
 
 
 def _log_likelihood(
