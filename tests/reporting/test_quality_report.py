@@ -107,7 +107,7 @@ def test_a_page_with_a_reference(folder: Path, tmp_path: Path) -> None:
     assert 0.5 < scores["without_reference"]["hqnr"] < 1
     text = page.read_text(encoding="utf-8")
     assert f"{wanted.psnr_db:.2f} dB" in text
-    assert 'PSF, FWHM</th><td class="text">4 x 4 fine pixels' in text
+    assert 'PSF, down and across</th><td class="text">4.000 4.000 fine pixels (FWHM)' in text
 
 
 def test_the_command_without_a_reference(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -326,7 +326,7 @@ class Observation:
         rows = {
             "scale": "{:.4g} {:.4g}".format(*self.scale),
             "shift": "{:+.3f} {:+.3f} fine pixels down, right of the georeference".format(*self.misregistration),
-            "PSF": "{:.3f} {:.3f} fine pixels (FWHM)".format(*self.psf_fwhm) + self._mean_over_detector(),
+            "PSF": self.psf_text,
             "hsi noise": f"{float(self.hsi_noise.median()):.3g} (median over bands)",
             "msi noise": " ".join(f"{float(level):.3g}" for level in self.msi_noise),
             "msi offset": " ".join(f"{float(level):.3g}" for level in self.offset),
@@ -336,8 +336,11 @@ class Observation:
             rows[f"SRF {index}"] = f"peak at hsi band {int(row.argmax()) + 1}, sum {float(row.sum()):.4g}"
         return rows | ({"notes": "; ".join(self.notes)} if self.notes else {})
 
-    def _mean_over_detector(self) -> str:
-        return ", a mean over pixels of {:.3g} x {:.3g}".format(*self.detector) if any(self.detector) else ""
+    @property
+    def psf_text(self) -> str:
+        """Width and shape of the PSF."""
+        mean = ", a mean over pixels of {:.3g} x {:.3g}".format(*self.detector) if any(self.detector) else ""
+        return "{:.3f} {:.3f} fine pixels (FWHM)".format(*self.psf_fwhm) + mean
 
     def _repr_html_(self) -> str:
         return html_table("Observation", self.described())

@@ -29,7 +29,6 @@ from hyperfuse.io.output import time_of_writing
 from hyperfuse.io.wavelengths import supplied_to
 from hyperfuse.methods.catalogue import AUTO, find_method
 from hyperfuse.metrics.sums import Floats
-from hyperfuse.physics.observation import sigma_from_fwhm
 from hyperfuse.reporting.colour import colour_composite, distinct_pixels, nan_mean, stretch_limits
 from hyperfuse.reporting.examine import QualityReport, assess, examine, read_record
 from hyperfuse.reporting.style import ERROR_COLOURS, ERROR_PERCENTILE, broken_line, highest_square, spectral_axis
@@ -407,13 +406,12 @@ def _band_charts(quality: QualityReport, truth: xr.DataArray) -> list[Chart]:
 
 def _facts(quality: QualityReport, record: Mapping[str, str], names: Mapping[str, str]) -> dict[str, str]:
     observation = quality.part.observation
-    widths = " x ".join(f"{each / sigma_from_fwhm(1.0):.3g}" for each in observation.sigma)
     shift = " x ".join(f"{each:+.3f}" for each in observation.misregistration)
     return (
         {f"file: {role}": name for role, name in names.items()}
         | {key.replace("_", " "): value for key, value in record.items() if key not in names}
         | {
-            "PSF, FWHM": f"{widths} fine pixels (down x across)",
+            "PSF, down and across": observation.psf_text,
             "shift against the georeference": f"{shift} fine pixels",
             "confidence of the estimation": f"{observation.confidence:.2f}",
         }
