@@ -235,7 +235,9 @@ def find_imperfections(kind: str) -> list[Imperfection]:
 def describe_imperfections(condition: str) -> str:
     """What a condition of a benchmark does to a pair; empty for those that are no imperfections."""
     names = condition.split("+")
-    return " + ".join(IMPERFECTIONS[name].description for name in names) if set(names) <= IMPERFECTIONS.keys() else ""
+    if not set(names) <= IMPERFECTIONS.keys():
+        return ""
+    return IMPERFECTIONS[condition].description if len(names) == 1 else "all of these, one after the other"
 
 
 def add_imperfection(simulated: Simulation, kind: str, seed: int = 0, scene: str = "") -> ImperfectPair:
