@@ -74,8 +74,8 @@ def _averaged_gaussian(distances: Tensor, sigma: float, detector: float) -> Tens
 
     def integral(place: Tensor) -> Tensor:
         unit = place / optics
-        tail: Tensor = torch.special.ndtr(unit)
-        return place * tail + optics / math.sqrt(2 * math.pi) * torch.exp(-0.5 * unit**2)
+        share: Tensor = torch.special.ndtr(unit)
+        return place * share + optics / math.sqrt(2 * math.pi) * torch.exp(-0.5 * unit**2)
 
     def below(edge: Tensor) -> Tensor:
         return integral(edge + 0.5) - integral(edge - 0.5)
@@ -339,8 +339,10 @@ class Observation:
     @property
     def psf_text(self) -> str:
         """Width and shape of the PSF."""
-        mean = ", a mean over pixels of {:.3g} x {:.3g}".format(*self.detector) if any(self.detector) else ""
-        return "{:.3f} {:.3f} fine pixels (FWHM)".format(*self.psf_fwhm) + mean
+        width = "{:.3f} {:.3f} fine pixels (FWHM".format(*self.psf_fwhm)
+        if not any(self.detector):
+            return f"{width})"
+        return f"{width} of as wide a Gaussian), " + "a mean over pixels of {:.3g} x {:.3g}".format(*self.detector)
 
     def _repr_html_(self) -> str:
         return html_table("Observation", self.described())
