@@ -9,11 +9,12 @@ import pytest
 import torch
 from tests.methods.tiny_pairs import tiny_pair
 
+from hyperfuse.methods import local_regression
 from hyperfuse.methods.catalogue import DEFAULT, at_reduced_resolution, scores_at_reduced_resolution, suitable_method
 from hyperfuse.methods.cnmf import pure_pixels
 from hyperfuse.methods.hysure import _cosine_basis, _differences, _divergence, _smooth
 from hyperfuse.methods.injection import glp
-from hyperfuse.methods.local_regression import RADIUS, RIDGE_OF_NEIGHBOURHOOD, WIDTH, LocalRegression
+from hyperfuse.methods.local_regression import RADIUS, RIDGE_OF_NEIGHBOURHOOD, WIDTH, LocalRegression, compiled
 from hyperfuse.methods.pair_model import condition_on_hsi, condition_on_msi, model_pair, principal_axes
 from hyperfuse.methods.window import EVERYWHERE, Window, run_on_scene
 from hyperfuse.physics.observation import SpatialOperator, known_observation
@@ -122,8 +123,9 @@ def slow_local_prediction(regression, fine_keys, fine_inputs, scale):
     return predicted
 
 
-@pytest.mark.parametrize(("fine", "scale"), [((12, 15), (3.0, 3.0)), ((13, 11), (13 / 4, 11 / 5))])
-def test_local_regression_by_loops(fine, scale):
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])  # by torch, and by local_regression.c
+@pytest.mark.parametrize(("fine", "scale"), [((12, 15), (3.0, 3.0)), ((13, 11), (13 / 4, 11 / 5)), ((20, 25), (5, 5))])
+def test_local_regression_by_loops(fine, scale, dtype):
     generator = torch.Generator().manual_seed(1)
     coarse = (round(fine[0] / scale[0]), round(fine[1] / scale[1]))
 
@@ -132,13 +134,35 @@ def test_local_regression_by_loops(fine, scale):
 
     nothing = torch.zeros(2, *fine, dtype=torch.float64)
     outputs, inputs, keys = image(2, coarse), image(3, coarse), image(3, coarse)
-    regression = LocalRegression(
-        keys, torch.zeros_like(keys[:1]), inputs, outputs, 0.01 * torch.eye(3).double(), inputs_of=(3,)
-    )
+    ridge = 0.01 * torch.eye(3).double()
+    regression = LocalRegression(keys, torch.zeros_like(keys[:1]), inputs, outputs, ridge, inputs_of=(3,))
     fine_inputs, fine_keys = image(3, fine), image(3, fine)
     expected = slow_local_prediction(regression, fine_keys, fine_inputs, scale)
-    found = regression.predict(torch.cat([fine_keys, nothing, fine_inputs]), Placement.from_scale(scale))
-    torch.testing.assert_close(found, expected, atol=1e-9, rtol=1e-7)
+    known = (keys, torch.zeros_like(keys[:1]), inputs, outputs, ridge)
+    regression = LocalRegression(*(each.to(dtype) for each in known), inputs_of=(3,))
+    found = regression.predict(torch.cat([fine_keys, nothing, fine_inputs]).to(dtype), Placement.from_scale(scale))
+    tolerance = 1e-9 if dtype == torch.float64 else 2e-5
+    torch.testing.assert_close(found.double(), expected, atol=tolerance, rtol=tolerance)
+
+
+def test_compiled_local_regression_is_that_of_torch(monkeypatch):
+    """Groups of inputs, several threads, more pixels in a cell than lanes, weights of neighbours and ridges."""
+    if compiled() is None:
+        pytest.skip("no C compiler was found when the package was installed")
+    generator = torch.Generator().manual_seed(2)
+    coarse, fine, scale = (5, 6), (33, 38), (33 / 5, 38 / 6)
+
+    def image(bands, size):
+        return torch.randn(bands, *size, generator=generator)
+
+    ridge = 0.05 * torch.eye(4) + 0.01
+    regression = LocalRegression(
+        image(5, coarse), image(1, coarse), image(4, coarse), image(14, coarse), ridge, inputs_of=(4, 2)
+    )
+    pixels, placement = image(5 + 2 + 4, fine), Placement.from_scale(scale, (0.4, -0.3))
+    found = regression.predict(pixels, placement)
+    monkeypatch.setattr(local_regression, "compiled", lambda: None)
+    torch.testing.assert_close(found, regression.predict(pixels, placement), atol=2e-5, rtol=2e-5)
 
 
 def test_total_variation_pieces():

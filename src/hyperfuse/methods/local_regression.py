@@ -15,10 +15,13 @@ system is solved per pixel for v, and the prediction is the sum over neighbours 
 
 from __future__ import annotations
 
+import ctypes
 import math
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -114,6 +117,9 @@ class LocalRegression:
         height, width = self.keys.shape[1:]
         rows = CellAxis.of(height, pixels.shape[1], placement.rows, pixels)
         columns = CellAxis.of(width, pixels.shape[2], placement.columns, pixels)
+        has_gradients = pixels.requires_grad or self.outputs.requires_grad
+        if compiled() is not None and pixels.dtype == torch.float32 and not has_gradients:
+            return self._predict_compiled(pixels, rows, columns)
         fine = _in_cells(self._with_lengths(pixels), columns, 2)
         coarse = self._coarse()
         column_places = columns.owned(slice(0, width))
@@ -133,6 +139,36 @@ class LocalRegression:
             grid = _selected(grid.flatten(1, 2), rows.owned(part), 1).flatten(2)
             predicted[:, top : top + grid.shape[1]] = _selected(grid, column_places, 2)
             top += grid.shape[1]
+        return predicted
+
+    def _predict_compiled(self, pixels: Tensor, rows: CellAxis, columns: CellAxis) -> Tensor:
+        """The same in single precision by local_regression.c, in as many threads as torch has."""
+        library, height = compiled(), self.keys.shape[1]
+        assert library is not None
+        predicted = pixels.new_empty(len(self.outputs), *pixels.shape[1:])
+        arrays = {
+            "inputs_of": torch.tensor(self.inputs_of),
+            "coarse": self._coarse(),
+            "pixels": pixels.contiguous(),
+            "above": rows.log_weights_of_pixels(),
+            "beside": columns.log_weights_of_pixels(),
+            "rows": rows.starts,
+            "columns": columns.starts,
+            "ridge": self.ridge.to(pixels).contiguous(),
+            "predicted": predicted,
+        }
+        task = _Task(
+            *self.keys.shape[1:],
+            *pixels.shape[1:],
+            keys=len(self.keys),
+            inputs=len(self.inputs),
+            outputs=len(self.outputs) // len(self.inputs_of),
+            groups=len(self.inputs_of),
+            **{name: array.data_ptr() for name, array in arrays.items()},
+        )
+        step = math.ceil(height / torch.get_num_threads())
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(lambda top: library.predict(task, top, min(top + step, height)), range(0, height, step)))
         return predicted
 
     def predict_left_out(self, rows: range, columns: range) -> Tensor:
@@ -214,6 +250,28 @@ class LocalRegression:
         return lower
 
 
+class _Task(ctypes.Structure):
+    """`Regression` in local_regression.c."""
+
+    _fields_ = (
+        *((name, ctypes.c_int64) for name in ("height", "width", "fine_height", "fine_width")),
+        *((name, ctypes.c_int64) for name in ("keys", "inputs", "outputs", "groups")),
+        *((name, ctypes.c_void_p) for name in ("inputs_of", "coarse", "pixels", "above", "beside")),
+        *((name, ctypes.c_void_p) for name in ("rows", "columns", "ridge", "predicted")),
+    )
+
+
+@cache
+def compiled() -> ctypes.CDLL | None:
+    """local_regression.c, where a C compiler was found during installation."""
+    try:
+        library = ctypes.CDLL(str(Path(__file__).with_name("liblocal_regression.so")))
+    except OSError:
+        return None
+    library.predict.argtypes = (ctypes.POINTER(_Task), ctypes.c_int64, ctypes.c_int64)
+    return library
+
+
 @dataclass(frozen=True)
 class CellAxis:
     """Which fine pixels lie in which coarse cell along one axis, and how near each is to the cell's neighbours.
@@ -244,6 +302,15 @@ class CellAxis:
         # Rounded as weights, not as logs, like when the network was trained: `universal` amplifies rounding errors.
         weights = torch.exp(-0.5 * ((distance - nearest.sub(0.5).clamp_min(0)) / WIDTH) ** 2).to(like)
         return cls(members, torch.where(inside, weights.log(), OUTSIDE), cell_of)
+
+    @property
+    def starts(self) -> Tensor:
+        """(cells + 1,): the first fine pixel of every cell."""
+        return torch.searchsorted(self.cell_of, torch.arange(len(self.members) + 1))
+
+    def log_weights_of_pixels(self) -> Tensor:
+        """(fine, 2 RADIUS + 1)"""
+        return self.log_weights.flatten(0, 1)[self.owned(slice(0, len(self.members)))]
 
     def owned(self, cells: slice) -> Tensor:
         """Where each fine pixel of these cells stands among their flattened members."""
