@@ -12,7 +12,7 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 METHODS = Path("src/hyperfuse/methods")
-SOURCE, LIBRARY = METHODS / "local_regression.c", METHODS / "liblocal_regression.so"
+SOURCE, LIBRARY = METHODS / "compiled.c", METHODS / "libcompiled.so"
 OPTIONS = ("-O3", "-fno-math-errno", "-ffp-contract=fast", "-Wno-psabi", "-shared", "-fPIC")
 
 

@@ -9,7 +9,6 @@ import pytest
 import torch
 from tests.methods.tiny_pairs import tiny_pair
 
-from hyperfuse.methods import local_regression
 from hyperfuse.methods.catalogue import DEFAULT, at_reduced_resolution, scores_at_reduced_resolution, suitable_method
 from hyperfuse.methods.cnmf import pure_pixels
 from hyperfuse.methods.hysure import _cosine_basis, _differences, _divergence, _smooth
@@ -123,7 +122,7 @@ def slow_local_prediction(regression, fine_keys, fine_inputs, scale):
     return predicted
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])  # by torch, and by local_regression.c
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])  # by torch, and by compiled.c
 @pytest.mark.parametrize(("fine", "scale"), [((12, 15), (3.0, 3.0)), ((13, 11), (13 / 4, 11 / 5)), ((20, 25), (5, 5))])
 def test_local_regression_by_loops(fine, scale, dtype):
     generator = torch.Generator().manual_seed(1)
@@ -147,7 +146,7 @@ def test_local_regression_by_loops(fine, scale, dtype):
 
 def test_compiled_local_regression_is_that_of_torch(monkeypatch):
     """Groups of inputs, several threads, more pixels in a cell than lanes, weights of neighbours and ridges."""
-    if compiled() is None:
+    if compiled.library() is None:
         pytest.skip("no C compiler was found when the package was installed")
     generator = torch.Generator().manual_seed(2)
     coarse, fine, scale = (5, 6), (33, 38), (33 / 5, 38 / 6)
@@ -161,7 +160,7 @@ def test_compiled_local_regression_is_that_of_torch(monkeypatch):
     )
     pixels, placement = image(5 + 2 + 4, fine), Placement.from_scale(scale, (0.4, -0.3))
     found = regression.predict(pixels, placement)
-    monkeypatch.setattr(local_regression, "compiled", lambda: None)
+    monkeypatch.setattr(compiled, "library", lambda: None)
     torch.testing.assert_close(found, regression.predict(pixels, placement), atol=2e-5, rtol=2e-5)
 
 

@@ -12,6 +12,7 @@ from tests.methods.tiny_pairs import tiny_pair
 
 import hyperfuse
 from hyperfuse.fusion.fusers import fuse_with_network
+from hyperfuse.methods import compiled
 from hyperfuse.methods.catalogue import fuse_arrays
 from hyperfuse.methods.local_regression import LocalRegression
 from hyperfuse.methods.pair_model import solve_lower
@@ -145,7 +146,11 @@ def test_statistics_and_predictions_are_in_the_order_of_the_weights():
     assert predictions == [each.name.lower() for each in Prediction]
 
 
-def test_the_weighted_sum_is_that_of_its_images():
+@pytest.mark.parametrize("threads", [0, 1, 3])  # 0: by torch
+def test_the_weighted_sum_is_that_of_its_images(threads, monkeypatch):
+    if not threads:
+        monkeypatch.setattr(compiled, "library", lambda: None)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: max(1, threads))
     pair = tiny_pair(12, 3, (8, 9), 4.0)
     network = shipped_network()
     window = Window(pair.hsi.float(), pair.msi.float(), pair.observation)

@@ -15,18 +15,16 @@ system is solved per pixel for v, and the prediction is the sum over neighbours 
 
 from __future__ import annotations
 
-import ctypes
 import math
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cache, cached_property
-from pathlib import Path
+from functools import cached_property
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from hyperfuse.methods import compiled
 from hyperfuse.methods.pair_model import PairModel, diagonally_loaded, scene_covariance, solve_lower
 from hyperfuse.methods.window import SceneComputation, in_one_pass, scene_count, scene_moments
 from hyperfuse.physics.resample import AxisPlacement, Placement, fine_positions
@@ -117,9 +115,11 @@ class LocalRegression:
         height, width = self.keys.shape[1:]
         rows = CellAxis.of(height, pixels.shape[1], placement.rows, pixels)
         columns = CellAxis.of(width, pixels.shape[2], placement.columns, pixels)
-        has_gradients = pixels.requires_grad or self.outputs.requires_grad
-        if compiled() is not None and pixels.dtype == torch.float32 and not has_gradients:
-            return self._predict_compiled(pixels, rows, columns)
+        if compiled.can_compute(pixels, self.outputs):
+            log_weights = rows.log_weights_of_pixels(), columns.log_weights_of_pixels()
+            starts, ridge = (rows.starts, columns.starts), self.ridge.to(pixels)
+            own = self._coarse()
+            return compiled.local_regression(own, pixels, log_weights, starts, ridge, self.inputs_of, len(self.keys))
         fine = _in_cells(self._with_lengths(pixels), columns, 2)
         coarse = self._coarse()
         column_places = columns.owned(slice(0, width))
@@ -139,36 +139,6 @@ class LocalRegression:
             grid = _selected(grid.flatten(1, 2), rows.owned(part), 1).flatten(2)
             predicted[:, top : top + grid.shape[1]] = _selected(grid, column_places, 2)
             top += grid.shape[1]
-        return predicted
-
-    def _predict_compiled(self, pixels: Tensor, rows: CellAxis, columns: CellAxis) -> Tensor:
-        """The same in single precision by local_regression.c, in as many threads as torch has."""
-        library, height = compiled(), self.keys.shape[1]
-        assert library is not None
-        predicted = pixels.new_empty(len(self.outputs), *pixels.shape[1:])
-        arrays = {
-            "inputs_of": torch.tensor(self.inputs_of),
-            "coarse": self._coarse(),
-            "pixels": pixels.contiguous(),
-            "above": rows.log_weights_of_pixels(),
-            "beside": columns.log_weights_of_pixels(),
-            "rows": rows.starts,
-            "columns": columns.starts,
-            "ridge": self.ridge.to(pixels).contiguous(),
-            "predicted": predicted,
-        }
-        task = _Task(
-            *self.keys.shape[1:],
-            *pixels.shape[1:],
-            keys=len(self.keys),
-            inputs=len(self.inputs),
-            outputs=len(self.outputs) // len(self.inputs_of),
-            groups=len(self.inputs_of),
-            **{name: array.data_ptr() for name, array in arrays.items()},
-        )
-        step = math.ceil(height / torch.get_num_threads())
-        with ThreadPoolExecutor() as pool:
-            list(pool.map(lambda top: library.predict(task, top, min(top + step, height)), range(0, height, step)))
         return predicted
 
     def predict_left_out(self, rows: range, columns: range) -> Tensor:
@@ -248,28 +218,6 @@ class LocalRegression:
             held = entry + self.ridge[row, column] * ridge if bool(self.ridge[row, column] != 0) else entry
             lower[row].append(held + own if row == column else held)
         return lower
-
-
-class _Task(ctypes.Structure):
-    """`Regression` in local_regression.c."""
-
-    _fields_ = (
-        *((name, ctypes.c_int64) for name in ("height", "width", "fine_height", "fine_width")),
-        *((name, ctypes.c_int64) for name in ("keys", "inputs", "outputs", "groups")),
-        *((name, ctypes.c_void_p) for name in ("inputs_of", "coarse", "pixels", "above", "beside")),
-        *((name, ctypes.c_void_p) for name in ("rows", "columns", "ridge", "predicted")),
-    )
-
-
-@cache
-def compiled() -> ctypes.CDLL | None:
-    """local_regression.c, where a C compiler was found during installation."""
-    try:
-        library = ctypes.CDLL(str(Path(__file__).with_name("liblocal_regression.so")))
-    except OSError:
-        return None
-    library.predict.argtypes = (ctypes.POINTER(_Task), ctypes.c_int64, ctypes.c_int64)
-    return library
 
 
 @dataclass(frozen=True)

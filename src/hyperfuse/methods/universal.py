@@ -33,6 +33,7 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass, replace
+from functools import cached_property
 from importlib import resources
 from pathlib import Path
 
@@ -40,6 +41,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import avg_pool2d, pad
 
+from hyperfuse.methods import compiled
 from hyperfuse.methods.fuse import FEWEST_PIXELS, fuse
 from hyperfuse.methods.local_regression import MSI_DISTANCE, Details, LocalRegression, find_details
 from hyperfuse.methods.pair_model import (
@@ -69,7 +71,7 @@ from hyperfuse.methods.window import (
     scene_moments,
     scene_statistic,
 )
-from hyperfuse.models.prior import PREDICTIONS, SMOOTHINGS, Gains, Guide, PriorNetwork
+from hyperfuse.models.prior import PREDICTIONS, SMOOTHINGS, Gains, Guide, Prediction, PriorNetwork
 from hyperfuse.physics.observation import Observation, SpatialOperator, mix_bands, sigma_from_fwhm
 from hyperfuse.physics.resample import Placement, upsample_bicubic
 
@@ -189,9 +191,10 @@ def guided_predictions(
     local, local_msi = regression.predict(torch.cat(pixels), model.observation.placement).chunk(2)
     of_scene = (scene.slopes_msi, scene.slopes, scene.slopes_loose)
     slopes_msi, slopes, slopes_loose = (each * scene.units for each in of_scene)
-    predicted = details.interpolated + mix_bands(slopes, scene.fine) + local
     gain, deviation = _wiener_gain(model, scene)
-    msi_residual = model.msi - mix_bands(model.msi_from_components, predicted)
+    seen_by = model.msi_from_components
+    msi_residual = model.msi - mix_bands(seen_by @ slopes, scene.fine)
+    msi_residual = msi_residual - mix_bands(seen_by, details.interpolated) - mix_bands(seen_by, local)
     if not (simulated or network.training):
         limit = (LARGEST_MSI_RESIDUAL * deviation).to(msi_residual)[:, None, None]
         msi_residual = msi_residual.clamp(-limit, limit)
@@ -202,7 +205,8 @@ def guided_predictions(
         scene_loose=slopes_loose,
         local=local,
         local_msi=local_msi,
-        msi_residual=mix_bands(gain, msi_residual),
+        msi_residual=gain,
+        msi_left=msi_residual,
         regressors=scene.fine,
         familiarity=None if network.training else 1 / (1 + (fine_distance / UNFAMILIAR_DISTANCE) ** 2),
         statistics=statistics.stacked().to(seen),
@@ -217,7 +221,8 @@ class Predictions:
     """Six predictions of the components' detail, in the order of `models.prior.Prediction`, and their context.
 
     The first three are linear in the regressors: they are kept as slopes (p, B), because weighted slopes can be added
-    before the one product with the regressors. The others are images (p, H, W).
+    before the one product with the regressors. The last is linear in what is left of the msi; the others are images
+    (p, H, W).
     """
 
     scene_msi: Tensor
@@ -225,7 +230,8 @@ class Predictions:
     scene_loose: Tensor
     local: Tensor
     local_msi: Tensor
-    msi_residual: Tensor
+    msi_residual: Tensor  # (p, M)
+    msi_left: Tensor  # (M, H, W), what the other predictions leave of the msi
     regressors: Tensor  # (B, H, W)
     familiarity: Tensor | None  # (H, W), from 1 (like most of the scene) to 0 (an outlier); None in training
     statistics: Tensor  # (p, 18), `ComponentStatistics`
@@ -235,6 +241,14 @@ class Predictions:
     def weighted(self, gains: Gains) -> Tensor:
         """Step 5: the sum (p, H, W) of all predictions with these gains."""
         by_smoothing = gains.familiar.T.reshape(SMOOTHINGS, PREDICTIONS, -1)
+        if self.familiarity is not None and compiled.can_compute(self.regressors, self.local, gains.familiar):
+            by_level = torch.cat([by_smoothing, gains.unfamiliar.T[None]])
+            mixing = torch.cat(
+                [self._slopes(by_level), by_level[:, Prediction.MSI_RESIDUAL, :, None] * self.msi_residual], -1
+            )
+            weights = by_level[:, [Prediction.LOCAL, Prediction.LOCAL_MSI]].mT
+            planes, images = (*self.regressors, *self.msi_left), (self.local, self.local_msi)
+            return compiled.weighted_sum(planes, images, mixing, weights, self.familiarity)
         plain, once, twice = (self._sum(of_all) for of_all in by_smoothing)
         familiar = plain.add_(smoothed(once.add_(smoothed(twice))))
         if self.familiarity is None:
@@ -243,10 +257,18 @@ class Predictions:
 
     def _sum(self, gains: Tensor) -> Tensor:
         """(p, H, W), from gains (6, p)."""
-        slopes = (gains[:3, :, None] * torch.stack([self.scene_msi, self.scene, self.scene_loose])).sum(0)
         local, local_msi, msi_residual = gains[3:, :, None, None]
-        image = mix_bands(slopes, self.regressors).addcmul_(local, self.local)
-        return image.addcmul_(local_msi, self.local_msi).addcmul_(msi_residual, self.msi_residual)
+        image = mix_bands(self._slopes(gains), self.regressors).addcmul_(local, self.local)
+        return image.addcmul_(local_msi, self.local_msi).addcmul_(msi_residual, self._msi_residual)
+
+    def _slopes(self, gains: Tensor) -> Tensor:
+        """(..., p, B), from gains (..., 6, p)."""
+        return (gains[..., :3, :, None] * torch.stack([self.scene_msi, self.scene, self.scene_loose])).sum(-3)
+
+    @cached_property
+    def _msi_residual(self) -> Tensor:
+        """(p, H, W)"""
+        return mix_bands(self.msi_residual, self.msi_left)
 
     def disagreement(self) -> Tensor:
         """(p, H, W): what features change in the predictions of the scene's and of a pixel's own slopes."""
@@ -257,7 +279,7 @@ class Predictions:
         if self.familiarity is None:
             raise ValueError("predictions of a network in training; expected one in evaluation mode")
         scene = (mix_bands(slopes, self.regressors) for slopes in (self.scene_msi, self.scene, self.scene_loose))
-        plain = [*scene, self.local, self.local_msi, self.msi_residual]
+        plain = [*scene, self.local, self.local_msi, self._msi_residual]
         once = [smoothed(image) for image in plain]
         familiar = [*plain, *once, *(smoothed(image) for image in once)]
         return [*(self.familiarity * image for image in familiar), *((1 - self.familiarity) * image for image in plain)]

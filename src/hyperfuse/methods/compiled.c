@@ -1,9 +1,9 @@
-/* Local regression on the fine grid, all in one pass: what `LocalRegression.predict` computes, without its gradients.
+/* What torch computes several times slower, image by image: here everything about some pixels stays in the cache.
 
-The fine pixels of a coarse cell share their neighbours: up to LANES of them are worked on at once, one in each lane of
-a vector, and everything about a pixel stays in the cache. */
+`compiled.py` calls these functions and says what they compute. Single precision, no gradients. */
 
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { LANES = 16, SIDE = 7, NEIGHBOURS = SIDE * SIDE, BLOCK = 6, MOST = 64 };
@@ -19,6 +19,7 @@ typedef int32_t integers __attribute__((vector_size(4 * LANES)));
 #endif
 #endif
 
+/* The fine pixels of a coarse cell share their neighbours: up to LANES of them are worked on at once. */
 typedef struct {
     int64_t height, width, fine_height, fine_width;
     int64_t keys, inputs, outputs, groups; /* outputs of one group */
@@ -173,7 +174,7 @@ static inline void regress(const Regression *of, int64_t a, int64_t b, const int
 
 /* The fine pixels of some rows of cells. */
 FOR_EVERY_PROCESSOR
-void predict(const Regression *of, int64_t first_row, int64_t last_row) {
+int local_regression(const Regression *of, int64_t first_row, int64_t last_row) {
     for (int64_t a = first_row; a < last_row; a++)
         for (int64_t b = 0; b < of->width; b++) {
             int64_t places[LANES], ys[LANES], xs[LANES];
@@ -190,4 +191,116 @@ void predict(const Regression *of, int64_t first_row, int64_t last_row) {
                 }
             if (count) regress(of, a, b, places, ys, xs, count);
         }
+    return 0;
+}
+
+enum { PLAIN, ONCE, TWICE, UNFAMILIAR, LEVELS, TOGETHER = 4 };
+
+typedef struct {
+    int64_t height, width, components, planes, images;
+    const float *const *plane; /* (planes) of (height, width) */
+    const float *const *image; /* (images) of (components, height, width) */
+    const float *mixing;       /* (LEVELS, components, planes) */
+    const float *gains;        /* (LEVELS, components, images) */
+    const float *familiarity;  /* (height, width) */
+    float *sum;                /* (components, height, width) */
+} Mixture;
+
+static inline vector load(const float *from, int64_t count) {
+    vector values = {0};
+    if (count >= LANES)
+        memcpy(&values, from, sizeof values);
+    else
+        for (int i = 0; i < count; i++) values[i] = from[i];
+    return values;
+}
+
+static inline void store(float *to, vector values, int64_t count) {
+    if (count >= LANES)
+        memcpy(to, &values, sizeof values);
+    else
+        for (int i = 0; i < count; i++) to[i] = values[i];
+}
+
+/* A row of (components, width): planes and images, mixed by the factors of a level. */
+static inline void mix_row(const Mixture *of, int level, int64_t y, float *row) {
+    const int64_t width = of->width, planes = of->planes, images = of->images, size = of->height * width;
+    for (int64_t x = 0; x < width; x += LANES) {
+        const int64_t count = width - x, place = y * width + x;
+        for (int64_t first = 0; first < of->components; first += TOGETHER) {
+            const int some = (int)(of->components - first < TOGETHER ? of->components - first : TOGETHER);
+            const float *mixing = of->mixing + (level * of->components + first) * planes;
+            vector sum[TOGETHER] = {{0}};
+            if (some == TOGETHER)
+                for (int q = 0; q < planes; q++) {
+                    vector values = load(of->plane[q] + place, count);
+                    for (int c = 0; c < TOGETHER; c++) sum[c] += values * mixing[c * planes + q];
+                }
+            else
+                for (int q = 0; q < planes; q++) {
+                    vector values = load(of->plane[q] + place, count);
+                    for (int c = 0; c < some; c++) sum[c] += values * mixing[c * planes + q];
+                }
+            for (int c = 0; c < some; c++) {
+                const float *gains = of->gains + (level * of->components + first + c) * images;
+                for (int i = 0; i < images; i++)
+                    sum[c] += load(of->image[i] + (first + c) * size + place, count) * gains[i];
+                store(row + (first + c) * width + x, sum[c], count);
+            }
+        }
+    }
+}
+
+/* (components, width) filtered by (1, 2, 1) / 4 along the row, the edge repeated. */
+static inline void smooth_row(const float *row, float *smooth, int64_t components, int64_t width) {
+    for (int64_t c = 0; c < components; c++, row += width, smooth += width) {
+        for (int64_t x = 1; x < width - 1; x++) smooth[x] = (row[x - 1] + 2 * row[x] + row[x + 1]) * 0.25f;
+        const int64_t last = width - 1;
+        smooth[0] = (3 * row[0] + row[width > 1]) * 0.25f;
+        smooth[last] = (3 * row[last] + row[last - (width > 1)]) * 0.25f;
+    }
+}
+
+/* Adds the mean of three rows, weighted by (1, 2, 1) / 4. */
+static inline void add_rows(float *row, const float *above, const float *middle, const float *below, int64_t count) {
+    for (int64_t i = 0; i < count; i++) row[i] += (above[i] + 2 * middle[i] + below[i]) * 0.25f;
+}
+
+/* Rows of plain + h (once + h twice), h the binomial filter, or of unfamiliar where a pixel is. 1: no memory. */
+FOR_EVERY_PROCESSOR
+int weighted_sum(const Mixture *of, int64_t first, int64_t last) {
+    const int64_t height = of->height, width = of->width, size = of->components * width;
+    float *row = malloc(8 * size * sizeof(float));
+    if (row == NULL) return 1;
+    float *other = row + size, *twice[3], *once[3];
+    for (int i = 0; i < 3; i++) twice[i] = row + (2 + i) * size, once[i] = row + (5 + i) * size;
+#define ROW_OF(ring, y) ring[((y) < 0 ? 0 : (y) < height ? (y) : height - 1) % 3]
+    /* A row is finished two rows after it was first looked at. */
+    for (int64_t y = first > 2 ? first - 2 : 0; y < last + 2; y++) {
+        if (y < height) {
+            mix_row(of, TWICE, y, row);
+            smooth_row(row, twice[y % 3], of->components, width);
+        }
+        int64_t before = y - 1;
+        if (before >= 0 && before >= first - 1 && before < height && before <= last) {
+            mix_row(of, ONCE, before, row);
+            add_rows(row, ROW_OF(twice, before - 1), ROW_OF(twice, before), ROW_OF(twice, before + 1), size);
+            smooth_row(row, once[before % 3], of->components, width);
+        }
+        int64_t done = y - 2;
+        if (done >= first && done < last) {
+            mix_row(of, PLAIN, done, row);
+            mix_row(of, UNFAMILIAR, done, other);
+            add_rows(row, ROW_OF(once, done - 1), ROW_OF(once, done), ROW_OF(once, done + 1), size);
+            const float *familiarity = of->familiarity + done * width;
+            for (int64_t c = 0; c < of->components; c++) {
+                const float *familiar = row + c * width, *unfamiliar = other + c * width;
+                float *sum = of->sum + (c * height + done) * width;
+                for (int64_t x = 0; x < width; x++)
+                    sum[x] = unfamiliar[x] + familiarity[x] * (familiar[x] - unfamiliar[x]);
+            }
+        }
+    }
+    free(row);
+    return 0;
 }

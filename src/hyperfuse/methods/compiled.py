@@ -1,0 +1,147 @@
+"""Functions of compiled.c, which is compiled at installation where there is a C compiler; torch is the alternative.
+
+Arrays are float32 without gradients. Shapes: p components, B regressors, Q keys, h w coarse, H W fine.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+
+class _Regression(ctypes.Structure):
+    _fields_ = (
+        *((name, ctypes.c_int64) for name in ("height", "width", "fine_height", "fine_width")),
+        *((name, ctypes.c_int64) for name in ("keys", "inputs", "outputs", "groups")),
+        *((name, ctypes.c_void_p) for name in ("inputs_of", "coarse", "pixels", "above", "beside")),
+        *((name, ctypes.c_void_p) for name in ("rows", "columns", "ridge", "predicted")),
+    )
+
+
+class _Mixture(ctypes.Structure):
+    _fields_ = (
+        *((name, ctypes.c_int64) for name in ("height", "width", "components", "planes", "images")),
+        *((name, ctypes.c_void_p) for name in ("plane", "image", "mixing", "gains", "familiarity", "sum")),
+    )
+
+
+@cache
+def library() -> ctypes.CDLL | None:
+    """None where no compiler was found."""
+    try:
+        return ctypes.CDLL(str(Path(__file__).with_name("libcompiled.so")))
+    except OSError:
+        return None
+
+
+def can_compute(*tensors: Tensor) -> bool:
+    """Whether the functions below are there and made for these tensors."""
+    suitable = all(each.dtype == torch.float32 and each.device.type == "cpu" for each in tensors)
+    return suitable and library() is not None and not any(each.requires_grad for each in tensors)
+
+
+def local_regression(
+    coarse: Tensor,
+    pixels: Tensor,
+    log_weights: tuple[Tensor, Tensor],
+    cells: tuple[Tensor, Tensor],
+    ridge: Tensor,
+    inputs_of: Sequence[int],
+    keys: int,
+) -> Tensor:
+    """What `LocalRegression.predict` computes: (outputs, H, W).
+
+    Parameters
+    ----------
+    coarse
+        (h + 6, w + 6, F), see `LocalRegression._coarse`.
+    pixels
+        (Q + 2 + B, H, W).
+    log_weights
+        (H, 7) and (W, 7), by the distance to the neighbours.
+    cells
+        (h + 1) and (w + 1): the first fine row and column of every coarse pixel.
+    ridge
+        (B, B).
+    inputs_of
+        How many inputs each group of outputs has.
+    keys
+        Q.
+    """
+    count = len(ridge)
+    outputs = coarse.shape[-1] - (keys + 3 + count + count * (count + 1) // 2 + 2)
+    predicted = pixels.new_empty(outputs, *pixels.shape[1:])
+    arrays = {
+        "inputs_of": torch.tensor(inputs_of),
+        "coarse": coarse.contiguous(),
+        "pixels": pixels.contiguous(),
+        "above": log_weights[0].contiguous(),
+        "beside": log_weights[1].contiguous(),
+        "rows": cells[0],
+        "columns": cells[1],
+        "ridge": ridge.contiguous(),
+        "predicted": predicted,
+    }
+    height, width = (len(each) - 1 for each in cells)
+    sizes = height, width, *pixels.shape[1:], keys, count, outputs // len(inputs_of), len(inputs_of)
+    task = _Regression(*sizes, **{name: array.data_ptr() for name, array in arrays.items()})
+    _in_threads("local_regression", task, height)
+    return predicted
+
+
+def weighted_sum(
+    planes: Sequence[Tensor], images: Sequence[Tensor], mixing: Tensor, gains: Tensor, familiarity: Tensor
+) -> Tensor:
+    """Mix planes and images four times, smooth, and add: (p, H, W).
+
+    With h a binomial filter of three pixels and f the familiarity of a pixel, the sum is
+    f (plain + h (once + h twice)) + (1 - f) unfamiliar.
+
+    Parameters
+    ----------
+    planes
+        n images (H, W), of which every component gets its own mixture.
+    images
+        k images (p, H, W), of which it gets its own component.
+    mixing, gains
+        (4, p, n) and (4, p, k): the factors of plain, once, twice and unfamiliar.
+    familiarity
+        (H, W)
+    """
+    planes, images = [each.contiguous() for each in planes], [each.contiguous() for each in images]
+    mixing, gains, familiarity = (each.to(familiarity).contiguous() for each in (mixing, gains, familiarity))
+    height, width = familiarity.shape
+    total = familiarity.new_empty(mixing.shape[1], height, width)
+    plane, image = (
+        (ctypes.c_void_p * len(arrays))(*(each.data_ptr() for each in arrays)) for arrays in (planes, images)
+    )
+    addresses = [each.data_ptr() for each in (mixing, gains, familiarity, total)]
+    sizes = height, width, len(total), len(planes), len(images)
+    task = _Mixture(*sizes, ctypes.addressof(plane), ctypes.addressof(image), *addresses)
+    _in_threads("weighted_sum", task, height)
+    return total
+
+
+def _in_threads(name: str, task: ctypes.Structure, rows: int) -> None:
+    """Call a function on all rows, some in each of torch's threads."""
+    function: Callable[..., int] = getattr(library(), name)
+    step = math.ceil(rows / torch.get_num_threads())
+
+    def compute(top: int) -> int:
+        return function(ctypes.byref(task), ctypes.c_int64(top), ctypes.c_int64(min(top + step, rows)))
+
+    tops = range(0, rows, step)
+    if len(tops) == 1:
+        failed = compute(0)
+    else:
+        with ThreadPoolExecutor() as pool:
+            failed = max(pool.map(compute, tops))
+    if failed:
+        raise MemoryError
