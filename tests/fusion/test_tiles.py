@@ -309,7 +309,7 @@ def test_statistics_of_a_large_scene_come_from_parts_that_hold_data(monkeypatch:
         hsi, make_cube(np.random.default_rng(1).random((1, 400, 400)).astype(np.float32), transform=Affine.identity())
     )
     observation = known_observation(torch.ones(1, 2), 2.0)
-    monkeypatch.setattr(scene_sample, "SAMPLED_FINE_PIXELS", 4000)
+    monkeypatch.setattr(scene_sample, "MOST_SAMPLED_FINE_PIXELS", 4000)
     places = scene_sample.sample_places(pair, observation, 3, lambda place: True)
     assert len(places) == scene_sample.FEWEST_WINDOWS
     assert all(place.coarse[1].stop > 100 for place in places)

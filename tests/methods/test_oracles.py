@@ -139,7 +139,9 @@ def test_local_regression_by_loops(fine, scale, dtype):
     expected = slow_local_prediction(regression, fine_keys, fine_inputs, scale)
     known = (keys, torch.zeros_like(keys[:1]), inputs, outputs, ridge)
     regression = LocalRegression(*(each.to(dtype) for each in known), inputs_of=(3,))
-    found = regression.predict(torch.cat([fine_keys, nothing, fine_inputs]).to(dtype), Placement.from_scale(scale))
+    found = regression.predict(
+        [each.to(dtype) for each in (fine_keys, nothing, fine_inputs)], Placement.from_scale(scale)
+    )
     tolerance = 1e-9 if dtype == torch.float64 else 2e-5
     torch.testing.assert_close(found.double(), expected, atol=tolerance, rtol=tolerance)
 
@@ -158,7 +160,7 @@ def test_compiled_local_regression_is_that_of_torch(monkeypatch):
     regression = LocalRegression(
         image(5, coarse), image(1, coarse), image(4, coarse), image(14, coarse), ridge, inputs_of=(4, 2)
     )
-    pixels, placement = image(5 + 2 + 4, fine), Placement.from_scale(scale, (0.4, -0.3))
+    pixels, placement = [image(5 + 2, fine), image(4, fine)], Placement.from_scale(scale, (0.4, -0.3))
     found = regression.predict(pixels, placement)
     monkeypatch.setattr(compiled, "library", lambda: None)
     torch.testing.assert_close(found, regression.predict(pixels, placement), atol=2e-5, rtol=2e-5)

@@ -39,7 +39,7 @@ from hyperfuse.fusion.observe import (
     warn_of_worse_method,
 )
 from hyperfuse.fusion.pair import AlignedPair, align_pair
-from hyperfuse.fusion.sample import SAMPLED_FINE_PIXELS, representative_window, sample_places
+from hyperfuse.fusion.sample import representative_window, sample_places, sampled_fine_pixels
 from hyperfuse.io.cube import block_bytes, make_cube, nodata_of, usual_nodata, wavelengths_nm
 from hyperfuse.io.files import as_opened, open_mask
 from hyperfuse.io.isolation import start_server
@@ -79,9 +79,9 @@ HELD_BYTES, SHARE_HELD = 100_000_000, 0.05
 LARGEST_USUAL_BLOCK, BLOCK_COPIES = 16_000_000, 2.5
 # Two tiles at once are planned on every machine. A tile whose halo costs no more than this factor is not enlarged.
 TILES_AT_ONCE = 2
-TOLERABLE_HALO = 1.5
+TOLERABLE_HALO = 1.35
 # Up to this factor, tiles are not enlarged either where two of them would take more than this.
-LARGEST_HALO, LARGEST_TILES_BYTES = 2.0, 1_500_000_000
+LARGEST_HALO, LARGEST_TILES_BYTES = 2.0, 1_600_000_000
 # A scene up to this side is a single tile where memory allows and the tile takes no more than this: several tiles keep
 # several processors busy, and what they need stays in memory that was used before.
 LARGEST_WHOLE_SIDE, LARGEST_WHOLE_BYTES = 2048, 1_000_000_000
@@ -192,8 +192,8 @@ class Plan:
             place = place_for(self.pair, self.observation, rows, columns, self.halo)
             return self.fuser_from([lambda: read_window(self.pair, self.observation, place)], whole=True)
         # In a large scene, errors at the borders of windows are rare among many pixels.
-        is_large = math.prod(self.pair.fine_shape[1:]) > SAMPLED_FINE_PIXELS
-        halo = math.ceil(self.halo / 2) if is_large else self.halo
+        is_large = math.prod(self.pair.fine_shape[1:]) > sampled_fine_pixels(self.pair)
+        halo = math.ceil(self.halo / 3) if is_large else self.halo
 
         budget = self.memory.budget
 
@@ -409,7 +409,7 @@ def _expected_seconds(plan: Plan) -> float:
         fuser = plan.fuser_from([lambda: window])
         seconds = min(timeit.repeat(lambda: fuser.fuse_window(window), number=1, repeat=2))
     pixels = len(plan.tiles) * near_pixels(pair, observation, plan.memory.tile_size, plan.halo)
-    sampled = 0 if plan.memory.whole else 2 * min(SAMPLED_FINE_PIXELS, math.prod(pair.fine_shape[1:]))
+    sampled = 0 if plan.memory.whole else 2 * min(sampled_fine_pixels(pair), math.prod(pair.fine_shape[1:]))
     return seconds / math.prod(window.fine_size) * (pixels / plan.memory.tiles_at_once + sampled)
 
 
@@ -445,7 +445,7 @@ class Workload:
         """Peak memory of one tile; `near_pixels` are the fine pixels that the last step needs."""
         window, coarse = place.fine_pixels, place.coarse_pixels
         denoising = 20 * coarse * (self.msi_bands + 1) * (self.msi_bands + MOST_COMPONENTS)
-        on_inputs = 20 * self.msi_bands * window + 36 * self.bands * coarse
+        on_inputs = 40 * self.msi_bands * window + 36 * self.bands * coarse
         on_bands = 4 * self.bands * self.window_copies * window
         on_components = 4 * self.components * near_pixels
         on_image = max(on_components, on_bands + on_components / 4)

@@ -39,9 +39,10 @@ Candidate = TypeVar("Candidate")
 # Bands that are read to find out whether a window holds data and texture.
 INSPECTED_BANDS = 12
 ENOUGH_KNOWN = 0.3
-# Windows for the statistics: sides of their cores in coarse pixels, and how many fine pixels all cores have together.
-CORE_SIDES = (32, 24, 16, 12, 8)
-SAMPLED_FINE_PIXELS = 600_000
+# Windows for the statistics: sides of their cores in coarse pixels, and how many coarse pixels all cores have together,
+# or at most fine ones.
+CORE_SIDES = (48, 32, 24, 16, 12, 8)
+SAMPLED_COARSE_PIXELS, MOST_SAMPLED_FINE_PIXELS = 24_000, 600_000
 FEWEST_WINDOWS = 9
 # Where to search for data: centres of windows as shares of height and width.
 CORNERS = ((0.25, 0.25), (0.75, 0.75), (0.25, 0.75), (0.75, 0.25))
@@ -61,12 +62,17 @@ def sample_places(
         places = [place_for(pair, observation, *_fine_part(core, pair, observation), halo) for core in cores]
         if all(fits(place) for place in places) or side == CORE_SIDES[-1]:
             break
-    count = max(FEWEST_WINDOWS, round(SAMPLED_FINE_PIXELS / (side * side * pair.scale[0] * pair.scale[1])))
+    count = max(FEWEST_WINDOWS, round(sampled_fine_pixels(pair) / (side * side * math.prod(pair.scale))))
     if count >= len(places):
         return places
     order = _scattered(cores)
     chosen = [index for index in order[: 4 * count] if _known_share(pair, cores[index]) >= ENOUGH_KNOWN][:count]
     return [places[index] for index in sorted(chosen or order[:count])]
+
+
+def sampled_fine_pixels(pair: AlignedPair) -> int:
+    """How many fine pixels of a large scene the statistics are computed from."""
+    return min(MOST_SAMPLED_FINE_PIXELS, int(SAMPLED_COARSE_PIXELS * math.prod(pair.scale)))
 
 
 def representative_window(pair: AlignedPair, observation: Observation, side: int, halo: int) -> Window:

@@ -163,7 +163,7 @@ METHODS: dict[str, Method] = {
         "local FUSE guided by a network that was trained across sensors: the default",
         "this project, docs/model_card.md",
         halo=universal_halo,
-        component_images=16,
+        component_images=6,
         uncertainty=expected_error,
         learned=True,
     ),

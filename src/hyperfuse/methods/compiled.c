@@ -25,7 +25,7 @@ typedef struct {
     int64_t keys, inputs, outputs, groups; /* outputs of one group */
     const int64_t *inputs_of;              /* (groups) */
     const float *coarse;                   /* (height + 6, width + 6, features), see `LocalRegression._coarse` */
-    const float *pixels;                   /* (keys + 2 + inputs, fine_height, fine_width) */
+    const float *const *planes;            /* (keys + 2 + inputs) of (fine_height, fine_width) */
     const float *above, *beside;           /* (fine_height, 7), (fine_width, 7): logarithms of weights by place */
     const int64_t *rows, *columns;         /* (height + 1), (width + 1): where the fine pixels of a cell begin */
     const float *ridge;                    /* (inputs, inputs) */
@@ -66,11 +66,11 @@ static inline void regress(const Regression *of, int64_t a, int64_t b, const int
 
     for (int lane = 0; lane < LANES; lane++) {
         int from = lane < count ? lane : count - 1;
-        const float *pixel = of->pixels + places[from];
-        for (int q = 0; q < keys; q++) key[q][lane] = pixel[q * plane];
-        nearness[lane] = pixel[keys * plane];
-        ridge[lane] = pixel[(keys + 1) * plane];
-        for (int i = 0; i < inputs; i++) detail[i][lane] = pixel[(keys + 2 + i) * plane];
+        const int64_t place = places[from];
+        for (int q = 0; q < keys; q++) key[q][lane] = of->planes[q][place];
+        nearness[lane] = of->planes[keys][place];
+        ridge[lane] = of->planes[keys + 1][place];
+        for (int i = 0; i < inputs; i++) detail[i][lane] = of->planes[keys + 2 + i][place];
         for (int i = 0; i < SIDE; i++) {
             above[i][lane] = of->above[y[from] * SIDE + i];
             beside[i][lane] = of->beside[x[from] * SIDE + i];

@@ -20,7 +20,7 @@ class _Regression(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_int64) for name in ("height", "width", "fine_height", "fine_width")),
         *((name, ctypes.c_int64) for name in ("keys", "inputs", "outputs", "groups")),
-        *((name, ctypes.c_void_p) for name in ("inputs_of", "coarse", "pixels", "above", "beside")),
+        *((name, ctypes.c_void_p) for name in ("inputs_of", "coarse", "planes", "above", "beside")),
         *((name, ctypes.c_void_p) for name in ("rows", "columns", "ridge", "predicted")),
     )
 
@@ -49,7 +49,7 @@ def can_compute(*tensors: Tensor) -> bool:
 
 def local_regression(
     coarse: Tensor,
-    pixels: Tensor,
+    planes: Sequence[Tensor],
     log_weights: tuple[Tensor, Tensor],
     cells: tuple[Tensor, Tensor],
     ridge: Tensor,
@@ -62,8 +62,8 @@ def local_regression(
     ----------
     coarse
         (h + 6, w + 6, F), see `LocalRegression._coarse`.
-    pixels
-        (Q + 2 + B, H, W).
+    planes
+        Q + 2 + B images (H, W).
     log_weights
         (H, 7) and (W, 7), by the distance to the neighbours.
     cells
@@ -77,11 +77,12 @@ def local_regression(
     """
     count = len(ridge)
     outputs = coarse.shape[-1] - (keys + 3 + count + count * (count + 1) // 2 + 2)
-    predicted = pixels.new_empty(outputs, *pixels.shape[1:])
+    planes = [each.contiguous() for each in planes]
+    addresses = _addresses(planes)
+    predicted = planes[0].new_empty(outputs, *planes[0].shape)
     arrays = {
         "inputs_of": torch.tensor(inputs_of),
         "coarse": coarse.contiguous(),
-        "pixels": pixels.contiguous(),
         "above": log_weights[0].contiguous(),
         "beside": log_weights[1].contiguous(),
         "rows": cells[0],
@@ -90,8 +91,9 @@ def local_regression(
         "predicted": predicted,
     }
     height, width = (len(each) - 1 for each in cells)
-    sizes = height, width, *pixels.shape[1:], keys, count, outputs // len(inputs_of), len(inputs_of)
-    task = _Regression(*sizes, **{name: array.data_ptr() for name, array in arrays.items()})
+    sizes = height, width, *planes[0].shape, keys, count, outputs // len(inputs_of), len(inputs_of)
+    pointers = {name: array.data_ptr() for name, array in arrays.items()}
+    task = _Regression(*sizes, planes=ctypes.addressof(addresses), **pointers)
     _in_threads("local_regression", task, height)
     return predicted
 
@@ -119,14 +121,16 @@ def weighted_sum(
     mixing, gains, familiarity = (each.to(familiarity).contiguous() for each in (mixing, gains, familiarity))
     height, width = familiarity.shape
     total = familiarity.new_empty(mixing.shape[1], height, width)
-    plane, image = (
-        (ctypes.c_void_p * len(arrays))(*(each.data_ptr() for each in arrays)) for arrays in (planes, images)
-    )
-    addresses = [each.data_ptr() for each in (mixing, gains, familiarity, total)]
-    sizes = height, width, len(total), len(planes), len(images)
-    task = _Mixture(*sizes, ctypes.addressof(plane), ctypes.addressof(image), *addresses)
+    addresses = _addresses(planes), _addresses(images)
+    pointers = [ctypes.addressof(each) for each in addresses]
+    pointers += [each.data_ptr() for each in (mixing, gains, familiarity, total)]
+    task = _Mixture(height, width, len(total), len(planes), len(images), *pointers)
     _in_threads("weighted_sum", task, height)
     return total
+
+
+def _addresses(arrays: Sequence[Tensor]) -> ctypes.Array[ctypes.c_void_p]:
+    return (ctypes.c_void_p * len(arrays))(*(each.data_ptr() for each in arrays))
 
 
 def _in_threads(name: str, task: ctypes.Structure, rows: int) -> None:

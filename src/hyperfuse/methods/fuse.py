@@ -94,7 +94,7 @@ def local_fuse(window: Window) -> SceneComputation[FusedCore]:
         inputs_of=(bands,),
     )
     pixels = [details.fine_msi / MSI_DISTANCE, seen.new_zeros(2, *model.fine_size), details.fine_msi_detail]
-    mean = details.interpolated.add_(regression.predict(torch.cat(pixels), model.observation.placement))
+    mean = details.interpolated.add_(regression.predict(pixels, model.observation.placement))
     mean.add_(mix_bands(slopes, details.fine_msi_detail))
     prior = yield from prior_from_error(mean, model)
     return model.image(condition_on_hsi(mean, prior, model))

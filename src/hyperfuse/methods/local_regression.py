@@ -16,7 +16,7 @@ system is solved per pixel for v, and the prediction is the sum over neighbours 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -106,20 +106,21 @@ class LocalRegression:
     ridge: Tensor  # (B, B)
     inputs_of: tuple[int, ...]
 
-    def predict(self, pixels: Tensor, placement: Placement) -> Tensor:
-        """Predict on the fine grid: (Q + 2 + B, H, W) -> (G p, H, W).
+    def predict(self, images: Sequence[Tensor], placement: Placement) -> Tensor:
+        """Predict on the fine grid: images (k, H, W) of together Q + 2 + B planes -> (G p, H, W).
 
-        The fine pixels hold keys, the log of how fast neighbours lose weight with distance, the log of a factor of
-        the ridge, and inputs.
+        They hold keys, the log of how fast neighbours lose weight with distance, the log of a factor of the ridge, and
+        inputs.
         """
         height, width = self.keys.shape[1:]
-        rows = CellAxis.of(height, pixels.shape[1], placement.rows, pixels)
-        columns = CellAxis.of(width, pixels.shape[2], placement.columns, pixels)
-        if compiled.can_compute(pixels, self.outputs):
+        rows = CellAxis.of(height, images[0].shape[1], placement.rows, images[0])
+        columns = CellAxis.of(width, images[0].shape[2], placement.columns, images[0])
+        if compiled.can_compute(*images, self.outputs):
             log_weights = rows.log_weights_of_pixels(), columns.log_weights_of_pixels()
-            starts, ridge = (rows.starts, columns.starts), self.ridge.to(pixels)
-            own = self._coarse()
-            return compiled.local_regression(own, pixels, log_weights, starts, ridge, self.inputs_of, len(self.keys))
+            starts, ridge = (rows.starts, columns.starts), self.ridge.to(self.outputs)
+            planes, own = [plane for image in images for plane in image], self._coarse()
+            return compiled.local_regression(own, planes, log_weights, starts, ridge, self.inputs_of, len(self.keys))
+        pixels = torch.cat(list(images))
         fine = _in_cells(self._with_lengths(pixels), columns, 2)
         coarse = self._coarse()
         column_places = columns.owned(slice(0, width))

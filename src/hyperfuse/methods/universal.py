@@ -129,7 +129,7 @@ def fuse_guided(window: Window, network: PriorNetwork) -> SceneComputation[Fused
     """Fuse the core of a window under the guidance of a network."""
     if (yield from scene_count(window.coarse_pixels)) < FEWEST_PIXELS:
         return (yield from fuse(window))
-    model, mean, error, _ = yield from guided_prior(window, network)
+    model, mean, error = (yield from guided_prior(window, network))[:3]  # what the mean was made of is not kept
     return model.image(condition_on_hsi(mean, error, model))
 
 
@@ -188,7 +188,7 @@ def guided_predictions(
     # Step 4: the six predictions.
     inputs = scene.fine[:local_inputs] * scene.units[:local_inputs, None, None].to(seen)
     pixels = [closeness * details.fine_msi, guide.embedding, guide.nearness[None], guide.ridge[None], inputs]
-    local, local_msi = regression.predict(torch.cat(pixels), model.observation.placement).chunk(2)
+    local, local_msi = regression.predict(pixels, model.observation.placement).chunk(2)
     of_scene = (scene.slopes_msi, scene.slopes, scene.slopes_loose)
     slopes_msi, slopes, slopes_loose = (each * scene.units for each in of_scene)
     gain, deviation = _wiener_gain(model, scene)

@@ -169,16 +169,16 @@ class PriorNetwork(PretrainedNetwork):
         filters = torch.cat([self.embed.weight[:, :count], self.embed.weight[:, most : most + count]], dim=1)
         of_scene = self.embed_numbers(numbers)[:, None, None]
         height, step = msi.shape[1], msi.shape[1] if self.training else ROWS_AT_ONCE
-        parts = []
+        planes = msi.new_empty(self.head.out_channels, *msi.shape[1:])
         for top in range(0, height, step):
             first, last = max(0, top - self.halo), min(height, top + step + self.halo)
             part = msi[None, :, first:last].contiguous(memory_format=torch.channels_last)
             features = F.conv2d(part, filters, self.embed.bias, padding=1) + of_scene
             for block in self.blocks:
                 features = block(features)
-            parts.append(self.head(F.gelu(features))[0, :, top - first : top - first + step])
+            planes[:, top : top + step] = self.head(F.gelu(features))[0, :, top - first : top - first + step]
         sizes = (self.config.embedding, len(self.feature_size), 1)
-        seen, logarithms = torch.split(torch.cat(parts, dim=1), [sum(sizes), 2])
+        seen, logarithms = torch.split(planes, [sum(sizes), 2])
         return Guide(seen, sizes, *logarithms.clamp(-LARGEST_LOGARITHM, LARGEST_LOGARITHM))
 
     def _random_signs(self, msi: Tensor) -> Tensor:
