@@ -46,7 +46,7 @@ browser:
 	    { timeout 120 apt-get update -qq && timeout 300 apt-get install -qq -y --no-install-recommends chromium; }; } >/dev/null 2>&1; } || \
 	echo "no chromium here and none to be installed: the browser tests will be skipped"
 
-COMPILED := hatch_build.py src/hyperfuse/methods/compiled.c
+COMPILED := hatch_build.py src/hyperfuse/compiled.c
 
 $(VENV)/.demo: pyproject.toml constraints.txt $(COMPILED) | $(BIN)/python
 	$(BIN)/pip install -c constraints.txt -e '.[demo,view]'

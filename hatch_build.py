@@ -11,8 +11,8 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-METHODS = Path("src/hyperfuse/methods")
-SOURCE, LIBRARY = METHODS / "compiled.c", METHODS / "libcompiled.so"
+PACKAGE = Path("src/hyperfuse")
+SOURCE, LIBRARY = PACKAGE / "compiled.c", PACKAGE / "libcompiled.so"
 OPTIONS = ("-O3", "-fno-math-errno", "-ffp-contract=fast", "-Wno-psabi", "-shared", "-fPIC")
 
 
@@ -23,7 +23,7 @@ class CustomBuildHook(BuildHookInterface[Any]):
         library = Path(self.root, LIBRARY)
         # Not every compiler can make one library for several generations of processors.
         if not (self._compile(library) or self._compile(library, "-DFOR_EVERY_PROCESSOR=")):
-            self.app.display_warning("no C compiler: `universal` and `local_fuse` will take longer")
+            self.app.display_warning("no C compiler: fusing will take longer")
             return
         build_data["artifacts"].append(LIBRARY.as_posix())
         build_data["pure_python"] = False

@@ -13,6 +13,7 @@ ROOT = Path(hyperfuse.__file__).parent
 LAYERS = (
     "errors",
     "progress",
+    "compiled",
     "config",
     "io",
     "physics",

@@ -11,8 +11,8 @@ import torch
 from tests.methods.tiny_pairs import tiny_pair
 
 import hyperfuse
+from hyperfuse import compiled
 from hyperfuse.fusion.fusers import fuse_with_network
-from hyperfuse.methods import compiled
 from hyperfuse.methods.catalogue import fuse_arrays
 from hyperfuse.methods.local_regression import LocalRegression
 from hyperfuse.methods.pair_model import solve_lower

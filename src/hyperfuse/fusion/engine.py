@@ -59,7 +59,7 @@ SMALLEST_MOVE = 0.01
 SPLINE_HALO = 12
 TILES_PER_READER = 4
 # Parts of a tile in which all bands are computed: they stay in a processor's cache.
-PART_BYTES, PART_WIDTH = 12_000_000, 256
+PART_BYTES, PART_WIDTH = 2_500_000, 128
 LOOPBACK = "127.0.0.1"
 SECONDS_TO_CONNECT = 10
 # How often to look whether any worker is left, and how long it may take to start others.

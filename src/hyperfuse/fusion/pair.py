@@ -145,6 +145,7 @@ def _bounds_crs(msi: Grid, config: PairConfig) -> CRS | None:
         raise OptionError(f"bounds in {config.bounds_crs!r}", "a CRS such as EPSG:4326") from error
 
 
+FIRST_LOOK = 16  # pixels along a side in which most bands of most images have a value
 EVERYTHING = slice(None)
 
 
@@ -203,7 +204,8 @@ def _source_slice(part: slice, cut: slice, direction: int) -> slice:
 def require_values(image: CutImage, name: str) -> NDArray[np.bool_]:
     """Which bands have any value; windows are read only for bands that were empty so far."""
     has_values = np.zeros(image.shape[0], dtype=bool)
-    for rows, columns in iterate_windows(image.cube.isel(y=image.rows, x=image.columns)):
+    middle = [slice(size // 2, size // 2 + FIRST_LOOK) for size in image.shape[1:]]
+    for rows, columns in (middle, *iterate_windows(image.cube.isel(y=image.rows, x=image.columns))):
         empty = np.flatnonzero(~has_values)
         if not empty.size:
             break

@@ -299,7 +299,8 @@ def make_plan(
             raise OptionError(got, expected, "raise --ram, or rewrite them with `hyperfuse convert`")
         most_held = min(HELD_BYTES, SHARE_HELD * budget)
         if hsi_cube.nbytes + msi_cube.nbytes <= most_held and config.workers is None and config.cluster is None:
-            hsi_cube, msi_cube = hsi_cube.compute(), msi_cube.compute()
+            # Not by `compute`, for which xarray imports Dask.
+            hsi_cube, msi_cube = (cube.copy(data=cube.values) for cube in (hsi_cube, msi_cube))
             blocks = 0
         check_fits(selected(hsi_cube, config), output_template(hsi_cube, config))
         aligned = align_pair(hsi_cube, msi_cube, config, **masks)

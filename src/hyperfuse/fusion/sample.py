@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import TypeVar
 
 import numpy as np
@@ -66,7 +66,8 @@ def sample_places(
     if count >= len(places):
         return places
     order = _scattered(cores)
-    chosen = [index for index in order[: 4 * count] if _known_share(pair, cores[index]) >= ENOUGH_KNOWN][:count]
+    with_data = (index for index in order[: 4 * count] if _known_share(pair, cores[index]) >= ENOUGH_KNOWN)
+    chosen = list(islice(with_data, count))
     return [places[index] for index in sorted(chosen or order[:count])]
 
 
@@ -196,8 +197,7 @@ def _known_share(pair: AlignedPair, core: Place) -> float:
 
 def _few_bands(pair: AlignedPair, place: Place) -> NDArray[np.float32]:
     usable = np.flatnonzero(pair.usable_bands)
-    chosen = usable[np.unique(np.linspace(0, usable.size - 1, INSPECTED_BANDS).round().astype(int))]
-    return pair.hsi_source.values(*place, chosen)
+    return pair.hsi_source.values(*place, usable[:: math.ceil(usable.size / INSPECTED_BANDS)])
 
 
 def _known(image: Tensor) -> Tensor:

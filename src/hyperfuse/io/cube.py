@@ -406,9 +406,11 @@ def physical_values(
     >>> physical_values(cube).tolist()
     [[[nan, 0.5]]]
     """
-    if isinstance(bands, np.ndarray) and bands.size and (np.diff(bands) == 1).all():
+    if isinstance(bands, np.ndarray) and bands.size:
         # For an array of positions xarray imports Dask, which takes a third of a second.
-        bands = slice(int(bands[0]), int(bands[-1]) + 1)
+        step = 1 if bands.size == 1 else int(bands[1] - bands[0])
+        if step > 0 and (np.diff(bands) == step).all():
+            bands = slice(int(bands[0]), int(bands[-1]) + 1, step)
     window = cube.isel(band=bands, y=rows, x=columns)
     stored = window.values
     scale, offset = (window[name].values.reshape(-1, 1, 1) for name in ("scale", "offset"))

@@ -27,6 +27,7 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
+from hyperfuse import compiled
 from hyperfuse.config import OutputConfig
 from hyperfuse.errors import BandError, OptionError
 from hyperfuse.io.cube import (
@@ -231,8 +232,14 @@ def to_stored(
     new = [target[name].values for name in SCALING]
     old = [np.ones_like(new[0]), np.zeros_like(new[1])] if source is None else [source[name].values for name in SCALING]
     limits = _limits(dtype)
+    is_simple = source is None and values.dtype == np.float32 and values.flags.c_contiguous
+    quickly = compiled.rounding_to(dtype, nodata) if is_simple else None
     for band, (scale, offset, old_scale, old_offset) in enumerate(zip(*new, *old, strict=True)):
         numbers = values[band]
+        if quickly is not None and offset == 0 and quickly(numbers, scale, stored[band]):
+            if clipping is not None:
+                clipping.count(numbers.size, 0)
+            continue
         if (old_scale, old_offset) != (scale, offset):
             with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
                 if old_scale == 1 and old_offset == offset:

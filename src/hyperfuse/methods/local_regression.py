@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from hyperfuse.methods import compiled
+from hyperfuse import compiled
 from hyperfuse.methods.pair_model import PairModel, diagonally_loaded, scene_covariance, solve_lower
 from hyperfuse.methods.window import SceneComputation, in_one_pass, scene_count, scene_moments
 from hyperfuse.physics.resample import AxisPlacement, Placement, fine_positions

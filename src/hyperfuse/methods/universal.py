@@ -41,7 +41,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import avg_pool2d, pad
 
-from hyperfuse.methods import compiled
+from hyperfuse import compiled
 from hyperfuse.methods.fuse import FEWEST_PIXELS, fuse
 from hyperfuse.methods.local_regression import MSI_DISTANCE, Details, LocalRegression, find_details
 from hyperfuse.methods.pair_model import (

@@ -27,9 +27,17 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor
 
+from hyperfuse import compiled
 from hyperfuse.errors import ValueRangeError
 from hyperfuse.physics.observation import Observation
-from hyperfuse.physics.resample import CENTRE_SLACK, Placement, fine_positions, upsample_bicubic
+from hyperfuse.physics.resample import (
+    CENTRE_SLACK,
+    Placement,
+    bicubic_matrix,
+    bicubic_taps,
+    fine_positions,
+    upsample_bicubic,
+)
 
 Part = TypeVar("Part")
 Value = TypeVar("Value")
@@ -395,11 +403,12 @@ def mask_missing(fused: Tensor, window: Window) -> Tensor:
 
 
 def raise_negative(fused: Tensor, window: Window) -> Tensor:
-    """Raise negative values of the core to minus the noise of their band where the hsi pixel is not negative."""
+    """Raise negative values of the core, in place, to minus the noise of their band where the hsi is not negative."""
     near = window.near_core(INTERPOLATION_HALO).window(window)
-    raised = fused.maximum(-window.observation.hsi_noise.to(fused)[:, None, None])
+    lowest = -window.observation.hsi_noise.to(fused)[:, None, None]
     if bool(near.hsi.amin() >= 0):
-        return raised
+        return torch.maximum(fused, lowest, out=fused)
+    raised = fused.maximum(lowest)
     return torch.where(near.nearest_in_core(near.hsi >= 0), raised, fused)
 
 
@@ -413,6 +422,14 @@ def mixed_core(window: Window, smooth: Tensor, matrix: Tensor, components: Tenso
     matrix = matrix.to(components)
 
     def fused(part: Place) -> Tensor:
+        if compiled.can_compute(smooth, components):
+            near = window.at(part)
+            cut = near.near_core(INTERPOLATION_HALO)
+            coarse = cut.of_coarse(smooth)
+            placement, (rows, columns) = cut.window(near).core_placement
+            neighbours, weights = bicubic_taps(placement.rows, rows, coarse.shape[1])
+            along = coarse @ bicubic_matrix(placement.columns, columns, coarse.shape[2]).to(coarse).T
+            return compiled.interpolate_and_mix(along, neighbours, weights.float(), matrix, components[:, *part])
         image = window.at(part).upsample_to_core(smooth)
         image.flatten(1).addmm_(matrix, components[:, *part].flatten(1))
         return image

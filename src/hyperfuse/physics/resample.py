@@ -201,11 +201,16 @@ _known_bands = functools.lru_cache(maxsize=128)(torch.inference_mode(False)(_ban
 
 def bicubic_matrix(axis: AxisPlacement, fine_size: int, coarse_size: int) -> Tensor:
     """The (fine_size, coarse_size) float64 matrix that interpolates one axis; its rows sum to 1."""
+    indices, weights = bicubic_taps(axis, fine_size, coarse_size)
+    return torch.zeros(fine_size, coarse_size, dtype=torch.float64).scatter_add(1, indices, weights)
+
+
+def bicubic_taps(axis: AxisPlacement, fine_size: int, coarse_size: int) -> tuple[Tensor, Tensor]:
+    """(fine_size, 4): the coarse pixels that each fine one is interpolated from, and their weights (float64)."""
     positions = fine_positions(axis, fine_size)
     taps = (torch.floor(positions) - 1.0)[:, None] + torch.arange(4, dtype=torch.float64)
     weights = keys_cubic(positions[:, None] - taps)
-    indices = taps.clamp(min=0.0).clamp(max=coarse_size - 1).to(torch.int64)
-    return torch.zeros(fine_size, coarse_size, dtype=torch.float64).scatter_add(1, indices, weights)
+    return taps.clamp(min=0.0).clamp(max=coarse_size - 1).to(torch.int64), weights
 
 
 # The parts of a scene's tiles have the same few; inference tensors would be of no use to a training.

@@ -1,6 +1,6 @@
 """Functions of compiled.c, which is compiled at installation where there is a C compiler; torch is the alternative.
 
-Arrays are float32 without gradients. Shapes: p components, B regressors, Q keys, h w coarse, H W fine.
+Arrays are float32 without gradients. Shapes: C bands, p components, B regressors, Q keys, h w coarse, H W fine.
 """
 
 from __future__ import annotations
@@ -11,9 +11,13 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class _Regression(ctypes.Structure):
@@ -32,6 +36,13 @@ class _Mixture(ctypes.Structure):
     )
 
 
+class _Bands(ctypes.Structure):
+    _fields_ = (
+        *((name, ctypes.c_int64) for name in ("bands", "rows", "columns", "components", "lines", "plane", "row")),
+        *((name, ctypes.c_void_p) for name in ("along", "neighbours", "weights", "matrix", "image", "mixed")),
+    )
+
+
 @cache
 def library() -> ctypes.CDLL | None:
     """None where no compiler was found."""
@@ -42,7 +53,9 @@ def library() -> ctypes.CDLL | None:
 
 
 def can_compute(*tensors: Tensor) -> bool:
-    """Whether the functions below are there and made for these tensors."""
+    """Whether the functions on tensors are there and made for these."""
+    import torch
+
     suitable = all(each.dtype == torch.float32 and each.device.type == "cpu" for each in tensors)
     return suitable and library() is not None and not any(each.requires_grad for each in tensors)
 
@@ -75,6 +88,8 @@ def local_regression(
     keys
         Q.
     """
+    import torch
+
     count = len(ridge)
     outputs = coarse.shape[-1] - (keys + 3 + count + count * (count + 1) // 2 + 2)
     planes = [each.contiguous() for each in planes]
@@ -129,12 +144,62 @@ def weighted_sum(
     return total
 
 
+def interpolate_and_mix(
+    along: Tensor, neighbours: Tensor, weights: Tensor, matrix: Tensor, components: Tensor
+) -> Tensor:
+    """Rows interpolated between lines, and a mixture of components: (C, H, W).
+
+    Parameters
+    ----------
+    along
+        (C, n, W): lines of the coarse image, already interpolated along the columns.
+    neighbours, weights
+        (H, 4): the four lines around every row, and their weights.
+    matrix
+        (C, p)
+    components
+        (p, H, W), of which the columns are contiguous.
+    """
+    along, neighbours, weights, matrix = (each.contiguous() for each in (along, neighbours, weights, matrix))
+    components = components if components.stride(2) == 1 else components.contiguous()
+    (bands, lines, columns), rows = along.shape, len(neighbours)
+    mixed = along.new_empty(bands, rows, columns)
+    addresses = [each.data_ptr() for each in (along, neighbours, weights, matrix, components, mixed)]
+    sizes = bands, rows, columns, len(components), lines, *components.stride()[:2]
+    _in_threads("interpolate_and_mix", _Bands(*sizes, *addresses), rows)
+    return mixed
+
+
+Rounding = Callable[[NDArray[np.float32], float, NDArray[Any]], bool]
+
+
+def rounding_to(dtype: np.dtype[Any], nodata: float | None) -> Rounding | None:
+    """A function that stores `values / scale`, rounded, in an array of integers, both contiguous; None for other types.
+
+    It returns False, and leaves nothing of use, where a number is missing, does not fit or equals nodata.
+    """
+    found = library()
+    if found is None or dtype.name not in ("uint8", "int16", "uint16", "int32"):
+        return None
+    function: Callable[..., int] = getattr(found, f"round_to_{dtype.name}")
+    limits = np.iinfo(dtype)
+    numbers = [ctypes.c_double(each) for each in (limits.min, limits.max, math.nan if nodata is None else nodata)]
+
+    def store(values: NDArray[np.float32], scale: float, stored: NDArray[Any]) -> bool:
+        addresses = ctypes.c_void_p(values.ctypes.data), ctypes.c_void_p(stored.ctypes.data)
+        return not function(*addresses, ctypes.c_int64(values.size), ctypes.c_double(1 / scale), *numbers)
+
+    return store
+
+
 def _addresses(arrays: Sequence[Tensor]) -> ctypes.Array[ctypes.c_void_p]:
     return (ctypes.c_void_p * len(arrays))(*(each.data_ptr() for each in arrays))
 
 
 def _in_threads(name: str, task: ctypes.Structure, rows: int) -> None:
     """Call a function on all rows, some in each of torch's threads."""
+    import torch
+
     function: Callable[..., int] = getattr(library(), name)
     step = math.ceil(rows / torch.get_num_threads())
 

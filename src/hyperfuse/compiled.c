@@ -304,3 +304,74 @@ int weighted_sum(const Mixture *of, int64_t first, int64_t last) {
     free(row);
     return 0;
 }
+
+typedef struct {
+    int64_t bands, rows, columns, components, lines;
+    int64_t plane, row;        /* distances between the planes and the rows of the components */
+    const float *along;        /* (bands, lines, columns): coarse rows, interpolated along the columns */
+    const int64_t *neighbours; /* (rows, 4): lines around every fine row */
+    const float *weights;      /* (rows, 4): theirs */
+    const float *matrix;       /* (bands, components) */
+    const float *image;        /* (components, rows, columns) */
+    float *mixed;              /* (bands, rows, columns) */
+} Bands;
+
+/* Interpolate between lines, and add a mixture of components. */
+FOR_EVERY_PROCESSOR
+int interpolate_and_mix(const Bands *of, int64_t first, int64_t last) {
+    const int64_t columns = of->columns;
+    for (int64_t y = first; y < last; y++) {
+        const int64_t *near = of->neighbours + 4 * y;
+        const float *weights = of->weights + 4 * y;
+        for (int64_t x = 0; x < columns; x += LANES) {
+            const int64_t count = columns - x;
+            const float *image = of->image + y * of->row + x;
+            for (int64_t from = 0; from < of->bands; from += TOGETHER) {
+                const int some = (int)(of->bands - from < TOGETHER ? of->bands - from : TOGETHER);
+                const float *matrix = of->matrix + from * of->components;
+                vector sum[TOGETHER];
+                for (int b = 0; b < some; b++) {
+                    const float *along = of->along + (from + b) * of->lines * columns + x;
+                    sum[b] = load(along + near[0] * columns, count) * weights[0] +
+                             load(along + near[1] * columns, count) * weights[1] +
+                             load(along + near[2] * columns, count) * weights[2] +
+                             load(along + near[3] * columns, count) * weights[3];
+                }
+                if (some == TOGETHER)
+                    for (int c = 0; c < of->components; c++) {
+                        vector values = load(image + c * of->plane, count);
+                        for (int b = 0; b < TOGETHER; b++) sum[b] += values * matrix[b * of->components + c];
+                    }
+                else
+                    for (int c = 0; c < of->components; c++) {
+                        vector values = load(image + c * of->plane, count);
+                        for (int b = 0; b < some; b++) sum[b] += values * matrix[b * of->components + c];
+                    }
+                for (int b = 0; b < some; b++)
+                    store(of->mixed + ((from + b) * of->rows + y) * columns + x, sum[b], count);
+            }
+        }
+    }
+    return 0;
+}
+
+/* Adding and subtracting it rounds to the nearest whole number, of two to the even one, as rint. */
+#define ROUNDING 6755399441055744.0
+#define ROUND_TO(type)                                                                    \
+    FOR_EVERY_PROCESSOR                                                                   \
+    int round_to_##type(const float *values, type##_t *stored, int64_t count, double factor, \
+                        double smallest, double largest, double nodata) {                 \
+        int all_fit = 1;                                                                  \
+        for (int64_t i = 0; i < count; i++) {                                             \
+            double number = (values[i] * factor + ROUNDING) - ROUNDING;                   \
+            all_fit &= (number >= smallest) & (number <= largest) & (number != nodata);   \
+            stored[i] = (type##_t)(int32_t)number;                                        \
+        }                                                                                 \
+        return !all_fit;                                                                  \
+    }
+
+/* Multiply, round and convert. 1: a number is missing, too large or small, or equals nodata. */
+ROUND_TO(uint8)
+ROUND_TO(int16)
+ROUND_TO(uint16)
+ROUND_TO(int32)
