@@ -44,6 +44,8 @@ ENOUGH_KNOWN = 0.3
 CORE_SIDES = (48, 32, 24, 16, 12, 8)
 SAMPLED_COARSE_PIXELS, MOST_SAMPLED_FINE_PIXELS = 24_000, 600_000
 FEWEST_WINDOWS = 9
+# Windows that are looked at for each that is needed: some hold no data.
+MOST_TRIED = 4
 # Where to search for data: centres of windows as shares of height and width.
 CORNERS = ((0.25, 0.25), (0.75, 0.75), (0.25, 0.75), (0.75, 0.25))
 MIDDLE_FIRST = ((0.5, 0.5), *CORNERS, (0.5, 0.1), (0.5, 0.9), (0.1, 0.5), (0.9, 0.5))
@@ -60,13 +62,14 @@ def sample_places(
     for side in CORE_SIDES:
         cores = _cores(pair, side)
         places = [place_for(pair, observation, *_fine_part(core, pair, observation), halo) for core in cores]
-        if all(fits(place) for place in places) or side == CORE_SIDES[-1]:
+        count = max(FEWEST_WINDOWS, round(sampled_fine_pixels(pair) / (side * side * math.prod(pair.scale))))
+        leave_a_choice = count >= len(places) or len(places) >= MOST_TRIED * FEWEST_WINDOWS
+        if (leave_a_choice and all(fits(place) for place in places)) or side == CORE_SIDES[-1]:
             break
-    count = max(FEWEST_WINDOWS, round(sampled_fine_pixels(pair) / (side * side * math.prod(pair.scale))))
     if count >= len(places):
         return places
     order = _scattered(cores)
-    with_data = (index for index in order[: 4 * count] if _known_share(pair, cores[index]) >= ENOUGH_KNOWN)
+    with_data = (index for index in order[: MOST_TRIED * count] if _known_share(pair, cores[index]) >= ENOUGH_KNOWN)
     chosen = list(islice(with_data, count))
     return [places[index] for index in sorted(chosen or order[:count])]
 

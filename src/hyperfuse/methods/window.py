@@ -403,12 +403,11 @@ def mask_missing(fused: Tensor, window: Window) -> Tensor:
 
 
 def raise_negative(fused: Tensor, window: Window) -> Tensor:
-    """Raise negative values of the core, in place, to minus the noise of their band where the hsi is not negative."""
+    """Raise negative values of the core to minus the noise of their band where the hsi pixel is not negative."""
     near = window.near_core(INTERPOLATION_HALO).window(window)
-    lowest = -window.observation.hsi_noise.to(fused)[:, None, None]
+    raised = fused.maximum(-window.observation.hsi_noise.to(fused)[:, None, None])
     if bool(near.hsi.amin() >= 0):
-        return torch.maximum(fused, lowest, out=fused)
-    raised = fused.maximum(lowest)
+        return raised
     return torch.where(near.nearest_in_core(near.hsi >= 0), raised, fused)
 
 
