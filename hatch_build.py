@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sysconfig
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +37,12 @@ class CustomBuildHook(BuildHookInterface[Any]):
             return False
         # An older library may be in use.
         made = library.with_suffix(f".{os.getpid()}")
-        command = [*compiler.split(), *OPTIONS, *options, "-o", str(made), str(Path(self.root, SOURCE))]
-        if subprocess.run(command, capture_output=True, check=False).returncode:
+        source = Path(self.root, SOURCE)
+        digest = f"-DDIGEST={zlib.crc32(source.read_bytes())}U"
+        command = [*compiler.split(), *OPTIONS, *options, digest, "-o", str(made), str(source)]
+        try:
+            subprocess.run(command, capture_output=True, check=True)
+        except (OSError, subprocess.CalledProcessError):
             return False
         made.replace(library)
         return True

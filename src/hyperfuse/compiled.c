@@ -19,6 +19,11 @@ typedef int32_t integers __attribute__((vector_size(4 * LANES)));
 #endif
 #endif
 
+/* Of this file as it was compiled: `compiled.py` uses no library of another source. */
+#ifdef DIGEST
+const uint32_t source_digest = DIGEST;
+#endif
+
 /* The fine pixels of a coarse cell share their neighbours: up to LANES of them are worked on at once. */
 typedef struct {
     int64_t height, width, fine_height, fine_width;
@@ -194,7 +199,7 @@ int local_regression(const Regression *of, int64_t first_row, int64_t last_row) 
     return 0;
 }
 
-enum { PLAIN, ONCE, TWICE, UNFAMILIAR, LEVELS, TOGETHER = 4 };
+enum { PLAIN, ONCE, TWICE, UNFAMILIAR, LEVELS, TOGETHER = 4, SPAN = 128 };
 
 typedef struct {
     int64_t height, width, components, planes, images;
@@ -305,58 +310,121 @@ int weighted_sum(const Mixture *of, int64_t first, int64_t last) {
     return 0;
 }
 
+/* Adding and subtracting it rounds to the nearest whole number, of two to the even one, as rint. */
+#define ROUNDING 6755399441055744.0
+
+enum type { FLOAT32, UINT8, UINT16, INT16 };
+
 typedef struct {
     int64_t bands, rows, columns, components, lines;
-    int64_t plane, row;        /* distances between the planes and the rows of the components */
-    const float *along;        /* (bands, lines, columns): coarse rows, interpolated along the columns */
-    const int64_t *neighbours; /* (rows, 4): lines around every fine row */
-    const float *weights;      /* (rows, 4): theirs */
-    const float *matrix;       /* (bands, components) */
-    const float *image;        /* (components, rows, columns) */
-    float *mixed;              /* (bands, rows, columns) */
+    int64_t plane, row;               /* distances between the planes and the rows of the components */
+    int64_t target_plane, target_row; /* and of the target */
+    int64_t nodata, instead;          /* numbers that equal nodata are stored as the other */
+    const float *along;               /* (bands, lines, columns): coarse rows, interpolated along the columns */
+    const int64_t *neighbours;        /* (rows, 4): lines around every fine row */
+    const float *weights;             /* (rows, 4): theirs */
+    const float *matrix;              /* (bands, components) */
+    const float *image;               /* (components, rows, columns) */
+    const float *lowest;              /* (bands): smaller values are raised to it */
+    const double *factors;            /* (bands): of values that are rounded */
+    const int64_t *planes;            /* (bands): of the target */
+    void *target;
+    int64_t *clipped; /* counts values that do not fit */
 } Bands;
 
-/* Interpolate between lines, and add a mixture of components. */
-FOR_EVERY_PROCESSOR
-int interpolate_and_mix(const Bands *of, int64_t first, int64_t last) {
-    const int64_t columns = of->columns;
-    for (int64_t y = first; y < last; y++) {
-        const int64_t *near = of->neighbours + 4 * y;
-        const float *weights = of->weights + 4 * y;
-        for (int64_t x = 0; x < columns; x += LANES) {
-            const int64_t count = columns - x;
-            const float *image = of->image + y * of->row + x;
-            for (int64_t from = 0; from < of->bands; from += TOGETHER) {
-                const int some = (int)(of->bands - from < TOGETHER ? of->bands - from : TOGETHER);
-                const float *matrix = of->matrix + from * of->components;
-                vector sum[TOGETHER];
-                for (int b = 0; b < some; b++) {
-                    const float *along = of->along + (from + b) * of->lines * columns + x;
-                    sum[b] = load(along + near[0] * columns, count) * weights[0] +
-                             load(along + near[1] * columns, count) * weights[1] +
-                             load(along + near[2] * columns, count) * weights[2] +
-                             load(along + near[3] * columns, count) * weights[3];
-                }
-                if (some == TOGETHER)
-                    for (int c = 0; c < of->components; c++) {
-                        vector values = load(image + c * of->plane, count);
-                        for (int b = 0; b < TOGETHER; b++) sum[b] += values * matrix[b * of->components + c];
-                    }
-                else
-                    for (int c = 0; c < of->components; c++) {
-                        vector values = load(image + c * of->plane, count);
-                        for (int b = 0; b < some; b++) sum[b] += values * matrix[b * of->components + c];
-                    }
-                for (int b = 0; b < some; b++)
-                    store(of->mixed + ((from + b) * of->rows + y) * columns + x, sum[b], count);
-            }
-        }
+/* Multiply, round, clip, keep apart from nodata and store numbers; counts those clipped. 1: some is no number. */
+#define STORE_AS(type)                                                                                        \
+    static inline int store_##type(const float *values, type##_t *target, int64_t count, const Bands *of,     \
+                                   double factor, double smallest, double largest, int64_t *clipped) {        \
+        const int32_t nodata = (int32_t)of->nodata, instead = (int32_t)of->instead;                           \
+        int32_t outside = 0, unknown = 0;                                                                     \
+        for (int64_t i = 0; i < count; i++) {                                                                 \
+            double number = (values[i] * factor + ROUNDING) - ROUNDING;                                       \
+            outside += (number < smallest) | (number > largest);                                              \
+            unknown |= number != number;                                                                      \
+            number = number < smallest ? smallest : number;                                                   \
+            number = number > largest ? largest : number;                                                     \
+            int32_t whole = (int32_t)number;                                                                  \
+            target[i] = (type##_t)(whole == nodata ? instead : whole);                                        \
+        }                                                                                                     \
+        *clipped += outside;                                                                                  \
+        return unknown;                                                                                       \
     }
+
+STORE_AS(uint8)
+STORE_AS(uint16)
+STORE_AS(int16)
+
+static inline int store_row(enum type type, const Bands *of, const float *values, int64_t band, int64_t place,
+                            int64_t count, int64_t *clipped) {
+    const double factor = of->factors[band];
+    place += of->planes[band] * of->target_plane;
+    if (type == UINT8) return store_uint8(values, (uint8_t *)of->target + place, count, of, factor, 0, UINT8_MAX, clipped);
+    if (type == UINT16)
+        return store_uint16(values, (uint16_t *)of->target + place, count, of, factor, 0, UINT16_MAX, clipped);
+    if (type == INT16)
+        return store_int16(values, (int16_t *)of->target + place, count, of, factor, INT16_MIN, INT16_MAX, clipped);
+    memcpy((float *)of->target + place, values, count * sizeof(float));
     return 0;
 }
 
-/* Adding and subtracting it rounds to the nearest whole number, of two to the even one, as rint. */
-#define ROUNDING 6755399441055744.0
+static inline int mix(enum type type, const Bands *of, int64_t first, int64_t last) {
+    const int64_t columns = of->columns, components = of->components;
+    int64_t clipped = 0;
+    int unknown = 0;
+    for (int64_t y = first; y < last; y++) {
+        const int64_t *near = of->neighbours + 4 * y;
+        const float *weights = of->weights + 4 * y;
+        for (int64_t left = 0; left < columns; left += SPAN)
+            for (int64_t from = 0; from < of->bands; from += TOGETHER) {
+                const int some = (int)(of->bands - from < TOGETHER ? of->bands - from : TOGETHER);
+                const float *matrix = of->matrix + from * components;
+                const int64_t span = columns - left < SPAN ? columns - left : SPAN;
+                float mixed[TOGETHER][SPAN];
+                for (int64_t x = 0; x < span; x += LANES) {
+                    const int64_t count = span - x;
+                    const float *image = of->image + y * of->row + left + x;
+                    vector sum[TOGETHER];
+                    for (int b = 0; b < some; b++) {
+                        const float *along = of->along + (from + b) * of->lines * columns + left + x;
+                        sum[b] = load(along + near[0] * columns, count) * weights[0] +
+                                 load(along + near[1] * columns, count) * weights[1] +
+                                 load(along + near[2] * columns, count) * weights[2] +
+                                 load(along + near[3] * columns, count) * weights[3];
+                    }
+                    if (some == TOGETHER)
+                        for (int c = 0; c < components; c++) {
+                            vector values = load(image + c * of->plane, count);
+                            for (int b = 0; b < TOGETHER; b++) sum[b] += values * matrix[b * components + c];
+                        }
+                    else
+                        for (int c = 0; c < components; c++) {
+                            vector values = load(image + c * of->plane, count);
+                            for (int b = 0; b < some; b++) sum[b] += values * matrix[b * components + c];
+                        }
+                    for (int b = 0; b < some; b++) {
+                        vector lowest = all(of->lowest[from + b]), raised = where(sum[b] < lowest, lowest, sum[b]);
+                        memcpy(mixed[b] + x, &raised, sizeof raised);
+                    }
+                }
+                for (int b = 0; b < some; b++)
+                    unknown |= store_row(type, of, mixed[b], from + b, y * of->target_row + left, span, &clipped);
+            }
+    }
+    if (clipped) __atomic_fetch_add(of->clipped, clipped, __ATOMIC_RELAXED);
+    return unknown;
+}
+
+/* Interpolate between lines, add a mixture of components, and store. 1: a number is missing. */
+#define MIX_TO(name, type)                                                                                        \
+    FOR_EVERY_PROCESSOR                                                                                           \
+    int mix_to_##name(const Bands *of, int64_t first, int64_t last) { return mix(type, of, first, last); }
+
+MIX_TO(float32, FLOAT32)
+MIX_TO(uint8, UINT8)
+MIX_TO(uint16, UINT16)
+MIX_TO(int16, INT16)
+
 #define ROUND_TO(type)                                                                    \
     FOR_EVERY_PROCESSOR                                                                   \
     int round_to_##type(const float *values, type##_t *stored, int64_t count, double factor, \

@@ -7,17 +7,20 @@ from __future__ import annotations
 
 import ctypes
 import math
+import zlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+MOST = 64  # keys, or inputs, of a local regression
 
 
 class _Regression(ctypes.Structure):
@@ -39,16 +42,21 @@ class _Mixture(ctypes.Structure):
 class _Bands(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_int64) for name in ("bands", "rows", "columns", "components", "lines", "plane", "row")),
-        *((name, ctypes.c_void_p) for name in ("along", "neighbours", "weights", "matrix", "image", "mixed")),
+        *((name, ctypes.c_int64) for name in ("target_plane", "target_row", "nodata", "instead")),
+        *((name, ctypes.c_void_p) for name in ("along", "neighbours", "weights", "matrix", "image", "lowest")),
+        *((name, ctypes.c_void_p) for name in ("factors", "planes", "target", "clipped")),
     )
 
 
 @cache
 def library() -> ctypes.CDLL | None:
-    """None where no compiler was found."""
+    """None where no compiler was found, or another source was compiled."""
+    source = Path(__file__).with_suffix(".c")
     try:
-        return ctypes.CDLL(str(Path(__file__).with_name("libcompiled.so")))
-    except OSError:
+        found = ctypes.CDLL(str(source.with_name("libcompiled.so")))
+        digest = ctypes.c_uint32.in_dll(found, "source_digest").value
+        return found if digest == zlib.crc32(source.read_bytes()) else None
+    except (OSError, ValueError):
         return None
 
 
@@ -140,34 +148,90 @@ def weighted_sum(
     pointers = [ctypes.addressof(each) for each in addresses]
     pointers += [each.data_ptr() for each in (mixing, gains, familiarity, total)]
     task = _Mixture(height, width, len(total), len(planes), len(images), *pointers)
-    _in_threads("weighted_sum", task, height)
+    if not _in_threads("weighted_sum", task, height):
+        raise MemoryError(f"no memory for rows of {len(total)} x {width} numbers")
     return total
 
 
-def interpolate_and_mix(
-    along: Tensor, neighbours: Tensor, weights: Tensor, matrix: Tensor, components: Tensor
-) -> Tensor:
-    """Rows interpolated between lines, and a mixture of components: (C, H, W).
+class Storage(NamedTuple):
+    """How values are stored as integers: multiplied, rounded, clipped and kept apart from nodata."""
+
+    factors: Tensor  # (C,), float64
+    nodata: int | None
+
+    @classmethod
+    def of(cls, dtype: np.dtype[Any], scale: NDArray[Any], offset: NDArray[Any], nodata: float | None) -> Self | None:
+        """None where a compiled function cannot do it."""
+        import torch
+
+        if dtype.name not in ("uint8", "uint16", "int16") or offset.any() or not scale.all():
+            return None
+        return cls(torch.from_numpy(1 / scale.astype(np.float64)), None if nodata is None else int(nodata))
+
+    def of_bands(self, bands: Sequence[int]) -> Storage:
+        return self._replace(factors=self.factors[list(bands)])
+
+
+class Bicubic(NamedTuple):
+    """A coarse image (C, h, w) that is interpolated along the columns already, (C, h, W)."""
+
+    along: Tensor
+    neighbours: Tensor  # (H, 4): the four coarse rows around every fine one
+    weights: Tensor  # (H, 4): theirs
+
+
+def mix_bands_into(
+    target: NDArray[Any],
+    smooth: Bicubic,
+    matrix: Tensor,
+    components: Tensor,
+    lowest: Tensor | None = None,
+    storage: Storage | None = None,
+    planes: Sequence[int] | None = None,
+) -> int | None:
+    """Store an interpolated image plus a mixture of components; return how many values were clipped.
+
+    None, and nothing of use in the target, where a number to be rounded is missing.
 
     Parameters
     ----------
-    along
-        (C, n, W): lines of the coarse image, already interpolated along the columns.
-    neighbours, weights
-        (H, 4): the four lines around every row, and their weights.
+    target
+        (n, H, W) of float32, or as `storage` says, of which the columns are contiguous.
     matrix
         (C, p)
     components
-        (p, H, W), of which the columns are contiguous.
+        (p, H, W)
+    lowest
+        (C,): smaller values are raised to it.
+    planes
+        (C,): the planes of the target; by default all, in their order.
     """
-    along, neighbours, weights, matrix = (each.contiguous() for each in (along, neighbours, weights, matrix))
+    import torch
+
     components = components if components.stride(2) == 1 else components.contiguous()
-    (bands, lines, columns), rows = along.shape, len(neighbours)
-    mixed = along.new_empty(bands, rows, columns)
-    addresses = [each.data_ptr() for each in (along, neighbours, weights, matrix, components, mixed)]
-    sizes = bands, rows, columns, len(components), lines, *components.stride()[:2]
-    _in_threads("interpolate_and_mix", _Bands(*sizes, *addresses), rows)
-    return mixed
+    bands, (height, width) = len(matrix), target.shape[1:]
+    assert target.strides[2] == target.itemsize
+    strides = [target.strides[0] // target.itemsize, target.strides[1] // target.itemsize]
+    limits = (0, 0) if storage is None else (np.iinfo(target.dtype).min, np.iinfo(target.dtype).max)
+    nodata = None if storage is None else storage.nodata
+    outside = limits[0] - 1
+    clipped = ctypes.c_int64(0)
+    arrays = [
+        *(smooth.along, smooth.neighbours, smooth.weights, matrix),
+        components,
+        torch.full((bands,), -math.inf) if lowest is None else lowest.to(matrix),
+        torch.ones(bands, dtype=torch.float64) if storage is None else storage.factors,
+        torch.arange(bands) if planes is None else torch.tensor(planes),
+    ]
+    arrays = [each if each is components else each.contiguous() for each in arrays]
+    task = _Bands(
+        *(bands, height, width, len(components), smooth.along.shape[1], *components.stride()[:2], *strides),
+        *((outside, outside) if nodata is None else (nodata, nodata + 1 if nodata < limits[1] else nodata - 1)),
+        *(each.data_ptr() for each in arrays),
+        *(target.ctypes.data, ctypes.addressof(clipped)),
+    )
+    name = "float32" if storage is None else target.dtype.name
+    return clipped.value if _in_threads(f"mix_to_{name}", task, height) else None
 
 
 Rounding = Callable[[NDArray[np.float32], float, NDArray[Any]], bool]
@@ -196,8 +260,8 @@ def _addresses(arrays: Sequence[Tensor]) -> ctypes.Array[ctypes.c_void_p]:
     return (ctypes.c_void_p * len(arrays))(*(each.data_ptr() for each in arrays))
 
 
-def _in_threads(name: str, task: ctypes.Structure, rows: int) -> None:
-    """Call a function on all rows, some in each of torch's threads."""
+def _in_threads(name: str, task: ctypes.Structure, rows: int) -> bool:
+    """Call a function on all rows, some in each of torch's threads: whether it succeeded on all."""
     import torch
 
     function: Callable[..., int] = getattr(library(), name)
@@ -208,9 +272,6 @@ def _in_threads(name: str, task: ctypes.Structure, rows: int) -> None:
 
     tops = range(0, rows, step)
     if len(tops) == 1:
-        failed = compute(0)
-    else:
-        with ThreadPoolExecutor() as pool:
-            failed = max(pool.map(compute, tops))
-    if failed:
-        raise MemoryError
+        return not compute(0)
+    with ThreadPoolExecutor(len(tops)) as pool:
+        return not any(pool.map(compute, tops))

@@ -186,6 +186,7 @@ def _answer(error: Exception) -> int:
 def main() -> None:
     # Imports make many objects and hardly any cycles: to look for these took a fifth of the time of a short command.
     gc.set_threshold(CREATED_PER_COLLECTION)
+    gc.enable()
     atexit.register(gc.freeze)
     # SIGHUP exists on POSIX only, SIGBREAK on Windows only, where it is how another program asks for an end.
     ends = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK") if hasattr(signal, name)]

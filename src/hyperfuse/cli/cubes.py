@@ -12,6 +12,7 @@ from hyperfuse.cli.options import (
     SUFFIXES,
     Json,
     command,
+    importing,
     note_missing_crs,
     output_option,
     print_json,
@@ -63,8 +64,9 @@ def info(
     [dim]hyperfuse info S2A_MSIL2A_20220724T101601.SAFE.zip --variable 20m[/dim]
     [dim]hyperfuse info --network ssa-6-6 --bands 191[/dim]
     """
-    from hyperfuse.io.files import open_explained
-    from hyperfuse.io.summary import summarise
+    with importing():
+        from hyperfuse.io.files import open_explained
+        from hyperfuse.io.summary import summarise
 
     if (file is None) == (network is None):
         got = "a file and a network" if file else "no file"
@@ -95,7 +97,8 @@ def convert(
     [dim]hyperfuse convert scene.hdr scene.tif[/dim]
     [dim]hyperfuse convert enmap.zip out.tif --bands 0.4-1.0um,good --dtype int16 --scale-factor 1e-4 --cog --stac[/dim]
     """
-    from hyperfuse.io.files import open_cube, write_cube
+    with importing():
+        from hyperfuse.io.files import open_cube, write_cube
 
     cube = open_cube(source, variable, band_axis, wavelengths=config.wavelengths, nodata_in=config.nodata_in)
     written = write_cube(cube, target, config=config, inputs=[source])
@@ -162,8 +165,9 @@ def evaluate(
     """Score a fused cube against its reference: PSNR, SAM, ERGAS, SSIM, UIQI, RMSE."""
     from rich.console import Console
 
-    from hyperfuse.metrics.evaluation import evaluate as evaluate_cubes
-    from hyperfuse.reporting.tables import band_table, evaluation_table
+    with importing():
+        from hyperfuse.metrics.evaluation import evaluate as evaluate_cubes
+        from hyperfuse.reporting.tables import band_table, evaluation_table
 
     scores = evaluate_cubes(fused, reference, config=config)
     if as_json:

@@ -9,6 +9,7 @@ The command takes the function's own parameters and one option per field of the 
 
 from __future__ import annotations
 
+import gc
 import inspect
 import json
 from collections.abc import Callable, Iterable, Iterator
@@ -44,6 +45,17 @@ def switch(name: str, text: str, **others: Any) -> Any:
 
 Json = Annotated[bool, switch("--json", "Print JSON.")]
 Overwrite = Annotated[bool, switch("--overwrite", "Replace what exists.")]
+
+
+@contextmanager
+def importing() -> Iterator[None]:
+    """Imports make many objects and hardly any cycles, for which Python would search them again and again."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from hyperfuse.cli.options import (
     MsiFile,
     Overwrite,
     command,
+    importing,
     interruptible,
     output_option,
     print_json,
@@ -57,8 +58,9 @@ def fuse(
     [dim]hyperfuse fuse enmap.tif sentinel2.tif -o fused.tif[/dim]
     [dim]hyperfuse fuse enmap.zip S2A.SAFE -o out.tif --bands 400-1000nm --dtype int16 --scale-factor 1e-4 --cog[/dim]
     """
-    from hyperfuse.fusion.run import dry_run as summary_of
-    from hyperfuse.fusion.run import run_fusion
+    with importing():
+        from hyperfuse.fusion.run import dry_run as summary_of
+        from hyperfuse.fusion.run import run_fusion
 
     if (out is None) == (output is None):
         got = "no output" if out is None else f"two outputs, {out} and {output}"
@@ -174,7 +176,8 @@ def simulate(
     """Simulate a coarse HSI and a fine MSI from a fine hyperspectral image (Wald's protocol)."""
     if srf is None:
         raise OptionError("no SRF", "--srf SRF", "for example --srf Sentinel-2A")
-    from hyperfuse.physics.simulate import OUTPUTS, simulate_files
+    with importing():
+        from hyperfuse.physics.simulate import OUTPUTS, simulate_files
 
     record = simulate_files(
         reference, out_dir, scale, srf, config, variable=variable, band_axis=band_axis, overwrite=overwrite
@@ -198,7 +201,8 @@ def estimate(hsi: HsiFile, msi: MsiFile, config: ObservationConfig, as_json: Jso
     from rich.console import Console
     from rich.table import Table
 
-    from hyperfuse.fusion.run import estimate as estimate_pair
+    with importing():
+        from hyperfuse.fusion.run import estimate as estimate_pair
 
     observation = estimate_pair(hsi, msi, config=config)
     if as_json:

@@ -10,7 +10,6 @@ its tiles to another. Shapes: C bands, M msi bands, h w coarse, H W fine.
 
 from __future__ import annotations
 
-import itertools
 import logging
 import math
 import time
@@ -31,24 +30,22 @@ import torch
 import xarray as xr
 from numpy.typing import NDArray
 from scipy.ndimage import shift as spline_shift
-from torch import Tensor
 
 from hyperfuse.errors import HyperfuseError, OptionError
 from hyperfuse.fusion.fusers import Fuser
 from hyperfuse.fusion.pair import AlignedPair
+from hyperfuse.fusion.parts import TileCore, parts_of, storage_of
 from hyperfuse.io.allocator import freed_memory_kept
 from hyperfuse.io.output import Clipping, to_stored
 from hyperfuse.methods.missing import fill_missing, filling_halo
+from hyperfuse.methods.mixing import interpolated_core
 from hyperfuse.methods.window import (
     EVERYWHERE,
-    FusedCore,
     Place,
     Window,
     all_finite,
-    mask_missing,
     near_on_axis,
     one_torch_thread,
-    raise_negative,
 )
 from hyperfuse.models.weights import network_precision
 from hyperfuse.physics.observation import Observation
@@ -58,8 +55,6 @@ SMALLEST_MOVE = 0.01
 # The support of an interpolating cubic spline is unbounded, but its weights fall by 0.27 from pixel to pixel.
 SPLINE_HALO = 12
 TILES_PER_READER = 4
-# Parts of a tile in which all bands are computed: they stay in a processor's cache.
-PART_BYTES, PART_WIDTH = 2_500_000, 128
 LOOPBACK = "127.0.0.1"
 SECONDS_TO_CONNECT = 10
 # How often to look whether any worker is left, and how long it may take to start others.
@@ -222,46 +217,25 @@ class TileJob:
             block[:] = stored(np.full((len(self.bands), 1, 1), np.nan, dtype=np.float32))
         if inputs is not None:
             top, left = tile.rows.start - self.pair.fine_rows.start, tile.columns.start - self.pair.fine_columns.start
-            covered = block[:, *relative(inputs.part, (top, left))]
-            for part, values in self._fused_parts(inputs):
-                covered[:, *part] = stored(values)
+            covered, core = block[:, *relative(inputs.part, (top, left))], self._fused_core(inputs.window)
+            if is_moved(self.move):
+                inner = relative(inputs.part, (inputs.core[0].start, inputs.core[1].start))
+                covered[:] = stored(moved(core.values(EVERYWHERE).numpy(), self.move)[:, *inner])
+            else:
+                for part in parts_of(covered.shape):
+                    if not core.store(part, covered[:, *part], clipping):
+                        covered[:, *part] = stored(core.values(part).numpy())
         return FusedTile(block, clipping.values, clipping.clipped, time.perf_counter() - start)
 
-    def _fused_parts(self, inputs: TileInputs) -> Iterator[tuple[Place, NDArray[np.float32]]]:
-        """Parts of the tile, counted from its corner, and their physical values: NaN where there is no data."""
-        fused = self._fused_core(inputs.window)
-        if is_moved(self.move):
-            rows, columns = inputs.core
-            inner = relative(inputs.part, (rows.start, columns.start))
-            yield EVERYWHERE, moved(fused(EVERYWHERE).numpy(), self.move)[:, *inner]
-            return
-        height, width = (part.stop - part.start for part in inputs.part)
-        rows_at_once = max(8, PART_BYTES // (4 * len(self.pair.usable_bands) * min(PART_WIDTH, width)))
-        for top, left in itertools.product(range(0, height, rows_at_once), range(0, width, PART_WIDTH)):
-            part = slice(top, min(top + rows_at_once, height)), slice(left, min(left + PART_WIDTH, width))
-            yield part, fused(part).numpy()
-
-    def _fused_core(self, window: Window) -> FusedCore:
-        """The core in the bands of the output."""
+    def _fused_core(self, window: Window) -> TileCore:
         usable = torch.from_numpy(self.pair.usable_bands)
         good = window if usable.all() else replace(window, hsi=window.hsi[usable])
         bad = replace(window, hsi=window.hsi[~usable])
         with network_precision(self.precision):
-            fused, filled = self.fuser.fused_core(good), fill_missing(bad.hsi)
-        selected = torch.from_numpy(self.bands)
-        is_selection = len(selected) < len(usable) or bool((selected != torch.arange(len(usable))).any())
-
-        def core(part: Place) -> Tensor:
-            values = fused(part)
-            values = raise_negative(values, good.at(part)) if self.non_negative else values
-            if not usable.all():
-                known, values = values, values.new_full((len(usable), *values.shape[1:]), torch.nan)
-                values[usable] = known
-                if self.fuser.interpolates_bad_bands:
-                    values[~usable] = mask_missing(bad.at(part).upsample_to_core(filled), bad.at(part))
-            return values[selected] if is_selection else values
-
-        return core
+            fused = self.fuser.fused_core(good)
+        filled = interpolated_core(bad, fill_missing(bad.hsi)).in_unit(1, bad)
+        others = filled if self.fuser.interpolates_bad_bands else None
+        return TileCore(good, bad, fused, others, usable, self.bands, self.non_negative, storage_of(self.stored_as))
 
     def _widened(self, part: slice, size: int) -> slice:
         if not is_moved(self.move):

@@ -40,7 +40,7 @@ from hyperfuse.fusion.observe import (
 )
 from hyperfuse.fusion.pair import AlignedPair, align_pair
 from hyperfuse.fusion.sample import representative_window, sample_places, sampled_fine_pixels
-from hyperfuse.io.cube import block_bytes, make_cube, nodata_of, usual_nodata, wavelengths_nm
+from hyperfuse.io.cube import block_bytes, in_memory, make_cube, nodata_of, usual_nodata, wavelengths_nm
 from hyperfuse.io.files import as_opened, open_mask
 from hyperfuse.io.isolation import start_server
 from hyperfuse.io.output import check_fits, output_template, provenance, select_bands, selected
@@ -299,8 +299,7 @@ def make_plan(
             raise OptionError(got, expected, "raise --ram, or rewrite them with `hyperfuse convert`")
         most_held = min(HELD_BYTES, SHARE_HELD * budget)
         if hsi_cube.nbytes + msi_cube.nbytes <= most_held and config.workers is None and config.cluster is None:
-            # Not by `compute`, for which xarray imports Dask.
-            hsi_cube, msi_cube = (cube.copy(data=cube.values) for cube in (hsi_cube, msi_cube))
+            hsi_cube, msi_cube = in_memory(hsi_cube), in_memory(msi_cube)
             blocks = 0
         check_fits(selected(hsi_cube, config), output_template(hsi_cube, config))
         aligned = align_pair(hsi_cube, msi_cube, config, **masks)

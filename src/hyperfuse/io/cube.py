@@ -376,6 +376,13 @@ def wavelengths_nm(cube: xr.DataArray) -> Lengths | None:
     return None if np.isnan(centres).any() else centres
 
 
+def in_memory(cube: xr.DataArray) -> xr.DataArray:
+    """The same with its values, as they are stored, in memory; `compute` and `copy` of xarray import Dask."""
+    held = xr.DataArray(plain_variable(cube.dims, cube.values, cube.attrs), coords=cube.coords, name=cube.name)
+    held.encoding = cube.encoding
+    return held
+
+
 def physical_values(
     cube: xr.DataArray,
     rows: slice = slice(None),
@@ -559,6 +566,9 @@ class _WindowedArray(BackendArray):
             for part in contiguous_parts(rows):
                 row_range, inner_rows = covering(part)
                 values = self.reader.read(bands, row_range, column_range)
+                if values.shape == block.shape and values.dtype == self.dtype and values.flags.owndata:
+                    block = values[:, inner_rows][:, :, inner_columns]
+                    break
                 block[:, start : start + part.size] = values[:, inner_rows][:, :, inner_columns]
                 start += part.size
         return block[tuple(0 if isinstance(part, int | np.integer) else slice(None) for part in key)]

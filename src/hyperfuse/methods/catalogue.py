@@ -41,6 +41,7 @@ from hyperfuse.methods.fuse import fuse, lift, local_fuse
 from hyperfuse.methods.hysure import hysure, hysure_halo
 from hyperfuse.methods.injection import bicubic, detail_halo, glp, gsa, sfim, twice_detail_halo
 from hyperfuse.methods.missing import fill_pair
+from hyperfuse.methods.mixing import MixedCore
 from hyperfuse.methods.pair_model import fuse_halo, make_consistent, scene_level
 from hyperfuse.methods.ssa import fuse_conditioned, fuse_refined, ssa, ssa_halo, ssa_residual, ssa_residual_halo
 from hyperfuse.methods.universal import expected_error, fuse_guided, interpolation_error, universal, universal_halo
@@ -257,6 +258,8 @@ def fuse_window(
     else:
         fused = yield from function(pair.window)
     used, unit = replace(window, msi=window.msi[pair.msi_bands]), pair.hsi_unit
+    if isinstance(fused, MixedCore):
+        return fused.in_unit(unit, used)
     return lambda part: mask_missing(fused(part) * unit, used.at(part))
 
 

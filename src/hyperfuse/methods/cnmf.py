@@ -17,7 +17,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from hyperfuse.methods.window import FusedCore, SceneComputation, Window, mixed_core, scene_range, scene_statistic
+from hyperfuse.methods.mixing import mixed_core
+from hyperfuse.methods.window import FusedCore, SceneComputation, Window, scene_range, scene_statistic
 from hyperfuse.physics.observation import mix_bands
 from hyperfuse.physics.resample import upsample_bicubic
 

@@ -16,13 +16,13 @@ import torch
 from torch import Tensor
 
 from hyperfuse.methods.local_regression import FINE_DETAIL_GAIN
+from hyperfuse.methods.mixing import interpolated_core, mixed_core
 from hyperfuse.methods.pair_model import diagonally_loaded, principal_axes, scene_covariance
 from hyperfuse.methods.window import (
     FusedCore,
     Place,
     SceneComputation,
     Window,
-    mixed_core,
     scene_mean,
     scene_moments,
     scene_statistic,
@@ -48,7 +48,7 @@ def twice_detail_halo(observation: Observation) -> int:
 def bicubic(window: Window) -> SceneComputation[FusedCore]:
     """Interpolate the hsi at the msi's pixel centres; the msi's values are not used (Keys 1981)."""
     yield from ()
-    return lambda part: window.at(part).upsample_to_core(window.hsi)
+    return interpolated_core(window, window.hsi)
 
 
 def glp(window: Window) -> SceneComputation[FusedCore]:

@@ -115,14 +115,14 @@ class LocalRegression:
         height, width = self.keys.shape[1:]
         rows = CellAxis.of(height, images[0].shape[1], placement.rows, images[0])
         columns = CellAxis.of(width, images[0].shape[2], placement.columns, images[0])
-        if compiled.can_compute(*images, self.outputs):
+        coarse = self._coarse()
+        if compiled.can_compute(*images, coarse) and max(len(self.keys), len(self.inputs)) <= compiled.MOST:
             log_weights = rows.log_weights_of_pixels(), columns.log_weights_of_pixels()
             starts, ridge = (rows.starts, columns.starts), self.ridge.to(self.outputs)
-            planes, own = [plane for image in images for plane in image], self._coarse()
-            return compiled.local_regression(own, planes, log_weights, starts, ridge, self.inputs_of, len(self.keys))
+            planes = [plane for image in images for plane in image]
+            return compiled.local_regression(coarse, planes, log_weights, starts, ridge, self.inputs_of, len(self.keys))
         pixels = torch.cat(list(images))
         fine = _in_cells(self._with_lengths(pixels), columns, 2)
-        coarse = self._coarse()
         column_places = columns.owned(slice(0, width))
         # (a, s_y, i), (b, s_x, j) -> (a, s K), (b, s K), whose sums are long rows.
         whole = rows.most, columns.most, 2 * RADIUS + 1, 2 * RADIUS + 1

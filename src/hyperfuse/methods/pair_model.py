@@ -25,6 +25,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from hyperfuse.methods.mixing import mixed_core
 from hyperfuse.methods.window import (
     Cut,
     FusedCore,
@@ -32,7 +33,6 @@ from hyperfuse.methods.window import (
     Window,
     in_one_pass,
     in_parts,
-    mixed_core,
     scene_count,
     scene_mean,
     scene_moments,

@@ -27,17 +27,9 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor
 
-from hyperfuse import compiled
 from hyperfuse.errors import ValueRangeError
 from hyperfuse.physics.observation import Observation
-from hyperfuse.physics.resample import (
-    CENTRE_SLACK,
-    Placement,
-    bicubic_matrix,
-    bicubic_taps,
-    fine_positions,
-    upsample_bicubic,
-)
+from hyperfuse.physics.resample import CENTRE_SLACK, Placement, fine_positions, upsample_bicubic
 
 Part = TypeVar("Part")
 Value = TypeVar("Value")
@@ -414,26 +406,6 @@ def raise_negative(fused: Tensor, window: Window) -> Tensor:
 def in_parts(fused: Tensor) -> FusedCore:
     """A core that was computed as a whole."""
     return lambda part: fused[:, *part]
-
-
-def mixed_core(window: Window, smooth: Tensor, matrix: Tensor, components: Tensor) -> FusedCore:
-    """matrix (C, p) times components (p, H, W) of the core, plus the interpolated `smooth` (C, h, w)."""
-    matrix = matrix.to(components)
-
-    def fused(part: Place) -> Tensor:
-        if compiled.can_compute(smooth, components):
-            near = window.at(part)
-            cut = near.near_core(INTERPOLATION_HALO)
-            coarse = cut.of_coarse(smooth)
-            placement, (rows, columns) = cut.window(near).core_placement
-            neighbours, weights = bicubic_taps(placement.rows, rows, coarse.shape[1])
-            along = coarse @ bicubic_matrix(placement.columns, columns, coarse.shape[2]).to(coarse).T
-            return compiled.interpolate_and_mix(along, neighbours, weights.float(), matrix, components[:, *part])
-        image = window.at(part).upsample_to_core(smooth)
-        image.flatten(1).addmm_(matrix, components[:, *part].flatten(1))
-        return image
-
-    return fused
 
 
 def usable_msi_bands(window: Window) -> SceneComputation[tuple[Tensor, bool]]:
