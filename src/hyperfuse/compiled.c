@@ -2,6 +2,7 @@
 
 `compiled.py` calls these functions and says what they compute. Single precision, no gradients. */
 
+#include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -443,3 +444,245 @@ ROUND_TO(uint8)
 ROUND_TO(int16)
 ROUND_TO(uint16)
 ROUND_TO(int32)
+
+/* Two images of a window, in doubles: NaN where either has no value. */
+enum { AT_ONCE = 8, TAPS = 11, HALO = TAPS / 2, CHUNK = 256, WIDE = CHUNK + TAPS - 1 + AT_ONCE };
+
+enum stored { STORED_UINT8, STORED_UINT16, STORED_INT16, STORED_FLOAT32, STORED_FLOAT64 };
+
+typedef struct {
+    int64_t bands, height, width;
+    int64_t top, bottom, left, right; /* of the core, without which windows of SSIM are incomplete */
+    int64_t types[2];
+    const void *values[2];   /* (bands, height, width) */
+    const double *scales[2]; /* (bands) */
+    const double *offsets[2];
+    double nodata[2]; /* NaN: none */
+    double c1, c2, flat;
+    const double *taps;
+    double *found;      /* (bands, 8): see `compare_bands` */
+    double *difference; /* (bottom - top, right - left): see `compare_spectra` */
+    double *total;
+} Comparison;
+
+#define READ_AS(kind, type)                                                                     \
+    case kind:                                                                                  \
+        for (int64_t i = 0; i < count; i++) {                                                   \
+            double stored = ((const type *)values)[i], number = stored * scale + offset;        \
+            to[i] = (stored == nodata) | !(number - number == 0) ? missing : number;            \
+        }                                                                                       \
+        break;
+
+/* Physical values of a part of a row. */
+static inline void read_row(const Comparison *of, int image, int64_t band, int64_t y, int64_t x, int64_t count,
+                            double *to) {
+    const int64_t from = (band * of->height + y) * of->width + x;
+    const double scale = of->scales[image][band], offset = of->offsets[image][band], nodata = of->nodata[image];
+    const double missing = (double)NAN;
+    const int size[] = {1, 2, 2, 4, 8};
+    const void *values = (const char *)of->values[image] + from * size[of->types[image]];
+    switch (of->types[image]) {
+        READ_AS(STORED_UINT8, uint8_t)
+        READ_AS(STORED_UINT16, uint16_t)
+        READ_AS(STORED_INT16, int16_t)
+        READ_AS(STORED_FLOAT32, float)
+        READ_AS(STORED_FLOAT64, double)
+    }
+}
+
+/* Sums, in lanes so that they are computed as vectors. */
+typedef double lanes[AT_ONCE];
+
+static inline double sum_of(const lanes values) {
+    double sum = 0;
+    for (int i = 0; i < AT_ONCE; i++) sum += values[i];
+    return sum;
+}
+
+/* NaN wherever either has no value, and the products. */
+static inline void multiply_rows(double *restrict u, double *restrict v, double *restrict squares,
+                                 double *restrict product, int64_t count) {
+    for (int64_t x = 0; x < count; x++) {
+        double both = u[x] * v[x], a = both == both ? u[x] : (double)NAN, b = both == both ? v[x] : (double)NAN;
+        u[x] = a, v[x] = b, squares[x] = a * a + b * b, product[x] = both;
+    }
+}
+
+/* Pixels, squared error, sum and sum of squares of the reference. */
+static inline void add_errors(const double *u, const double *v, int64_t count, lanes *sums) {
+    for (int64_t x = 0; x < count; x += AT_ONCE)
+        for (int i = 0; i < AT_ONCE; i++) {
+            const int64_t at = x + i < count ? x + i : count - 1;
+            const double error = u[at] - v[at], there = (x + i < count) & (error == error) ? 1 : 0;
+            sums[0][i] += there;
+            sums[1][i] += there > 0 ? error * error : 0;
+            sums[2][i] += there > 0 ? v[at] : 0;
+            sums[3][i] += there > 0 ? v[at] * v[at] : 0;
+        }
+}
+
+/* Means over Gaussian windows along a row. */
+static inline double smoothed_at(const double *row, const double *taps) {
+    double sum = row[HALO] * taps[HALO];
+    for (int i = 0; i < HALO; i++) sum += (row[i] + row[TAPS - 1 - i]) * taps[i];
+    return sum;
+}
+
+/* Complete windows, SSIM and UIQI. */
+static inline void similarity_of_row(const Comparison *of, double *const *smooth, const double *taps, int64_t count,
+                                     double *restrict complete, double *restrict similarity, double *restrict quality) {
+    const double *restrict first = smooth[0], *restrict second = smooth[1], *restrict third = smooth[2];
+    const double *restrict fourth = smooth[3];
+    const double c1 = of->c1, c2 = of->c2, flat = of->flat;
+    for (int64_t x = 0; x < count; x++) {
+        double u = smoothed_at(first + x, taps), v = smoothed_at(second + x, taps);
+        double both = smoothed_at(third + x, taps), times = smoothed_at(fourth + x, taps);
+        double means = 2 * u * v, mean_squares = u * u + v * v, covariances = 2 * times - means;
+        /* Rounding must not make the sum of the variances negative. */
+        double variances = both - mean_squares;
+        variances = variances < 0 ? 0 : variances;
+        double ssim = (means + c1) * (covariances + c2) / ((mean_squares + c1) * (variances + c2));
+        double brightness = mean_squares > 0 ? means / mean_squares : 1;
+        double structure = variances > flat * both ? covariances / variances : 1;
+        int whole = ssim - ssim == 0;
+        complete[x] = whole ? 1 : 0;
+        similarity[x] = whole ? ssim : 0;
+        quality[x] = whole ? brightness * structure : 0;
+    }
+}
+
+static inline void add_row(const double *row, int64_t count, double *sum) {
+    int64_t x = 0;
+    for (; x + AT_ONCE <= count; x += AT_ONCE)
+        for (int i = 0; i < AT_ONCE; i++) sum[i] += row[x + i];
+    for (; x < count; x++) sum[0] += row[x];
+}
+
+/* Of every band: pixels of the core in both images, their squared error, sum and sum of squares of the reference, pixels of
+   the reference; complete windows, and their sums of SSIM and UIQI. */
+FOR_EVERY_PROCESSOR
+int compare_bands(const Comparison *of, int64_t first, int64_t last) {
+    double *rows = malloc((4 * TAPS + 7) * WIDE * sizeof(double));
+    if (rows == NULL) return 1;
+    double *smooth[4], *maps[3], taps[TAPS];
+    for (int i = 0; i < TAPS; i++) taps[i] = of->taps[i];
+    for (int k = 0; k < 4; k++) smooth[k] = rows + (4 * TAPS + k) * WIDE;
+    for (int k = 0; k < 3; k++) maps[k] = rows + (4 * TAPS + 4 + k) * WIDE;
+#define ROW(k, y) (rows + ((k) * TAPS + (y) % TAPS) * WIDE)
+    for (int64_t band = first; band < last; band++) {
+        lanes errors[4] = {{0}}, similar[3] = {{0}};
+        int64_t known = 0;
+        for (int64_t left = 0; left < of->width; left += CHUNK) {
+            /* Columns that are counted, and those that the windows around them need. */
+            const int64_t own = of->width - left < CHUNK ? of->width - left : CHUNK;
+            const int64_t needed = of->width - left < CHUNK + TAPS - 1 ? of->width - left : CHUNK + TAPS - 1;
+            const int64_t from = of->left > left ? of->left - left : 0;
+            const int64_t to = of->right - left < own ? of->right - left : own;
+            for (int64_t y = 0; y < of->height; y++) {
+                double *fused = ROW(0, y), *reference = ROW(1, y);
+                read_row(of, 0, band, y, left, needed, fused);
+                read_row(of, 1, band, y, left, needed, reference);
+                const int counts = y >= of->top && y < of->bottom && to > from;
+                if (counts)
+                    for (int64_t x = from; x < to; x++) known += reference[x] == reference[x];
+                multiply_rows(fused, reference, ROW(2, y), ROW(3, y), needed);
+                if (counts) add_errors(fused + from, reference + from, to - from, errors);
+                if (y < TAPS - 1 || needed < TAPS) continue;
+                for (int k = 0; k < 4; k++) {
+                    double *restrict sum = smooth[k];
+                    const double *ring[TAPS];
+                    for (int i = 0; i < TAPS; i++) ring[i] = ROW(k, y - i);
+#pragma GCC ivdep
+                    for (int64_t x = 0; x < needed; x++) {
+                        double mean = ring[HALO][x] * taps[HALO];
+                        for (int i = 0; i < HALO; i++) mean += (ring[i][x] + ring[TAPS - 1 - i][x]) * taps[i];
+                        sum[x] = mean;
+                    }
+                }
+                const int64_t complete = needed - TAPS + 1 < own ? needed - TAPS + 1 : own;
+                similarity_of_row(of, smooth, taps, complete, maps[0], maps[1], maps[2]);
+                for (int k = 0; k < 3; k++) add_row(maps[k], complete, similar[k]);
+            }
+        }
+        double *found = of->found + 8 * band;
+        for (int k = 0; k < 4; k++) found[k] = sum_of(errors[k]);
+        found[4] = (double)known;
+        for (int k = 0; k < 3; k++) found[5 + k] = sum_of(similar[k]);
+    }
+    free(rows);
+    return 0;
+}
+
+/* For spectral angles between unit spectra u and v in the core: |u - v|^2 and |u|^2 + |v|^2, NaN without any band. */
+FOR_EVERY_PROCESSOR
+int compare_spectra(const Comparison *of, int64_t first, int64_t last) {
+    const int64_t width = of->right - of->left, padded = CHUNK + AT_ONCE;
+    double *rows = calloc((2 + 3 * 1) * padded, sizeof(double));
+    if (rows == NULL) return 1;
+    double *fused = rows, *reference = rows + padded, *u_length = rows + 2 * padded, *v_length = rows + 3 * padded;
+    double *apart = rows + 4 * padded;
+    for (int64_t row = first; row < last; row++)
+        for (int64_t left = 0; left < width; left += CHUNK) {
+            const int64_t count = width - left < CHUNK ? width - left : CHUNK, y = of->top + row, x = of->left + left;
+            uint8_t any[CHUNK] = {0};
+            for (int64_t i = 0; i < count; i++) u_length[i] = v_length[i] = apart[i] = 0;
+            for (int64_t band = 0; band < of->bands; band++) {
+                read_row(of, 0, band, y, x, count, fused);
+                read_row(of, 1, band, y, x, count, reference);
+                for (int64_t i = 0; i < count; i++) {
+                    const double u = fused[i], v = reference[i], both = u * v;
+                    const int there = both == both;
+                    u_length[i] += there ? u * u : 0;
+                    v_length[i] += there ? v * v : 0;
+                    any[i] |= there;
+                }
+            }
+            double *difference = of->difference + row * width + left, *total = of->total + row * width + left;
+            for (int64_t i = 0; i < count; i++) {
+                total[i] = any[i] ? (u_length[i] > 0) + (v_length[i] > 0) : (double)NAN;
+                u_length[i] = u_length[i] > 0 ? 1 / __builtin_sqrt(u_length[i]) : 0;
+                v_length[i] = v_length[i] > 0 ? 1 / __builtin_sqrt(v_length[i]) : 0;
+            }
+            for (int64_t band = 0; band < of->bands; band++) {
+                read_row(of, 0, band, y, x, count, fused);
+                read_row(of, 1, band, y, x, count, reference);
+                /* In two steps: contracted, the difference of equal spectra would be what rounding leaves. */
+                for (int64_t i = 0; i < count; i++) fused[i] *= u_length[i], reference[i] *= v_length[i];
+                for (int64_t i = 0; i < count; i++) {
+                    const double both = fused[i] - reference[i];
+                    apart[i] += both == both ? both * both : 0;
+                }
+            }
+            for (int64_t i = 0; i < count; i++) difference[i] = any[i] ? apart[i] : (double)NAN;
+        }
+    free(rows);
+    return 0;
+}
+
+/* Smallest and largest value of every band of the first image; infinite without any. */
+FOR_EVERY_PROCESSOR
+int find_range(const Comparison *of, int64_t first, int64_t last) {
+    double row[CHUNK];
+    for (int64_t band = first; band < last; band++) {
+        lanes smallest, largest;
+        for (int i = 0; i < AT_ONCE; i++) smallest[i] = __builtin_inf(), largest[i] = -__builtin_inf();
+        for (int64_t y = 0; y < of->height; y++)
+            for (int64_t left = 0; left < of->width; left += CHUNK) {
+                const int64_t count = of->width - left < CHUNK ? of->width - left : CHUNK;
+                read_row(of, 0, band, y, left, count, row);
+                for (int64_t x = count; x < CHUNK; x++) row[x] = (double)NAN;
+                for (int64_t x = 0; x < CHUNK; x += AT_ONCE)
+                    for (int i = 0; i < AT_ONCE; i++) {
+                        smallest[i] = row[x + i] < smallest[i] ? row[x + i] : smallest[i];
+                        largest[i] = row[x + i] > largest[i] ? row[x + i] : largest[i];
+                    }
+            }
+        double *found = of->found + 8 * band;
+        found[0] = smallest[0], found[1] = largest[0];
+        for (int i = 1; i < AT_ONCE; i++) {
+            found[0] = smallest[i] < found[0] ? smallest[i] : found[0];
+            found[1] = largest[i] > found[1] ? largest[i] : found[1];
+        }
+    }
+    return 0;
+}

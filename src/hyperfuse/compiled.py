@@ -117,7 +117,7 @@ def local_regression(
     sizes = height, width, *planes[0].shape, keys, count, outputs // len(inputs_of), len(inputs_of)
     pointers = {name: array.data_ptr() for name, array in arrays.items()}
     task = _Regression(*sizes, planes=ctypes.addressof(addresses), **pointers)
-    _in_threads("local_regression", task, height)
+    _in_threads_of_torch("local_regression", task, height)
     return predicted
 
 
@@ -148,7 +148,7 @@ def weighted_sum(
     pointers = [ctypes.addressof(each) for each in addresses]
     pointers += [each.data_ptr() for each in (mixing, gains, familiarity, total)]
     task = _Mixture(height, width, len(total), len(planes), len(images), *pointers)
-    if not _in_threads("weighted_sum", task, height):
+    if not _in_threads_of_torch("weighted_sum", task, height):
         raise MemoryError(f"no memory for rows of {len(total)} x {width} numbers")
     return total
 
@@ -231,7 +231,7 @@ def mix_bands_into(
         *(target.ctypes.data, ctypes.addressof(clipped)),
     )
     name = "float32" if storage is None else target.dtype.name
-    return clipped.value if _in_threads(f"mix_to_{name}", task, height) else None
+    return clipped.value if _in_threads_of_torch(f"mix_to_{name}", task, height) else None
 
 
 Rounding = Callable[[NDArray[np.float32], float, NDArray[Any]], bool]
@@ -260,12 +260,10 @@ def _addresses(arrays: Sequence[Tensor]) -> ctypes.Array[ctypes.c_void_p]:
     return (ctypes.c_void_p * len(arrays))(*(each.data_ptr() for each in arrays))
 
 
-def _in_threads(name: str, task: ctypes.Structure, rows: int) -> bool:
-    """Call a function on all rows, some in each of torch's threads: whether it succeeded on all."""
-    import torch
-
+def in_threads(name: str, task: ctypes.Structure, rows: int, threads: int) -> bool:
+    """Call a function on all rows, some in each thread: whether it succeeded on all."""
     function: Callable[..., int] = getattr(library(), name)
-    step = math.ceil(rows / torch.get_num_threads())
+    step = math.ceil(rows / threads)
 
     def compute(top: int) -> int:
         return function(ctypes.byref(task), ctypes.c_int64(top), ctypes.c_int64(min(top + step, rows)))
@@ -275,3 +273,9 @@ def _in_threads(name: str, task: ctypes.Structure, rows: int) -> bool:
         return not compute(0)
     with ThreadPoolExecutor(len(tops)) as pool:
         return not any(pool.map(compute, tops))
+
+
+def _in_threads_of_torch(name: str, task: ctypes.Structure, rows: int) -> bool:
+    import torch
+
+    return in_threads(name, task, rows, torch.get_num_threads())

@@ -16,9 +16,19 @@ import numpy as np
 import xarray as xr
 from numpy.typing import ArrayLike, NDArray
 
+from hyperfuse import compiled
 from hyperfuse.errors import BandError, GridError, OptionError, ValueRangeError
-from hyperfuse.io.cube import as_cube, iterate_windows, physical_values, wavelengths_nm
+from hyperfuse.io.cube import (
+    as_cube,
+    as_slice,
+    fitting_nodata,
+    iterate_windows,
+    nodata_of,
+    physical_values,
+    wavelengths_nm,
+)
 from hyperfuse.io.grid import PIXEL_TOLERANCE, Grid, grid_of
+from hyperfuse.metrics.quick_sums import TYPES, StoredWindow, angle_parts, band_sums, value_range
 
 Floats = NDArray[np.float64]
 
@@ -125,6 +135,11 @@ class Comparison:
         fused = physical_values(self.fused, rows, columns, bands, np.float64)
         return fused, physical_values(self.reference, rows, columns, bands, np.float64)
 
+    def stored_pair(self, rows: slice, columns: slice) -> tuple[StoredWindow, StoredWindow] | None:
+        """A window of both as it is stored, fused first; None where the compiled functions cannot compare them."""
+        pair = _stored(self.fused, rows, columns, self.bands), _stored(self.reference, rows, columns, self.bands)
+        return pair if all(image.is_known for image in pair) else None
+
     @property
     def wavelength_difference_nm(self) -> float:
         """The largest difference between the band centres of the two cubes; 0 where either has none."""
@@ -159,10 +174,24 @@ def _scan_peak(reference: xr.DataArray, bands: NDArray[np.int64], max_bytes: int
     """Determine the peak from the reference alone, so that it is the same for every method compared with it."""
     lowest, highest = np.inf, -np.inf
     for rows, columns in iterate_windows(reference, max_bytes):
+        stored = _stored(reference, rows, columns, bands)
+        if stored.is_known:
+            smallest, largest = value_range(stored)
+            lowest, highest = min(lowest, smallest), max(highest, largest)
+            continue
         values = physical_values(reference, rows, columns, bands, np.float64)
         # Unlike min and max, these ignore NaN.
         lowest, highest = np.fmin.reduce(values, None, initial=lowest), np.fmax.reduce(values, None, initial=highest)
     return _choose_peak(float(lowest), float(highest))
+
+
+def _stored(cube: xr.DataArray, rows: slice, columns: slice, bands: NDArray[np.int64]) -> StoredWindow:
+    """Read where the values are of a type that compiled functions know; otherwise they are left out."""
+    window = cube.isel(band=as_slice(bands), y=rows, x=columns)
+    is_known = compiled.library() is not None and cube.dtype.name in TYPES
+    values = window.values if is_known else np.empty(0, bool)
+    scale, offset = (np.asarray(window[name].values, dtype=np.float64) for name in ("scale", "offset"))
+    return StoredWindow(values, scale, offset, fitting_nodata(nodata_of(cube), cube.dtype))
 
 
 def _require_same_grid(fused: Grid, reference: Grid) -> None:
@@ -283,11 +312,16 @@ def spectral_angles_degrees(fused: Floats, reference: Floats) -> Floats:
         (u, u_length), (v, v_length) = _unit_spectra(u), _unit_spectra(v)
         u -= v
         difference = _squared_norms(u)
-        # |u + v|^2 by the parallelogram law; below zero only by rounding.
-        total = np.maximum(2 * (u_length + v_length) - difference, 0)
-        angles[row] = np.degrees(2 * np.arctan2(np.sqrt(difference), np.sqrt(total)))
+        angles[row] = _angles_degrees(difference, u_length + v_length)
         angles[row, missing.all(axis=0)] = np.nan
     return angles
+
+
+def _angles_degrees(difference: Floats, lengths: Floats) -> Floats:
+    """Of unit spectra, from |u - v|^2 and |u|^2 + |v|^2."""
+    # |u + v|^2 by the parallelogram law; below zero only by rounding.
+    total = np.maximum(2 * lengths - difference, 0)
+    return np.asarray(np.degrees(2 * np.arctan2(np.sqrt(difference), np.sqrt(total))))
 
 
 def angle_sum(fused: Floats, reference: Floats) -> tuple[float, int]:
@@ -361,11 +395,15 @@ def _similarity_maps(fused: Floats, reference: Floats, peak: float) -> tuple[Flo
 
 def _smoothed(image: Floats) -> Floats:
     """Average over Gaussian windows along rows, without the HALO at both ends."""
+    # All rows as one: half the time of scipy.ndimage. What mixes the end of one with the next is in the halo.
+    flat = np.correlate(image.ravel(), gaussian_weights(), "same")
+    return flat.reshape(image.shape)[:, HALO:-HALO]
+
+
+def gaussian_weights() -> Floats:
     offsets = np.arange(WINDOW) - HALO
     weights = np.exp(-(offsets**2) / (2 * SIGMA**2))
-    # All rows as one: half the time of scipy.ndimage. What mixes the end of one with the next is in the halo.
-    flat = np.correlate(image.ravel(), weights / weights.sum(), "same")
-    return flat.reshape(image.shape)[:, HALO:-HALO]
+    return np.asarray(weights / weights.sum())
 
 
 def ratio_or_one(numerator: Floats, denominator: Floats, defined: NDArray[np.bool_]) -> Floats:
@@ -458,6 +496,15 @@ class WindowSums(Sums):
         wide_rows, core_rows = _with_halo(rows, height)
         wide_columns, core_columns = _with_halo(columns, width)
         core = (slice(None), core_rows, core_columns)
+        stored = comparison.stored_pair(wide_rows, wide_columns)
+        if stored is not None:
+            constants = (K1 * comparison.peak) ** 2, (K2 * comparison.peak) ** 2, FLAT
+            found = band_sums(stored, core[1:], gaussian_weights(), constants)
+            own_errors = ErrorSums(found.count, found.squared_error, found.reference, found.squared_reference)
+            own_similarity = SimilaritySums(found.windows, found.ssim, found.uiqi)
+            angles = _angles_degrees(*angle_parts(stored, core[1:]))
+            known = angles[np.isfinite(angles)]
+            return cls(own_errors, own_similarity, float(known.sum()), known.size, int(found.reference_count.sum()))
         fused, reference = comparison.read_pair(wide_rows, wide_columns, comparison.bands)
         reference_values = int(np.count_nonzero(np.isfinite(reference[core])))
         mask_incomparable(fused, reference)
