@@ -419,7 +419,7 @@ def find_band_displacement(blocks: list[Block], scale: Pair, sigma: Pair) -> Ban
 
     def seen(y: float, x: float) -> Floats:
         parts = [block.operator(scale, sigma, (y, x)).apply(block.msi)[:, block.usable] for block in blocks]
-        return np.concatenate([torch.cat(parts, dim=1).double().numpy(), np.ones((1, hsi.shape[1]))]).T
+        return np.asarray(torch.cat(parts, dim=1).double().numpy().T)
 
     @cache
     def basis(down: int, right: int) -> tuple[Floats, Floats, Floats]:
@@ -452,22 +452,32 @@ def _fit_displacement(
         nodes = np.rint((line[0] + places[:, None] * line[1]) / step).astype(int)
         found, precision, left = np.zeros((len(hsi), 2)), np.zeros((len(hsi), 2)), np.zeros(len(hsi))
         for node in np.unique(nodes, axis=0):
-            columns, *slopes = (each[pixels] for each in basis(*node.tolist()))
             bands = (nodes == node).all(axis=1)
-            orthonormal = np.linalg.qr(columns)[0]
-            own = np.linalg.lstsq(columns, hsi[bands].T, rcond=None)[0]
-            rest = hsi[bands].T - columns @ own
-            moves = [each @ own for each in slopes]
-            moves = [each - orthonormal @ (orthonormal.T @ each) for each in moves]
-            normal = np.stack([[(one * other).sum(0) for one in moves] for other in moves]).transpose(2, 0, 1)
+            # All that is needed are products with the msi and its derivatives, in one pass over the pixels; by torch,
+            # because numpy's threads would wait busily between such small products.
+            centred = [each - each.mean(axis=0) for each in (each[pixels] for each in basis(*node.tolist()))]
+            stacked, own_hsi = np.hstack(centred), hsi[bands].T - hsi[bands].mean(axis=1)
+            gram, with_hsi = (
+                (torch.from_numpy(stacked).T @ torch.from_numpy(np.ascontiguousarray(each))).numpy()
+                for each in (stacked, own_hsi)
+            )
+            size = centred[0].shape[1]
+            parts = [slice(start, start + size) for start in (size, 2 * size)]
+            inverse = np.linalg.pinv(gram[:size, :size], rcond=1e-12, hermitian=True)
+            own = inverse @ with_hsi[:size]
+            energy = (own_hsi**2).sum(0) - (with_hsi[:size] * own).sum(0)
+            # Of moves, P D own, with D a derivative and P what is orthogonal to the msi.
+            outside = gram - gram[:, :size] @ inverse @ gram[:size]
+            normal = np.stack([[(own * (outside[one, other] @ own)).sum(0) for one in parts] for other in parts])
+            normal = normal.transpose(2, 0, 1)
             normal = normal + (1e-9 * np.trace(normal, axis1=1, axis2=2) + 1e-300)[:, None, None] * np.eye(2)
-            crossed = np.stack([(each * rest).sum(0) for each in moves], axis=1)
+            crossed = np.stack([(own * (with_hsi[each] - gram[each, :size] @ own)).sum(0) for each in parts], axis=1)
             move = np.linalg.solve(normal, crossed[..., None])[..., 0]
             explained = (crossed * move).sum(1) if turn > 0 else 0.0
             tiny = 1e-12 * hsi[bands].var(axis=1) + 1e-300
-            left[bands] = ((rest**2).sum(0) - explained).clip(0) / len(rest) + tiny
+            left[bands] = (energy - explained).clip(0) / len(own_hsi) + tiny
             found[bands] = node * step + move.clip(-0.5 * step / DISPLACEMENT_STEP, 0.5 * step / DISPLACEMENT_STEP)
-            unexplained = ((rest**2).sum(0) - (crossed * move).sum(1)).clip(0) / len(rest) + tiny
+            unexplained = (energy - (crossed * move).sum(1)).clip(0) / len(own_hsi) + tiny
             precision[bands] = 1 / (np.linalg.inv(normal).diagonal(axis1=1, axis2=2) * unexplained[:, None] + 1e-300)
         first = left if first is None else first
         line = np.stack([_robust_line(places, *each) for each in zip(found.T, precision.T, strict=True)], axis=1)
