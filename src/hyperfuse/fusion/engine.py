@@ -34,7 +34,7 @@ from scipy.ndimage import shift as spline_shift
 from hyperfuse.errors import HyperfuseError, OptionError
 from hyperfuse.fusion.fusers import Fuser
 from hyperfuse.fusion.pair import AlignedPair
-from hyperfuse.fusion.parts import TileCore, parts_of, storage_of
+from hyperfuse.fusion.parts import TileCore, storage_of
 from hyperfuse.io.allocator import freed_memory_kept
 from hyperfuse.io.output import Clipping, to_stored
 from hyperfuse.methods.missing import fill_missing, filling_halo
@@ -222,7 +222,7 @@ class TileJob:
                 inner = relative(inputs.part, (inputs.core[0].start, inputs.core[1].start))
                 covered[:] = stored(moved(core.values(EVERYWHERE).numpy(), self.move)[:, *inner])
             else:
-                for part in parts_of(covered.shape):
+                for part in core.parts(covered.shape):
                     if not core.store(part, covered[:, *part], clipping):
                         covered[:, *part] = stored(core.values(part).numpy())
         return FusedTile(block, clipping.values, clipping.clipped, time.perf_counter() - start)
