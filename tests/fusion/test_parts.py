@@ -73,7 +73,7 @@ def test_missing_and_negative_pixels_take_the_other_way(monkeypatch):
     hsi, msi = pair("int16", scale=0.02, nodata=-999)
     hsi.values[:, 3:5, 4:7] = -999
     msi.values[:, 30:40, 50:] = np.nan
-    monkeypatch.setattr(parts, "PART_BYTES", 4 * 9 * 16 * 16)
+    monkeypatch.setattr(parts, "STORED_AT_ONCE_BYTES", 4 * 9 * 16 * 16)
     monkeypatch.setattr(parts, "PART_WIDTH", 16)
     quickly, slowly, found = fused_twice(monkeypatch, hsi, msi)
     assert any(found) and not all(found)
