@@ -686,3 +686,39 @@ int find_range(const Comparison *of, int64_t first, int64_t last) {
     }
     return 0;
 }
+
+typedef struct {
+    int64_t bands, height, width, plane, row; /* distances between planes and rows of what is stored */
+    int64_t type;
+    const void *values;
+    const double *scales; /* (bands) */
+    double nodata;        /* NaN: none */
+    float *scaled;        /* (bands, height, width) */
+} Scaling;
+
+#define SCALE_FROM(kind, type)                                                                     \
+    case kind:                                                                                     \
+        for (int64_t y = 0; y < of->height; y++) {                                                 \
+            const type *from = (const type *)of->values + band * of->plane + y * of->row;          \
+            float *to = of->scaled + (band * of->height + y) * of->width;                          \
+            if (nodata != nodata)                                                                  \
+                for (int64_t x = 0; x < of->width; x++) to[x] = (float)(from[x] * scale);          \
+            else                                                                                   \
+                for (int64_t x = 0; x < of->width; x++) to[x] = from[x] == nodata ? NAN : (float)(from[x] * scale); \
+        }                                                                                          \
+        break;
+
+/* Physical values in single precision, of integers without an offset. */
+FOR_EVERY_PROCESSOR
+int scale_values(const Scaling *of, int64_t first, int64_t last) {
+    const double nodata = of->nodata;
+    for (int64_t band = first; band < last; band++) {
+        const double scale = of->scales[band];
+        switch (of->type) {
+            SCALE_FROM(STORED_UINT8, uint8_t)
+            SCALE_FROM(STORED_UINT16, uint16_t)
+            SCALE_FROM(STORED_INT16, int16_t)
+        }
+    }
+    return 0;
+}

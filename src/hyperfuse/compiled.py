@@ -20,6 +20,9 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from torch import Tensor
 
+# The numbers that compiled.c knows types by.
+STORED_TYPES = {"uint8": 0, "uint16": 1, "int16": 2, "float32": 3, "float64": 4}
+LARGEST_SCALE = 1e33  # of integers that stay finite in single precision
 MOST = 64  # keys, or inputs, of a local regression
 
 
@@ -45,6 +48,14 @@ class _Bands(ctypes.Structure):
         *((name, ctypes.c_int64) for name in ("target_plane", "target_row", "nodata", "instead")),
         *((name, ctypes.c_void_p) for name in ("along", "neighbours", "weights", "matrix", "image", "lowest")),
         *((name, ctypes.c_void_p) for name in ("factors", "planes", "target", "clipped")),
+    )
+
+
+class _Scaling(ctypes.Structure):
+    _fields_ = (
+        *((name, ctypes.c_int64) for name in ("bands", "height", "width", "plane", "row", "type")),
+        *(("values", ctypes.c_void_p), ("scales", ctypes.c_void_p)),
+        *(("nodata", ctypes.c_double), ("scaled", ctypes.c_void_p)),
     )
 
 
@@ -232,6 +243,23 @@ def mix_bands_into(
     )
     name = "float32" if storage is None else target.dtype.name
     return clipped.value if _in_threads_of_torch(f"mix_to_{name}", task, height) else None
+
+
+def scaled(values: NDArray[Any], scale: NDArray[Any], nodata: float | None) -> NDArray[np.float32] | None:
+    """Integers (C, H, W) times the scale (C,) of each band, NaN where nodata; None where torch or numpy must do it."""
+    kind = STORED_TYPES.get(values.dtype.name)
+    if library() is None or kind is None or values.dtype.kind == "f" or not (abs(scale) < LARGEST_SCALE).all():
+        return None
+    if not values.size or values.strides[2] != values.itemsize or not values.dtype.isnative:
+        return None
+    scale, result = np.ascontiguousarray(scale, dtype=np.float64), np.empty(values.shape, np.float32)
+    strides = [stride // values.itemsize for stride in values.strides[:2]]
+    addresses = values.ctypes.data, scale.ctypes.data
+    number = math.nan if nodata is None else nodata
+    in_threads(
+        "scale_values", _Scaling(*values.shape, *strides, kind, *addresses, number, result.ctypes.data), len(scale), 1
+    )
+    return result
 
 
 Rounding = Callable[[NDArray[np.float32], float, NDArray[Any]], bool]

@@ -31,6 +31,7 @@ from rasterio.crs import CRS
 from xarray.backends import BackendArray
 from xarray.core import indexing
 
+from hyperfuse import compiled
 from hyperfuse.errors import BandError, CubeFileError, HyperfuseError, OptionError
 from hyperfuse.io.grid import current_transform, grid_mapping_name, is_usable, placed_coordinates, plain_variable
 from hyperfuse.io.spool import CopyNeeded
@@ -416,6 +417,11 @@ def physical_values(
     window = cube.isel(band=as_slice(bands), y=rows, x=columns)
     stored = window.values
     scale, offset = (window[name].values.reshape(-1, 1, 1) for name in ("scale", "offset"))
+    nodata = fitting_nodata(nodata_of(cube), stored.dtype)
+    if np.dtype(dtype) == np.float32 and not offset.any():
+        quickly = compiled.scaled(stored, scale.ravel(), nodata)
+        if quickly is not None:
+            return quickly
     # A value outside the range of `dtype` becomes infinite there, and is as unusable as one that is so in the file.
     with np.errstate(over="ignore", invalid="ignore"):
         values: NDArray[Any]
@@ -428,7 +434,6 @@ def physical_values(
             values = stored.astype(dtype)
         is_finite = np.isfinite(values.sum())
     warn_of_underflow(stored, values)
-    nodata = fitting_nodata(nodata_of(cube), stored.dtype)
     if nodata is not None or not is_finite:
         values[missing_values(stored, nodata) | ~np.isfinite(values)] = np.nan
     return values

@@ -19,9 +19,6 @@ from hyperfuse import compiled
 
 Floats = NDArray[np.float64]
 
-# The numbers that compiled.c knows these types by.
-TYPES = {"uint8": 0, "uint16": 1, "int16": 2, "float32": 3, "float64": 4}
-
 
 class _Comparison(ctypes.Structure):
     _fields_ = (
@@ -43,7 +40,7 @@ class StoredWindow(NamedTuple):
 
     @property
     def is_known(self) -> bool:
-        return compiled.library() is not None and self.values.dtype.name in TYPES
+        return compiled.library() is not None and self.values.dtype.name in compiled.STORED_TYPES
 
 
 @dataclass(frozen=True)
@@ -111,7 +108,7 @@ def _task(
     weights = np.empty(0) if taps is None else np.ascontiguousarray(taps)
     task = _Comparison(*shape, rows.start, rows.stop, columns.start, columns.stop)
     for index, image in enumerate(images):
-        task.types[index] = TYPES[image.values.dtype.name]
+        task.types[index] = compiled.STORED_TYPES[image.values.dtype.name]
         task.values[index] = values[index].ctypes.data
         task.scales[index], task.offsets[index] = scales[index].ctypes.data, offsets[index].ctypes.data
         task.nodata[index] = math.nan if image.nodata is None else image.nodata

@@ -28,7 +28,7 @@ from hyperfuse.io.cube import (
     wavelengths_nm,
 )
 from hyperfuse.io.grid import PIXEL_TOLERANCE, Grid, grid_of
-from hyperfuse.metrics.quick_sums import TYPES, StoredWindow, angle_parts, band_sums, value_range
+from hyperfuse.metrics.quick_sums import StoredWindow, angle_parts, band_sums, value_range
 
 Floats = NDArray[np.float64]
 
@@ -188,7 +188,7 @@ def _scan_peak(reference: xr.DataArray, bands: NDArray[np.int64], max_bytes: int
 def _stored(cube: xr.DataArray, rows: slice, columns: slice, bands: NDArray[np.int64]) -> StoredWindow:
     """Read where the values are of a type that compiled functions know; otherwise they are left out."""
     window = cube.isel(band=as_slice(bands), y=rows, x=columns)
-    is_known = compiled.library() is not None and cube.dtype.name in TYPES
+    is_known = compiled.library() is not None and cube.dtype.name in compiled.STORED_TYPES
     values = window.values if is_known else np.empty(0, bool)
     scale, offset = (np.asarray(window[name].values, dtype=np.float64) for name in ("scale", "offset"))
     return StoredWindow(values, scale, offset, fitting_nodata(nodata_of(cube), cube.dtype))
