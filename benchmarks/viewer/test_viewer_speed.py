@@ -25,9 +25,11 @@ import rasterio
 from affine import Affine
 from numpy.typing import NDArray
 from rasterio.windows import Window
-from tests.viewer.browsers import launched_browser, opened_page
+from tests.viewer.browsers import drawn, launched_browser, opened_page
 from tests.viewer.served_page import served
 
+from hyperfuse.data.datasets import indian_pines
+from hyperfuse.io.files import write_cube
 from hyperfuse.io.grid import Grid
 from hyperfuse.viewer.overviews import build_overviews
 from hyperfuse.viewer.tiles import highest_level
@@ -35,7 +37,14 @@ from hyperfuse.viewer.tiles import highest_level
 SIDE, BANDS, STRIP = 10_000, 30, 512
 WAVELENGTH_NM = np.linspace(420, 2400, BANDS)
 WITH_OVERVIEWS_SECONDS, WITHOUT_SECONDS, SPECTRUM_SECONDS = 1.0, 5.0, 0.1
+LEAST_FRAMES = 30  # in a second
 Note = Callable[[str], None]
+# Times at which the browser draws.
+FRAMES = """() => {
+    window.frames = [];
+    const note = (time) => { window.frames.push(time); requestAnimationFrame(note); };
+    requestAnimationFrame(note);
+}"""
 
 
 def write_large(path: Path, interleave: str) -> Path:
@@ -181,6 +190,26 @@ def test_large_scene(scene: tuple[str, Path], browser: Any, note_figure: Note) -
     assert plain.first < WITHOUT_SECONDS
     assert median(spectra) < SPECTRUM_SECONDS
     assert quick.first < WITH_OVERVIEWS_SECONDS
+
+
+def test_pan(browser: Any, note_figure: Note, tmp_path: Path) -> None:
+    """Frames per second while the scene of the demo is dragged about, zoomed in, for some seconds."""
+    path = write_cube(indian_pines(), tmp_path / "fused.tif")
+    with served({"fused": path}, tmp_path) as url, opened_page(browser, url, "pan") as page:
+        drawn(page)
+        box = page.locator("#canvas").bounding_box()
+        middle = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+        page.mouse.move(*middle)
+        page.evaluate(FRAMES)
+        page.mouse.down()
+        start = time.perf_counter()
+        while (angle := 2 * (time.perf_counter() - start)) < 8:
+            page.mouse.move(middle[0] + 200 * np.sin(angle), middle[1] + 120 * np.sin(1.7 * angle))
+        page.mouse.up()
+        gaps = np.diff(page.evaluate("() => window.frames")) / 1000
+    rate = 1 / gaps.mean()
+    note_figure(f"pan on the demo scene: {rate:.0f} frames/s, slowest frame {1000 * gaps.max():.0f} ms")
+    assert rate > LEAST_FRAMES
 
 
 def test_start(scene: tuple[str, Path], note_figure: Note) -> None:

@@ -166,6 +166,16 @@ def test_compiled_local_regression_is_that_of_torch(monkeypatch):
     torch.testing.assert_close(found, regression.predict(pixels, placement), atol=2e-5, rtol=2e-5)
 
 
+def test_local_regression_on_more_keys_than_the_compiled_one_holds(monkeypatch):
+    generator = torch.Generator().manual_seed(3)
+    keys, image = torch.randn(compiled.MOST + 1, 5, 6, generator=generator), torch.randn(2, 5, 6, generator=generator)
+    regression = LocalRegression(keys, torch.zeros(1, 5, 6), image, image, 0.05 * torch.eye(2), inputs_of=(2,))
+    fine = torch.randn(compiled.MOST + 1 + 2 + 2, 10, 12, generator=generator)
+    found = regression.predict([fine], Placement.from_scale((2.0, 2.0)))
+    monkeypatch.setattr(compiled, "library", lambda: None)
+    torch.testing.assert_close(found, regression.predict([fine], Placement.from_scale((2.0, 2.0))))
+
+
 def test_total_variation_pieces():
     generator = torch.Generator().manual_seed(3)
     u = torch.randn(2, 6, 7, generator=generator, dtype=torch.float64)
