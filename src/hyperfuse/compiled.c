@@ -722,3 +722,70 @@ int scale_values(const Scaling *of, int64_t first, int64_t last) {
     }
     return 0;
 }
+
+typedef struct {
+    int64_t height, width, out_height, out_width, row_taps, column_taps;
+    int64_t plane, row;         /* distances between planes and rows of the images */
+    const int64_t *row_first;   /* (out_height): the first row that each row of the result is made of */
+    const float *row_weights;   /* (out_height, row_taps) */
+    const int64_t *column_first;
+    const float *column_weights;
+    const float *images; /* (planes, height, width) */
+    float *results;      /* (planes, out_height, out_width) */
+} Separable;
+
+/* LANES rows, combined along the columns: each lane is a row. */
+static inline void combine_columns(const Separable *of, const float *rows, int64_t distance, int64_t count, float *across,
+                                   float *results) {
+    for (int64_t x = 0; x < of->width; x++)
+        for (int r = 0; r < LANES; r++) across[x * LANES + r] = r < count ? rows[r * distance + x] : 0;
+    for (int64_t x = 0; x < of->out_width; x++) {
+        const float *from = across + of->column_first[x] * LANES, *weights = of->column_weights + x * of->column_taps;
+        vector sum = {0};
+        for (int64_t k = 0; k < of->column_taps; k++) sum += load(from + k * LANES, LANES) * weights[k];
+        for (int r = 0; r < count; r++) results[r * of->out_width + x] = sum[r];
+    }
+}
+
+/* A row of the result from rows of an image. */
+static inline void combine_rows(const Separable *of, const float *image, int64_t distance, int64_t y, int64_t width,
+                                float *result) {
+    const float *from = image + of->row_first[y] * distance, *weights = of->row_weights + y * of->row_taps;
+    for (int64_t x = 0; x < width; x += LANES) {
+        const int64_t count = width - x;
+        vector sum = {0};
+        for (int64_t k = 0; k < of->row_taps; k++) sum += load(from + k * distance + x, count) * weights[k];
+        store(result + x, sum, count);
+    }
+}
+
+/* Combinations of a few neighbouring rows and columns each, of some planes; the cheaper first. 1: no memory. */
+FOR_EVERY_PROCESSOR
+int combine_neighbours(const Separable *of, int64_t first, int64_t last) {
+    const int rows_first = of->out_height * of->width <= of->height * of->out_width;
+    const int64_t held = rows_first ? LANES * of->width : (of->height + LANES) * of->out_width;
+    float *between = malloc((held + of->width * LANES) * sizeof(float));
+    if (between == NULL) return 1;
+    float *across = between + held;
+    for (int64_t plane = first; plane < last; plane++) {
+        const float *image = of->images + plane * of->plane;
+        float *result = of->results + plane * of->out_height * of->out_width;
+        if (rows_first)
+            for (int64_t y = 0; y < of->out_height; y += LANES) {
+                const int64_t count = of->out_height - y < LANES ? of->out_height - y : LANES;
+                for (int64_t r = 0; r < count; r++)
+                    combine_rows(of, image, of->row, y + r, of->width, between + r * of->width);
+                combine_columns(of, between, of->width, count, across, result + y * of->out_width);
+            }
+        else {
+            for (int64_t y = 0; y < of->height; y += LANES) {
+                const int64_t count = of->height - y < LANES ? of->height - y : LANES;
+                combine_columns(of, image + y * of->row, of->row, count, across, between + y * of->out_width);
+            }
+            for (int64_t y = 0; y < of->out_height; y++)
+                combine_rows(of, between, of->out_width, y, of->out_width, result + y * of->out_width);
+        }
+    }
+    free(between);
+    return 0;
+}

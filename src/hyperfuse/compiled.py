@@ -59,6 +59,15 @@ class _Scaling(ctypes.Structure):
     )
 
 
+class _Separable(ctypes.Structure):
+    _fields_ = (
+        *((name, ctypes.c_int64) for name in ("height", "width", "out_height", "out_width")),
+        *((name, ctypes.c_int64) for name in ("row_taps", "column_taps", "plane", "row")),
+        *((name, ctypes.c_void_p) for name in ("row_first", "row_weights", "column_first", "column_weights")),
+        *((name, ctypes.c_void_p) for name in ("images", "results")),
+    )
+
+
 @cache
 def library() -> ctypes.CDLL | None:
     """None where no compiler was found, or another source was compiled."""
@@ -162,6 +171,28 @@ def weighted_sum(
     if not _in_threads_of_torch("weighted_sum", task, height):
         raise MemoryError(f"no memory for rows of {len(total)} x {width} numbers")
     return total
+
+
+class Taps(NamedTuple):
+    """A matrix whose rows have few entries that are not 0, next to each other."""
+
+    first: Tensor  # (n,), of the columns with entries
+    weights: Tensor  # (n, K), float32
+
+
+def combine_neighbours(rows: Taps, columns: Taps, image: Tensor) -> Tensor:
+    """rows @ image @ columns.T of (..., h, w) in single precision."""
+    planes = image.reshape(-1, *image.shape[-2:])
+    planes = planes if planes.stride(2) == 1 else planes.contiguous()
+    size = len(rows.first), len(columns.first)
+    result = planes.new_empty(len(planes), *size)
+    taps = rows.weights.shape[1], columns.weights.shape[1]
+    arrays = (*rows, *columns, planes, result)
+    pointers = [each.data_ptr() for each in arrays]
+    task = _Separable(*planes.shape[1:], *size, *taps, *planes.stride()[:2], *pointers)
+    if not _in_threads_of_torch("combine_neighbours", task, len(planes)):
+        raise MemoryError(f"no memory for {planes.shape[1]} x {size[1]} numbers")
+    return result.reshape(*image.shape[:-2], *size)
 
 
 class Storage(NamedTuple):

@@ -13,7 +13,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hyperfuse import compiled
 from hyperfuse.errors import GridError
+from hyperfuse.physics.observation import SpatialOperator
 from hyperfuse.physics.resample import (
     AxisPlacement,
     Placement,
@@ -186,3 +188,21 @@ def test_bicubic_by_loops(coarse, fine, scale, shift):
         for k in range(math.floor(position) - 1, math.floor(position) + 3):
             expected[min(max(k, 0), coarse - 1)] += keys_slowly(position - k)
         assert matrix[i].tolist() == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.skipif(compiled.library() is None, reason="no C compiler at installation")
+@pytest.mark.parametrize(
+    ("coarse", "fine"), [((5, 6), (20, 25)), ((40, 21), (77, 130)), ((17, 33), (17, 33)), ((1, 3), (40, 9))]
+)
+def test_compiled_products_are_those_of_torch(coarse, fine, monkeypatch):
+    """Up and down, with numbers of rows and columns around those that are worked on together."""
+    scale = (fine[0] / coarse[0], fine[1] / coarse[1])
+    placement, sigma = Placement.from_scale(scale, (0.4, -0.7)), (0.4 * scale[0], 0.4 * scale[1])
+    operator = SpatialOperator.from_psf(fine, coarse, scale, sigma)
+    generator = torch.Generator().manual_seed(0)
+    small = torch.randn(2, 3, *coarse, generator=generator)
+    large = torch.randn(6, fine[0], 2 * fine[1], generator=generator)[:, :, : fine[1]]  # not contiguous
+    found = [upsample_bicubic(small, fine, placement), operator.apply(large)]
+    monkeypatch.setattr(compiled, "library", lambda: None)
+    expected = [upsample_bicubic(small, fine, placement), operator.apply(large)]
+    torch.testing.assert_close(found, expected, atol=2e-6, rtol=1e-5)

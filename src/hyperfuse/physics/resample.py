@@ -24,12 +24,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from hyperfuse import compiled
 from hyperfuse.errors import GridError, OptionError
 
 # A fine pixel on a coarse centre (every odd scale has such pixels) may come out a rounding error to the left of it.
 # Without this slack it would choose other neighbours in a tile than in the whole image.
 CENTRE_SLACK = 1e-6
 KEYS_A = -0.5
+MOST_TAPS = 32  # entries of a row of a matrix that is no longer multiplied as a whole
 SMALLEST_BLOCK = 32  # of a banded matrix, in its shorter direction; smaller products are slower than multiplying zeros
 
 # 10/3 typed as 3.3333333 means 10/3; 3.001 means 3001/1000.
@@ -166,6 +168,10 @@ def separable(rows: Tensor, columns: Tensor, image: Tensor, *, known: bool = Fal
     The order also decides rounding errors, to which `universal` is sensitive (1e-5). The blocks of `known` matrices,
     which are used again, are kept.
     """
+    if known and compiled.can_compute(image) and image.numel():
+        row_taps, column_taps = _known_taps(rows), _known_taps(columns)
+        if row_taps is not None and column_taps is not None:
+            return compiled.combine_neighbours(row_taps, column_taps, image)
     bands = _known_bands if known else _bands_of
     row_bands, column_bands = (bands(matrix, image.dtype, image.device) for matrix in (rows, columns))
     if rows.shape[0] * columns.shape[1] <= rows.shape[1] * columns.shape[0]:
@@ -196,6 +202,19 @@ def _bands_of(matrix: Tensor, dtype: torch.dtype, device: torch.device) -> list[
     return [(matrix[start : start + step, slice(*span)], slice(*span)) for start, *span in spans]
 
 
+def _taps_of(matrix: Tensor) -> compiled.Taps | None:
+    """None for a matrix of which products with blocks are cheaper."""
+    nonzero = matrix.ne(0).to(torch.uint8)
+    first, last = nonzero.argmax(1), matrix.shape[1] - nonzero.flip(1).argmax(1)
+    most = int((last - first).max())
+    if most > MOST_TAPS:
+        return None
+    # Every row gets as many.
+    first = first.clamp(max=matrix.shape[1] - most)
+    return compiled.Taps(first, matrix.gather(1, first[:, None] + torch.arange(most)).float())
+
+
+_known_taps = functools.lru_cache(maxsize=128)(torch.inference_mode(False)(_taps_of))
 _known_bands = functools.lru_cache(maxsize=128)(torch.inference_mode(False)(_bands_of))  # by identity of the matrix
 
 
