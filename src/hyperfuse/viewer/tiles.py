@@ -33,11 +33,11 @@ DIRECT_BYTES = 16 * 2**20
 # Without overviews, up to this; a larger one is taken from a preview.
 LARGEST_DIRECT_BYTES = 256 * 2**20
 # How long a tile waits for a preview to become complete before it shows what there is.
-PATIENCE_SECONDS = 0.7
+PATIENCE_SECONDS = 0.25
 
 # A preview in memory, and the cost of computing one window of it.
 LARGEST_PREVIEW_BYTES = 96 * 2**20
-PREVIEW_WINDOW_BYTES = 24 * 2**20
+PREVIEW_WINDOW_BYTES = 6 * 2**20
 PREVIEW_THREADS = 2
 # The computation of a preview pauses when it has not been requested for so long.
 SECONDS_OF_INTEREST = 5.0
@@ -46,8 +46,9 @@ SECONDS_OF_INTEREST = 5.0
 LARGEST_SAMPLE = 800_000
 SAMPLE_BYTES = 64 * 2**20
 # Where neither overviews nor the whole layer are cheap: this many small windows along each side.
-SAMPLE_WINDOWS = 6
-SAMPLE_WINDOW_SIDE = 48
+SAMPLE_WINDOWS = 4
+SAMPLE_WINDOW_SIDE = 72
+SAMPLE_BLOCK = 256  # of a file, usually: a window within one costs one
 
 # Perceptually uniform and readable with any colour vision; the last one is diverging.
 COLOUR_MAPS = {"viridis": "viridis", "cividis": "cividis", "magma": "magma", "grey": "gray", "blue-orange": "PuOr_r"}
@@ -135,10 +136,19 @@ def sampled(layer: Layer) -> Planes:
     elif layer.decimated is not None:
         planes = layer.decimated(*everything, 2 ** int(np.ceil(np.log2(step))))
     else:
-        down, across = (spread_slices(size, SAMPLE_WINDOW_SIDE, SAMPLE_WINDOWS) for size in (height, width))
+        down, across = (_sample_slices(size) for size in (height, width))
         windows = [layer.window(rows, columns) for rows in down for columns in across]
         return np.concatenate([window.reshape(layer.planes, -1) for window in windows], axis=1)
     return planes.reshape(layer.planes, -1)
+
+
+def _sample_slices(size: int) -> list[slice]:
+    """Windows spread over an axis, each within a block of the file."""
+    found = []
+    for part in spread_slices(size, SAMPLE_WINDOW_SIDE, SAMPLE_WINDOWS):
+        start = min(part.start, part.start // SAMPLE_BLOCK * SAMPLE_BLOCK + SAMPLE_BLOCK - SAMPLE_WINDOW_SIDE)
+        found.append(slice(start, start + part.stop - part.start))
+    return found
 
 
 def paint(planes: Planes, limits: Limits, colours: str) -> NDArray[np.uint8]:
