@@ -234,6 +234,12 @@ def to_stored(
     limits = _limits(dtype)
     is_simple = source is None and values.dtype == np.float32 and values.flags.c_contiguous
     quickly = compiled.rounding_to(dtype, nodata) if is_simple else None
+    # Usually all bands are stored alike and all values fit.
+    are_alike = len(values) > 0 and not new[1].any() and bool((new[0] == new[0][0]).all())
+    if quickly is not None and are_alike and quickly(values, new[0][0], stored):
+        if clipping is not None:
+            clipping.count(values.size, 0)
+        return stored
     for band, (scale, offset, old_scale, old_offset) in enumerate(zip(*new, *old, strict=True)):
         numbers = values[band]
         if quickly is not None and offset == 0 and quickly(numbers, scale, stored[band]):
