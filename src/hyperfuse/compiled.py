@@ -8,8 +8,10 @@ from __future__ import annotations
 import ctypes
 import math
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
@@ -80,10 +82,25 @@ def library() -> ctypes.CDLL | None:
         return None
 
 
+_LEFT_TO_TORCH: ContextVar[bool] = ContextVar("left_to_torch", default=False)
+
+
+@contextmanager
+def left_to_torch() -> Iterator[None]:
+    """Use none of the functions on tensors, so that torch sees and counts all products."""
+    token = _LEFT_TO_TORCH.set(True)
+    try:
+        yield
+    finally:
+        _LEFT_TO_TORCH.reset(token)
+
+
 def can_compute(*tensors: Tensor) -> bool:
     """Whether the functions on tensors are there and made for these."""
     import torch
 
+    if _LEFT_TO_TORCH.get():
+        return False
     suitable = all(each.dtype == torch.float32 and each.device.type == "cpu" for each in tensors)
     return suitable and library() is not None and not any(each.requires_grad for each in tensors)
 

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
+from hyperfuse import compiled
 from hyperfuse.errors import OptionError
 from hyperfuse.models.catalogue import AnyBaselineConfig, build_network
 from hyperfuse.models.decoder import NEIGHBOURS
@@ -182,7 +183,7 @@ def multiply_adds(run: Callable[[], Tensor]) -> int:
     """Count the multiply-adds of all matrix products and convolutions within `run`, on any device."""
     operations = (torch.ops.aten.convolution, torch.ops.aten.addmm)
     counter = FlopCounterMode(display=False, custom_mapping={each: _with_bias(each) for each in operations})
-    with torch.no_grad(), counter:
+    with torch.no_grad(), compiled.left_to_torch(), counter:
         run()
     return int(counter.get_total_flops()) // 2
 
