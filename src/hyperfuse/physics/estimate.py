@@ -21,31 +21,25 @@ from torch import Tensor
 
 from hyperfuse.errors import BandError
 from hyperfuse.physics.change import Agreement, measure_agreement
-from hyperfuse.physics.harmonise import (
-    MUST_LEAVE,
-    Bend,
-    CoarsePixels,
-    Correction,
-    Light,
-    SmoothField,
-    ToneCurves,
-    find_corrections,
-    negligible_shares,
-    warped,
+from hyperfuse.physics.harmonise import Bend, Correction, SmoothField
+from hyperfuse.physics.locate import (
+    LEAST_EVIDENCE,
+    LEAST_EVIDENCE_OF_FEW,
+    Registered,
+    Search,
+    find_registration,
+    pixel_weights,
+    seen_by,
 )
 from hyperfuse.physics.observation import Observation, as_pair, default_sigma, require_pair
 from hyperfuse.physics.register import (
-    SEARCH_STEP,
     SIGMA_LIMITS,
     BandDisplacement,
     Block,
     Registration,
     find_band_displacement,
-    register,
-    search_shift,
-    unexplained_share,
 )
-from hyperfuse.physics.sampling import PairSamples, Samples, estimate_noise, weakest_components
+from hyperfuse.physics.sampling import PairSamples, Samples, weakest_components
 
 FEWEST_PIXELS = 36  # a scene of 8x8
 LEAST_EXPLAINED = 0.3
@@ -56,19 +50,6 @@ MOST_SHIFT_ERROR = 0.2  # of a coarse pixel
 # second (docs/real_pairs.md has the calibration). Before any evidence, the expected ones are right with log odds of:
 TOLERATED_LOG_SIGMA, TOLERATED_SHIFT, ERROR_FACTORS = 0.1, 0.15, (3.0, 4.0)
 PRIOR_LOG_ODDS = 2.0
-# A PSF that is a mean over the detector's pixel is expected to have this standard deviation, in coarse pixels (0.29
-# and some blur by optics and motion), and by this factor less than the Gaussian closest to it. It is tried where one of
-# that width leaves at most so many times what the Gaussian leaves, and taken before anything else is corrected where
-# the best one leaves less than this share.
-DETECTOR_SIGMA, LESS_WIDE, DETECTOR_WORTH_TRYING, DETECTOR_LEAVES = 0.35, 0.94, 4.0, 0.5
-# Log likelihood that a PSF and shift other than the expected ones must gain, and where the images disagree, so that
-# pixels already count as few, a Gaussian PSF.
-LEAST_EVIDENCE, LEAST_EVIDENCE_OF_FEW = 10.0, 5.0
-# Where the images disagree, misfit is alike in all msi bands and in so many neighbouring pixels.
-PIXELS_THAT_DISAGREE_ALIKE = 4
-ROUNDS = 3  # of finding corrections and weights, and of registering what they leave
-MOVED_LOG_SIGMA, MOVED_SHIFT = 0.01, 0.005  # from one round to the next, of a coarse pixel: less is settled
-NOISE_LEAVES = 0.85  # mean weight of pixels that differ by nothing but Gaussian noise, or a little less
 LEAST_WEIGHT = 0.3  # of pixels that the SRF is fitted to
 OTHER_UNIT = 10.0  # factor between the msi and the hsi under a known SRF
 SMOOTHNESS_LADDER = (1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7)
@@ -173,7 +154,7 @@ def estimate_from_samples(
     found = _register(samples, known, harmonise, bend)
     registration, note = found.registration, found.note
     there = samples.at_shift(registration.shift)
-    blocks = found.correct(_seen_by(there.blocks(registration.sigma), registration.detector), samples.fine_size)
+    blocks = found.correct(seen_by(there.blocks(registration.sigma), registration.detector), samples.fine_size)
     spectra, blurred, noise_gain = _coarse_spectra(blocks, samples.scale, registration.sigma, found.is_robust)
     fit = _known_srf(known.srf, spectra, blurred) if known.srf is not None else fit_srf(spectra, blurred, wavelength_nm)
     if known.hsi_noise is None:
@@ -216,51 +197,7 @@ def estimate_from_samples(
     return Estimate(observation, found.corrections, found.bend, agreement, displacement)
 
 
-@dataclass(frozen=True)
-class _Registered:
-    """A PSF and shift, the corrections under which they were found, and a note where they could not be found."""
-
-    registration: Registration
-    note: str = ""
-    corrections: tuple[Correction, ...] = ()
-    bend: SmoothField | None = None
-    is_robust: bool = False
-    mean_weight: float = 1.0
-    probability: float = 1.0
-    """Of a PSF and shift that are about right."""
-
-    def correct(self, blocks: list[Block], fine_size: tuple[int, int]) -> list[Block]:
-        if not self.corrections and self.bend is None:
-            return blocks
-        return [
-            replace(
-                block,
-                msi=torch.from_numpy(
-                    _corrected(block.msi.numpy(), self.corrections, self.bend, block.fine_start, fine_size)
-                ),
-            )
-            for block in blocks
-        ]
-
-    def msi_noise(self, samples: Samples, corrected: list[Block]) -> Tensor:
-        if not self.corrections:
-            return samples.msi_noise()
-        return torch.stack([estimate_noise(block.msi) for block in corrected]).median(0).values
-
-
-def _corrected(
-    msi: NDArray[np.float32],
-    corrections: tuple[Correction, ...],
-    bend: SmoothField | None,
-    start: tuple[int, int],
-    fine_size: tuple[int, int],
-) -> NDArray[np.float32]:
-    for correction in corrections:
-        msi = correction.apply(msi, start)
-    return msi if bend is None else warped(msi, bend, start, fine_size)
-
-
-def _register(samples: Samples, known: KnownParts, harmonise: bool, bend: Bend) -> _Registered:
+def _register(samples: Samples, known: KnownParts, harmonise: bool, bend: Bend) -> Registered:
     """The best PSF and shift or, where the evidence for them is weak, the expected ones; and a note why."""
     start = known.sigma or default_sigma(samples.scale)
     if known.misregistration is not None:
@@ -273,33 +210,35 @@ def _register(samples: Samples, known: KnownParts, harmonise: bool, bend: Bend) 
     unknown = "shift and PSF not estimated: "
     if pixels < FEWEST_PIXELS:
         note = f"{unknown}{pixels} usable coarse pixels, at least {FEWEST_PIXELS} are needed"
-        return _Registered(
+        return Registered(
             replace(expected, explained=1.0) if everything_known else expected, "" if everything_known else note
         )
     if _is_constant(blocks):
         note = unknown + "one of the images is constant"
-        return _Registered(
+        return Registered(
             replace(expected, explained=1.0) if everything_known else expected, "" if everything_known else note
         )
     # Blocks already lie where the georeference places them; the search starts from no shift.
     sigma_known, shift_known = known.sigma is not None, known.misregistration is not None
-    found, evidence = _find(samples, blocks, start, sigma_known, shift_known, harmonise, bend)
+    found, evidence = find_registration(Search(samples, blocks, start, sigma_known, shift_known, harmonise, bend))
     best = found.registration
     if everything_known:
         return replace(found, registration=replace(expected, explained=best.explained))
     expected = replace(expected, explained=best.explained_at_start)
     if best.explained < LEAST_EXPLAINED + min(0.55, MORE_IN_FEW_PIXELS / pixels):
-        return _Registered(
+        return Registered(
             expected, f"{unknown}the hsi explains {max(0.0, best.explained):.0%} of the msi, too little to align by"
         )
     if any(sigma >= 0.99 * SIGMA_LIMITS[1] * scale for sigma, scale in zip(best.sigma, samples.scale, strict=True)):
-        return _Registered(expected, unknown + "the hsi explains the msi only under an implausibly wide PSF")
+        return Registered(expected, unknown + "the hsi explains the msi only under an implausibly wide PSF")
     if _relative_shift_error(best, samples.scale) > MOST_SHIFT_ERROR:
-        return _Registered(expected, unknown + "too little texture")
+        return Registered(expected, unknown + "too little texture")
     least = LEAST_EVIDENCE_OF_FEW if found.is_robust and not any(best.detector) else LEAST_EVIDENCE
     if evidence < least and found.bend is None:
         near_best = _probability(replace(expected, shift=(0.0, 0.0)), best, found.is_robust)
         probability = max(near_best, 1 / (1 + math.exp(evidence - PRIOR_LOG_ODDS)))
+        if not sigma_known and found.is_robust:
+            expected = replace(expected, sigma=_narrower(best.sigma, start))
         note = "the images disagree too much to tell another shift or PSF: those expected are kept"
         return replace(found, registration=expected, probability=probability, note=note if probability < 0.5 else "")
     shift = samples.shift[0] + best.shift[0], samples.shift[1] + best.shift[1]
@@ -308,111 +247,13 @@ def _register(samples: Samples, known: KnownParts, harmonise: bool, bend: Bend) 
     )
 
 
-def _find(
-    samples: Samples,
-    blocks: list[Block],
-    start: tuple[float, float],
-    sigma_known: bool,
-    shift_known: bool,
-    harmonise: bool,
-    bend: Bend,
-) -> tuple[_Registered, float]:
-    """The PSF, of either shape, and the shift that explain the msi best, and the evidence for them."""
-    best = register(blocks, samples.scale, start, (0.0, 0.0), sigma_known, shift_known)
-    found = _Registered(best)
-    begin, averaging = start, None
-    if not sigma_known:
-        averaging, _ = _averaging(found, blocks, samples, shift_known)
-    if averaging is not None:
-        found = _Registered(averaging)
-        if 1 - averaging.explained < DETECTOR_LEAVES * (1 - best.explained):
-            blocks, begin = _seen_by(blocks, averaging.detector), _detector_sigma(samples.scale)
-    if 1 - found.registration.explained > _negligible(blocks, samples.scale, found.registration):
-        robust = _register_robustly(samples, blocks, begin, sigma_known, shift_known, harmonise, bend)
-        # Noise alone, which all pixels share, is better averaged over all of them.
-        found = robust if robust.corrections or robust.bend or robust.mean_weight < NOISE_LEAVES else found
-    is_plausible = False
-    if found.is_robust and not sigma_known and not any(found.registration.detector):
-        averaging, is_plausible = _averaging(found, blocks, samples, shift_known)
-        found = found if averaging is None else replace(found, registration=averaging)
-    evidence = _evidence(found, blocks, samples, start)
-    if is_plausible and evidence < LEAST_EVIDENCE:
-        # Corrections that were found under a PSF of the wrong shape explain little.
-        averaged, begin = _seen_by(blocks, samples.scale), _detector_sigma(samples.scale)
-        other = _register_robustly(samples, averaged, begin, sigma_known, shift_known, harmonise, bend)
-        if (gained := _evidence(other, blocks, samples, start)) >= LEAST_EVIDENCE:
-            found, evidence = other, gained
-    return found, evidence
+def _narrower(found: tuple[float, float], expected: tuple[float, float]) -> tuple[float, float]:
+    """The expected width or, if the one found is less, that of its mean over both axes.
 
-
-def _evidence(found: _Registered, blocks: list[Block], samples: Samples, start: tuple[float, float]) -> float:
-    """Log likelihood that the PSF and shift gain against the expected ones: a Gaussian of the width at the start, and
-    no shift.
+    Changes, noise and bends look like blur of the hsi. What makes it look sharper than expected is the PSF.
     """
-    best, scale, expected = found.registration, samples.scale, (start, (0.0, 0.0))
-    if not found.is_robust:
-        return best.evidence
-    corrected = found.correct(blocks, samples.fine_size)
-    gaussian, seen = _seen_by(corrected, (0.0, 0.0)), _seen_by(corrected, best.detector)
-    evidence = best.evidence
-    if any(best.detector):
-        weights = _weights(seen, scale, best.sigma, best.shift)
-        evidence = _log_likelihood(gaussian, seen, scale, expected, (best.sigma, best.shift), weights)
-    evidence /= PIXELS_THAT_DISAGREE_ALIKE * len(blocks[0].msi)
-    if found.bend is not None or evidence < LEAST_EVIDENCE_OF_FEW:
-        return evidence
-    # The weights suit what was found; the expected ones may explain as much under their own.
-    before, after = _robust_level(gaussian, scale, *expected), _robust_level(seen, scale, best.sigma, best.shift)
-    return evidence if after < MUST_LEAVE * before else 0.0
-
-
-def _averaging(
-    found: _Registered, blocks: list[Block], samples: Samples, shift_known: bool
-) -> tuple[Registration | None, bool]:
-    """A PSF that averages over the coarse pixel, as a detector does, where it explains the msi better than found; and
-    whether it is plausible at all.
-    """
-    scale, gaussian = samples.scale, found.registration
-    corrected = found.correct(blocks, samples.fine_size)
-    averaged = _seen_by(corrected, scale)
-    if found.is_robust:
-        weights = _weights(corrected, scale, gaussian.sigma, gaussian.shift)
-    else:
-        weights = torch.ones(sum(int(block.usable.sum()) for block in blocks), dtype=torch.float64)
-    here = gaussian.sigma, gaussian.shift
-    left = unexplained_share(corrected, scale, *here, weights)
-    y, x = (max(LESS_WIDE * own, side / math.sqrt(12)) for own, side in zip(gaussian.sigma, scale, strict=True))
-    if unexplained_share(averaged, scale, (y, x), gaussian.shift, weights) > DETECTOR_WORTH_TRYING * left:
-        return None, False
-    start = _detector_sigma(scale)
-    trial = register(averaged, scale, start, (0.0, 0.0), False, shift_known, weights, gaussian.shift)
-    evidence = _log_likelihood(corrected, averaged, scale, here, (trial.sigma, trial.shift), weights)
-    alike = PIXELS_THAT_DISAGREE_ALIKE * len(blocks[0].msi) if found.is_robust else 1
-    if evidence < alike * LEAST_EVIDENCE:
-        return None, True
-    evidence += gaussian.evidence
-    return replace(trial, evidence=evidence, explained_at_start=gaussian.explained_at_start), True
-
-
-def _log_likelihood(
-    one: list[Block],
-    other: list[Block],
-    scale: tuple[float, float],
-    of_one: tuple[tuple[float, float], tuple[float, float]],
-    of_other: tuple[tuple[float, float], tuple[float, float]],
-    weights: Tensor,
-) -> float:
-    """By how much it is higher under the PSF and shift of the other blocks, which differ by their detector."""
-    ratio = unexplained_share(one, scale, *of_one, weights) / unexplained_share(other, scale, *of_other, weights)
-    return 0.5 * float(weights.sum()) * len(one[0].msi) * math.log(ratio)
-
-
-def _detector_sigma(scale: tuple[float, float]) -> tuple[float, float]:
-    return DETECTOR_SIGMA * scale[0], DETECTOR_SIGMA * scale[1]
-
-
-def _seen_by(blocks: list[Block], detector: tuple[float, float]) -> list[Block]:
-    return [replace(block, detector=detector) for block in blocks]
+    factor = min(1.0, math.exp(sum(math.log(a / b) for a, b in zip(found, expected, strict=True)) / 2))
+    return factor * expected[0], factor * expected[1]
 
 
 def _probability(used: Registration, best: Registration, is_robust: bool) -> float:
@@ -429,69 +270,6 @@ def _probability(used: Registration, best: Registration, is_robust: bool) -> flo
         unit = math.sqrt(2) * max(1e-9, ERROR_FACTORS[is_robust] * error)
         total *= 0.5 * (math.erf((tolerated - distance) / unit) + math.erf((tolerated + distance) / unit))
     return total
-
-
-def _robust_level(
-    blocks: list[Block], scale: tuple[float, float], sigma: tuple[float, float], shift: tuple[float, float]
-) -> float:
-    """The median misfit at a PSF and shift, under weights of its own."""
-    pixels = CoarsePixels.of(blocks, scale, sigma, shift, (1, 1))
-    return pixels.level(pixels.explain([block.msi.numpy() for block in blocks]).shares)
-
-
-def _negligible(blocks: list[Block], scale: tuple[float, float], best: Registration) -> float:
-    """The unexplained share of the msi below which it agrees with the hsi everywhere."""
-    blurred = [block.operator(scale, best.sigma, best.shift).apply(block.msi) for block in blocks]
-    return float(np.exp(np.log(negligible_shares(blurred)).mean()))
-
-
-def _register_robustly(
-    samples: Samples,
-    blocks: list[Block],
-    start: tuple[float, float],
-    sigma_known: bool,
-    shift_known: bool,
-    harmonise: bool,
-    bend: Bend,
-) -> _Registered:
-    """Alternate between corrections and weights at a PSF and shift, and the PSF and shift under them."""
-    scale, fine_size = samples.scale, samples.fine_size
-    spread = _seen_by(samples.blocks(start, spread=True), blocks[0].detector)
-    sigma, shift = start, (0.0, 0.0) if shift_known else search_shift(blocks, scale, start)
-    found = _Registered(Registration(start, shift, (0.0, 0.0), 0.0, 0.0, 0.0), is_robust=True)
-    tried: tuple[type[Correction], ...] = (ToneCurves, Light) if harmonise else ()
-    for turn in range(ROUNDS):
-        pixels = CoarsePixels.of(spread, scale, sigma, shift, fine_size)
-        # A wrong PSF looks like a bend in places: there is none before the first registration.
-        allowed: Bend = bend if not shift_known and (turn == 1 or found.bend is not None) else "off"
-        corrections = find_corrections(pixels, radiometry=tried, bend=allowed)
-        found = replace(found, corrections=corrections.corrections, bend=corrections.bend)
-        corrected = found.correct(blocks, fine_size)
-        weights = _weights(corrected, scale, sigma, shift)
-        if turn == 1 and not shift_known and found.corrections and found.bend is None:
-            shift = search_shift(corrected, scale, start, weights, shift, SEARCH_STEP)
-        registration = register(
-            corrected, scale, start, (0.0, 0.0), sigma_known, shift_known, weights, None if shift_known else shift
-        )
-        moved = max(
-            abs(math.log(new / old)) for new, old in zip(registration.sigma, sigma, strict=True)
-        ) > MOVED_LOG_SIGMA or math.dist(registration.shift, shift) > MOVED_SHIFT * min(scale)
-        sigma, shift = registration.sigma, registration.shift
-        found = replace(found, registration=registration, mean_weight=float(weights.mean()))
-        if turn > 0 or not moved:
-            # From here on, what has been found is only refined.
-            tried = tuple(type(correction) for correction in found.corrections)
-        if turn > 0 and not moved:
-            break
-    return found
-
-
-def _weights(
-    blocks: list[Block], scale: tuple[float, float], sigma: tuple[float, float], shift: tuple[float, float]
-) -> Tensor:
-    """(n,) Of all usable pixels, from 0 for those that disagree to 1."""
-    pixels = CoarsePixels.of(blocks, scale, sigma, shift, (1, 1), most=None)
-    return torch.from_numpy(pixels.explain([block.msi.numpy() for block in blocks]).weights).clamp_min(1e-6)
 
 
 def _relative_shift_error(registration: Registration, scale: tuple[float, float]) -> float:
@@ -520,7 +298,7 @@ def _coarse_spectra(
         gain = operator.mean_noise_gain()
     coarse, seen = torch.cat(spectra, dim=1).double(), torch.cat(blurred, dim=1).double()
     if robust and all(bool(block.usable.any()) for block in blocks):
-        agreeing = _weights(blocks, scale, sigma, (0.0, 0.0)) > LEAST_WEIGHT
+        agreeing = pixel_weights(blocks, scale, sigma, (0.0, 0.0)) > LEAST_WEIGHT
         coarse, seen = coarse[:, agreeing], seen[:, agreeing]
     return coarse, seen, gain
 

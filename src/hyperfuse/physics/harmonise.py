@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -47,7 +47,7 @@ NEGLIGIBLE = 5e-4
 # that is insisted on, below others.
 MUST_LEAVE, BEND_MUST_LEAVE, FORCED_BEND_MUST_LEAVE = 0.6, 0.5, 1.0
 # Cosines of a higher order must bring the cross-validated misfit below this share.
-HIGHER_ORDER_MUST_LEAVE = 0.93
+HIGHER_ORDER_MUST_LEAVE, HIGHER_BEND_MUST_LEAVE = 0.93, 0.97
 # Limits in robust standard deviations, from one reweighting to the next; and when the weights have settled.
 TUKEY, FEWEST_TURNS, SETTLED = (8.0, 6.0, 5.0, *[4.0] * 7), 3, 2e-3
 MAD_OF_NORMAL = 1.4826
@@ -59,6 +59,7 @@ ORDERS = (1, 2, 3, 4, 6)  # of cosines: the sum of both axes' frequencies
 FOLDS, FOLD_SIDE = 4, 3  # squares of coarse pixels are left out together, because neighbours are alike
 TONE_RIDGE, GAIN_RIDGE, OFFSET_RIDGE, BEND_RIDGE = 1e-5, 1e-6, 1e-4, 0.1
 LARGEST_GAIN = 5.0
+EXPLAINS_ALL = 2.0  # times the misfit that is not worth a correction
 BEND_STEPS, BEND_TUKEY = 2, 15.0
 # Cosines up to this order show at least signs of any smooth field; without them no higher orders are tried.
 ORDER_OF_SIGNS, SIGNS_MUST_LEAVE = 3, 0.85
@@ -355,29 +356,45 @@ class Found:
     """Offset (y, x) in fine pixels besides the shift: what the hsi shows at q, the msi shows at q + bend(q)."""
 
 
+Trial = tuple[Callable[[CoarsePixels, "Found"], "Found | None"], float]
+"""What finds a correction, and the share of the misfit that it must leave at most."""
+
+
 def find_corrections(
-    pixels: CoarsePixels, *, radiometry: Sequence[type[Correction]] = (), bend: Bend = "auto"
+    pixels: CoarsePixels,
+    *,
+    radiometry: Sequence[type[Correction]] = (),
+    bend: Bend = "auto",
+    is_bent: bool = False,
 ) -> Found:
     """Find the corrections that the pair supports: the one that helps most first, then those that still help.
 
-    `radiometry` names those to try.
+    `radiometry` names those to try; `is_bent` says that a bend was found before, under about the same PSF.
     """
     images = [block.msi.numpy() for block in pixels.blocks]
     found = Found(images, pixels.explain(images))
-    trials: list[tuple[Callable[[CoarsePixels, Found], Found | None], float]] = []
+    trials: list[Trial] = []
     trials += [(_with_tone, MUST_LEAVE)] * (ToneCurves in radiometry) + [(_with_light, MUST_LEAVE)] * (
         Light in radiometry
     )
     if bend != "off":
-        trials.append((_with_bend, BEND_MUST_LEAVE if bend == "auto" else FORCED_BEND_MUST_LEAVE))
+        with_bend = partial(_with_bend, signs_needed=not is_bent)
+        trials.append((with_bend, BEND_MUST_LEAVE if bend == "auto" else FORCED_BEND_MUST_LEAVE))
+    nothing = pixels.level(np.zeros_like(found.fit.shares))
     while trials and bool((found.fit.shares > pixels.negligible).any()):
         before = pixels.level(found.fit.shares)
-        results = [(each, trial) for trial in trials if (each := trial[0](pixels, found)) is not None]
-        levels = [pixels.level(each.fit.shares) / before for each, _ in results]
-        enough = [index for index, (_, trial) in enumerate(results) if levels[index] < trial[1]]
-        if not enough:
+        results: list[tuple[float, Found, Trial]] = []
+        for trial in trials:
+            if (each := trial[0](pixels, found)) is None:
+                continue
+            level = pixels.level(each.fit.shares)
+            if level < trial[1] * before:
+                results.append((level, each, trial))
+            if level < EXPLAINS_ALL * nothing:
+                break  # the others need not be tried
+        if not results:
             break
-        found, used = results[min(enough, key=lambda index: levels[index])]
+        _, found, used = min(results, key=lambda result: result[0])
         trials.remove(used)
     return found
 
@@ -521,21 +538,25 @@ class _LightTerms:
         )
 
 
-def _with_bend(pixels: CoarsePixels, found: Found) -> Found | None:
-    """The same, warped by a smooth field of offsets: Gauss-Newton steps, from one order of cosines to the next."""
+def _with_bend(pixels: CoarsePixels, found: Found, *, signs_needed: bool = True) -> Found | None:
+    """The same, warped by a smooth field of offsets: Gauss-Newton steps, from one order of cosines to the next.
+
+    Where `signs_needed`, it must show with cosines of a middle order already.
+    """
     sampler = _BlurredMsi.of(pixels, found.images)
     # Misfit at edges is what shows a bend, so that most outliers keep their weight.
     weights = tukey_weights(found.fit.misfit, BEND_TUKEY, np.zeros(len(found.fit.misfit)))
     best, straight = None, np.inf
     field = SmoothField(np.zeros((2, 1, 1)))
     orders = [order for order in (0, *ORDERS) if PIXELS_PER_TERM * (1 + len(_indices(order))) <= len(weights)]
-    signs = [
-        pixels.level(_bend_step(pixels, sampler, field, weights, order, validate=True)[1])
-        for order in (0, ORDER_OF_SIGNS)
-        if order in orders
-    ]
-    if signs[-1] > SIGNS_MUST_LEAVE * signs[0]:
-        return None
+    if signs_needed:
+        signs = [
+            pixels.level(_bend_step(pixels, sampler, field, weights, order, validate=True)[1])
+            for order in (0, ORDER_OF_SIGNS)
+            if order in orders
+        ]
+        if signs[-1] > SIGNS_MUST_LEAVE * signs[0]:
+            return None
     for order in orders:
         for turn in range(BEND_STEPS):
             step, error = _bend_step(pixels, sampler, field, weights, order, validate=turn == BEND_STEPS - 1)
@@ -543,7 +564,7 @@ def _with_bend(pixels: CoarsePixels, found: Found) -> Found | None:
             field = _sum(field, SmoothField.from_terms(order, step[:, 1:], zeros, step[:, 0]))
         level = pixels.level(error)
         straight = level if order == 0 else straight
-        if best is None or level < HIGHER_ORDER_MUST_LEAVE * best[0]:
+        if best is None or level < HIGHER_BEND_MUST_LEAVE * best[0]:
             best = level, field
     if best is None or best[0] > BEND_MUST_LEAVE * straight:
         return None

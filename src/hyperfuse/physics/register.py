@@ -103,7 +103,7 @@ class Registration:
 
 
 @dataclass(frozen=True)
-class _Problem:
+class Problem:
     """Everything that stays the same from one trial to the next."""
 
     blocks: list[Block]
@@ -112,7 +112,7 @@ class _Problem:
     scale: Pair
 
     @classmethod
-    def of(cls, blocks: list[Block], scale: Pair, weights: Tensor | None = None) -> _Problem:
+    def of(cls, blocks: list[Block], scale: Pair, weights: Tensor | None = None) -> Problem:
         spectra = torch.cat([block.hsi[:, block.usable] for block in blocks], dim=1).double()
         weights = torch.ones(spectra.shape[1], dtype=torch.float64) if weights is None else weights
         components = leading_components(spectra, weights) * weights.sqrt()[:, None]
@@ -122,6 +122,11 @@ class _Problem:
     @property
     def samples(self) -> float:
         return float(self.weights.sum())
+
+    @property
+    def bands(self) -> int:
+        """Of the msi, less what is free in every pixel."""
+        return len(self.blocks[0].msi)
 
     @property
     def components(self) -> int:
@@ -139,11 +144,18 @@ class _Problem:
         trials = zip(self.matrices(0, sigma_y, shift_y), self.matrices(1, sigma_x, shift_x), self.blocks, strict=True)
         return self.unexplained([separable(row, column, block.msi) for row, column, block in trials])
 
-    def weighted(self, blurred: list[Tensor]) -> Tensor:
-        """Usable pixels of blurred blocks (..., h, w) without their mean, times the roots of the weights: (..., n)."""
+    def usable(self, blurred: list[Tensor]) -> Tensor:
+        """Usable pixels of blurred blocks (..., h, w): (..., n)."""
         pixels = [image[..., block.usable] for image, block in zip(blurred, self.blocks, strict=True)]
-        image = torch.cat(pixels, dim=-1).double()
-        return (image - (image @ self.weights / self.weights.sum())[..., None]) * self.weights.sqrt()
+        return torch.cat(pixels, dim=-1).double()
+
+    def centred(self, pixels: Tensor) -> Tensor:
+        """Pixels (..., n) without their mean, times the roots of the weights."""
+        return (pixels - (pixels @ self.weights / self.weights.sum())[..., None]) * self.weights.sqrt()
+
+    def compared(self, pixels: Tensor) -> Tensor:
+        """What of pixels (..., n), times the roots of the weights, the hsi is to explain."""
+        return self.centred(pixels)
 
     def outside(self, images: Tensor) -> Tensor:
         """The part of images (..., n) that the hsi cannot explain."""
@@ -152,8 +164,8 @@ class _Problem:
 
     def unexplained(self, blurred: list[Tensor]) -> Tensor:
         """The same of blurred blocks (..., h, w), each band first centred and scaled to unit length."""
-        centred = self.weighted(blurred)
-        return self.outside(centred / _lengths(centred))
+        pixels = self.usable(blurred)
+        return self.outside(self.compared(pixels) / _lengths(self.centred(pixels)))
 
 
 def _lengths(images: Tensor) -> Tensor:
@@ -188,23 +200,28 @@ def register(
     `weights` (n,) of the usable pixels of all blocks say how far each is to be trusted. A shift `first` near the
     solution replaces the search.
     """
-    problem = _Problem.of(blocks, scale, weights)
+    problem = Problem.of(blocks, scale, weights)
     start = torch.tensor([*map(math.log, sigma), *shift], dtype=torch.float64)
-    free = torch.tensor([not sigma_known] * 2 + [not shift_known] * 2)
-    before = _score(problem.residual_at(start))
     if shift_known:
         begin = start
     elif first is None:
         begin = _search(problem, start)
     else:
         begin = torch.cat([start[:2], torch.tensor(first, dtype=torch.float64)])
+    return solve(problem, start, begin, sigma_known=sigma_known, shift_known=shift_known)
+
+
+def solve(problem: Problem, start: Tensor, begin: Tensor, *, sigma_known: bool, shift_known: bool) -> Registration:
+    """The best (log sigma, shift) near the beginning, with the expected sigma at the start."""
+    free = torch.tensor([not sigma_known] * 2 + [not shift_known] * 2)
+    before = score_of(problem.residual_at(start))
     best, jacobian = _refine(problem, begin, start, free, PSF_PRIOR)
     residual = problem.residual_at(best)
-    unexplained = math.exp(_score(residual))
+    unexplained = math.exp(score_of(residual))
     if unexplained > 0.1 * MODEL_ERROR and not sigma_known:
         best, jacobian = _refine(problem, best, start, free, PSF_PRIOR * (1 + unexplained / MODEL_ERROR))
         residual = problem.residual_at(best)
-    after = _score(residual)
+    after = score_of(residual)
     errors = _standard_errors(problem, residual, jacobian, free)
     ratio = (problem.samples - 1) / max(1, problem.samples - 1 - problem.components)
     return Registration(
@@ -213,16 +230,16 @@ def register(
         shift_error=_as_pair(errors[2:]),
         explained=1 - ratio * math.exp(after),
         explained_at_start=1 - ratio * math.exp(before),
-        evidence=0.5 * problem.samples * len(residual) * (before - after),
+        evidence=0.5 * problem.samples * problem.bands * (before - after),
         log_sigma_error=_as_pair(errors[:2]),
-        detector=blocks[0].detector,
+        detector=problem.blocks[0].detector,
     )
 
 
 def unexplained_share(blocks: list[Block], scale: Pair, sigma: Pair, shift: Pair, weights: Tensor) -> float:
     """Geometric mean over the msi bands of the share that the hsi does not explain under this PSF and shift."""
-    problem = _Problem.of(blocks, scale, weights)
-    return math.exp(_score(problem.residual_at(torch.tensor([*map(math.log, sigma), *shift], dtype=torch.float64))))
+    problem = Problem.of(blocks, scale, weights)
+    return math.exp(score_of(problem.residual_at(torch.tensor([*map(math.log, sigma), *shift], dtype=torch.float64))))
 
 
 def search_shift(
@@ -247,7 +264,7 @@ def search_shift(
         known[block.usable], usable[block.usable] = part, some
         maps.append(known)
         thinned.append(replace(block, hsi=_local_detail(block.hsi.double(), known), usable=usable))
-    problem = _Problem.of(thinned, scale, weights[kept])
+    problem = Problem.of(thinned, scale, weights[kept])
     steps = np.arange(-radius, radius + 1e-9, SEARCH_STEP)
     trials = [(centre[axis] + scale[axis] * steps).tolist() for axis in (0, 1)]
     details = [partial(_local_detail, weights=known) for known in maps]
@@ -264,7 +281,7 @@ def search_shift(
     return best
 
 
-def _blurred_at(problem: _Problem, sigma: Pair, trials: list[list[float]]) -> Iterator[tuple[Pair, list[Tensor]]]:
+def _blurred_at(problem: Problem, sigma: Pair, trials: list[list[float]]) -> Iterator[tuple[Pair, list[Tensor]]]:
     """All shifts of a grid and the blocks (M, h, w) under them: all of them in two products per block."""
     products = []
     stacks = [zip(*(problem.matrices(i, sigma[i], shift) for shift in trials[i]), strict=True) for i in (0, 1)]
@@ -298,21 +315,22 @@ def _shares(residual: Tensor) -> Tensor:
     return residual.square().sum(1) + SMALLEST_SHARE
 
 
-def _score(residual: Tensor) -> float:
+def score_of(residual: Tensor) -> float:
+    """Mean log of the shares of the msi bands that stay unexplained."""
     return float(_shares(residual).log().mean())
 
 
-def _search(problem: _Problem, start: Tensor) -> Tensor:
+def _search(problem: Problem, start: Tensor) -> Tensor:
     """The best of a grid of shifts at the starting sigma."""
     steps = torch.arange(-SEARCH_RADIUS, SEARCH_RADIUS + 1e-9, SEARCH_STEP).tolist()
     trials = [[float(start[2 + axis]) + step * problem.scale[axis] for step in steps] for axis in (0, 1)]
     tried = _blurred_at(problem, _as_pair(start[:2].exp()), trials)
-    best = min(((_score(problem.unexplained(blurred)), shift) for shift, blurred in tried))[1]
+    best = min(((score_of(problem.unexplained(blurred)), shift) for shift, blurred in tried))[1]
     return torch.tensor([*start[:2], *best], dtype=torch.float64)
 
 
 def _refine(
-    problem: _Problem, parameters: Tensor, start: Tensor, free: Tensor, psf_prior: float
+    problem: Problem, parameters: Tensor, start: Tensor, free: Tensor, psf_prior: float
 ) -> tuple[Tensor, Tensor]:
     """Levenberg-Marquardt on the residuals, each msi band weighted by one over its unexplained share."""
     scale = torch.tensor(problem.scale, dtype=torch.float64)
@@ -323,7 +341,7 @@ def _refine(
     prior = torch.tensor([psf_prior, psf_prior, 0.0, 0.0], dtype=torch.float64)
 
     def penalised(residual: Tensor, trial: Tensor) -> float:
-        return _score(residual) + float(prior @ (trial - start).square())
+        return score_of(residual) + float(prior @ (trial - start).square())
 
     residual, jacobian = _linearise(problem, parameters)
     score, damping = penalised(residual, parameters), 1e-3
@@ -356,7 +374,7 @@ def _normal_matrix(residual: Tensor, jacobian: Tensor) -> Tensor:
     return torch.einsum("amn,bmn->ab", jacobian / _shares(residual)[None, :, None], jacobian)
 
 
-def _linearise(problem: _Problem, parameters: Tensor) -> tuple[Tensor, Tensor]:
+def _linearise(problem: Problem, parameters: Tensor) -> tuple[Tensor, Tensor]:
     """Residual (M, n) and its derivatives (4, M, n), through central differences of the small matrices."""
     sigma, shift = parameters[:2].exp().tolist(), parameters[2:].tolist()
     axes = []
@@ -376,14 +394,15 @@ def _linearise(problem: _Problem, parameters: Tensor) -> tuple[Tensor, Tensor]:
         here, wider_y, down = separable(y, columns[0], block.msi).reshape(*shape[:2], 3, shape[2]).unbind(2)
         wider_x, right = separable(rows[0], x, block.msi).reshape(*shape, 2).unbind(3)
         parts.append(torch.stack([here, wider_y, wider_x, down, right]))
-    images = problem.weighted(parts)
-    length = _lengths(images[0])
+    pixels = problem.usable(parts)
+    centred, images = problem.centred(pixels), problem.compared(pixels)
+    length = _lengths(centred[0])
     unit, slopes = images[0] / length, images[1:] / length
-    slopes = slopes - unit * (unit * slopes).sum(-1, keepdim=True)
+    slopes = slopes - unit * (centred[0] * centred[1:] / length**2).sum(-1, keepdim=True)
     return problem.outside(unit), problem.outside(slopes)
 
 
-def _standard_errors(problem: _Problem, residual: Tensor, jacobian: Tensor, free: Tensor) -> Tensor:
+def _standard_errors(problem: Problem, residual: Tensor, jacobian: Tensor, free: Tensor) -> Tensor:
     """Of (log sigma, shift), from the curvature at the minimum; 0 for what is known."""
     errors = torch.zeros(4, dtype=torch.float64)
     if bool(free.any()):
