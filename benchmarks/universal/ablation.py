@@ -140,6 +140,8 @@ IN_THE_NETWORK: dict[str, Callable[[PriorNetwork], None]] = {
         without_prediction, gone=Prediction.LOCAL_MSI, instead=Prediction.LOCAL
     ),
     "what the msi says beyond the others": partial(without_prediction, gone=Prediction.MSI_RESIDUAL, instead=None),
+    "the gain of FUSE": partial(without_prediction, gone=Prediction.FUSE, instead=Prediction.SCENE_MSI),
+    "what random features add": partial(without_prediction, gone=Prediction.LIFT, instead=None),
     "nearness and ridge per pixel": without_pixel_logarithms,
     "gains per component": without_gains,
 }

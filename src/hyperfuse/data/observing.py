@@ -51,6 +51,8 @@ QUANTILE_STEP = 17  # quantiles of every 17th value are close enough
 COMPONENT_VARIATION = 0.5  # of the logarithm of a component's size
 # Remainders of faults: probability of each; coarse pixels; fine pixels; relative; logarithm of the exponent.
 FAULT_PROBABILITY, LARGEST_KEYSTONE, LARGEST_BEND, LARGEST_LIGHT, LARGEST_LOG_TONE = 0.4, 0.2, 0.7, 0.15, 0.25
+# Relative error of an SRF at its knots; sides of a changed area over those of the patch.
+LARGEST_SRF_ERROR, SRF_KNOTS, CHANGED_SIDES = 0.1, 5, (0.05, 0.25)
 
 
 @dataclass(frozen=True, eq=False)
@@ -329,7 +331,7 @@ def observe_patch(
         srf = random_srf(generator, plan.msi_bands, plan.bands.count, plan.bands.wavelength_nm)
     hsi, msi = blur.apply(reference), mix_bands(torch.from_numpy(srf), reference)
     if settings.imperfect and generator.random() < settings.imperfect:
-        hsi, msi = make_imperfect(generator, reference, blur, hsi, msi)
+        hsi, msi = make_imperfect(generator, reference, blur, srf, hsi, msi)
     hsi_noise = _noise_level(hsi, settings.snr_hsi_db, settings.noise_free, for_noise[:2])
     msi_noise = _noise_level(msi, settings.snr_msi_db, settings.noise_free, for_noise[2:])
     for image, level in ((hsi, hsi_noise), (msi, msi_noise)):
@@ -373,12 +375,13 @@ def vary_spectra(generator: np.random.Generator, patch: Tensor) -> None:
 
 
 def make_imperfect(
-    generator: np.random.Generator, reference: Tensor, blur: SpatialOperator, hsi: Tensor, msi: Tensor
+    generator: np.random.Generator, reference: Tensor, blur: SpatialOperator, srf: FloatArray, hsi: Tensor, msi: Tensor
 ) -> tuple[Tensor, Tensor]:
     """The faults of a recorded pair that an estimation does not see or leaves a remainder of, each with probability
-    0.4: a PSF that is no Gaussian, hsi bands displaced against each other, a bent msi, other light and other tones.
+    0.4: a PSF that is no Gaussian, hsi bands displaced against each other, an msi of another SRF (M, C), with a changed
+    area, bent, in other light and other tones.
     """
-    wide, displaced, bent, lit, toned = generator.random(5) < FAULT_PROBABILITY
+    wide, displaced, misjudged, changed, bent, lit, toned = generator.random(7) < FAULT_PROBABILITY
     if wide:  # with tails, or a box
         if generator.random() < 0.5:
             tails = SpatialOperator(*(_widened(matrix) for matrix in (blur.rows, blur.columns)))
@@ -392,6 +395,22 @@ def make_imperfect(
         # Half the difference of neighbours is the derivative along an axis, in coarse pixels.
         by_row, by_column = torch.gradient(hsi, dim=(1, 2))
         hsi = hsi + along * (down * by_row + right * by_column)
+    if misjudged:
+        knots = LARGEST_SRF_ERROR * generator.uniform(-1, 1, (len(srf), SRF_KNOTS))
+        spectrum = np.linspace(0, SRF_KNOTS - 1, srf.shape[1])
+        errors = np.stack([np.interp(spectrum, np.arange(SRF_KNOTS), row) for row in knots])
+        msi = msi + mix_bands(torch.from_numpy(srf * errors), reference)
+    if changed:
+        msi = msi.clone()
+        sizes = [max(1, int(size * generator.uniform(*CHANGED_SIDES))) for size in msi.shape[1:]]
+        here, there = (
+            [int(generator.integers(whole - size + 1)) for whole, size in zip(msi.shape[1:], sizes, strict=True)]
+            for _ in range(2)
+        )
+        rows, columns, other_rows, other_columns = (
+            slice(start, start + size) for place in (here, there) for start, size in zip(place, sizes, strict=True)
+        )
+        msi[:, rows, columns] = msi[:, other_rows, other_columns].clone()
     if bent:
         offsets = LARGEST_BEND * generator.uniform(0.2, 1.0) * _smooth_fields(generator, msi)
         grid = torch.stack(torch.meshgrid(*(torch.linspace(-1, 1, size) for size in msi.shape[1:]), indexing="ij"))

@@ -103,33 +103,37 @@ def local_fuse(window: Window) -> SceneComputation[FusedCore]:
 def lift(window: Window) -> SceneComputation[FusedCore]:
     """FUSE plus a ridge regression of its error on random cosine features of the msi."""
     model, mean, _ = yield from scene_posterior((yield from model_pair(window)))
-    mean = yield from _add_regressed_error(mean, model)
+    error, _ = yield from regressed_error(mean, model, MOST_FEATURES)
+    mean = mean + error
     prior = yield from prior_from_error(mean, model)
     return model.image(condition_on_hsi(mean, prior, model))
 
 
-def _add_regressed_error(mean: Tensor, model: PairModel) -> SceneComputation[Tensor]:
+def regressed_error(mean: Tensor, model: PairModel, most_features: int) -> SceneComputation[tuple[Tensor, Tensor]]:
+    """What random features of the msi tell of the error of a mean (p, H, W): an image to add to it, and the share (p,)
+    that it explains of the error on left-out coarse pixels.
+    """
     whitening = yield from _msi_whitening(model)
     white = mix_bands(whitening, model.msi)
     # A nonlinear fit cannot extrapolate: fine values outside the range of the coarse ones are clamped to it.
     smallest, largest = yield from scene_range(lambda: model.window.coarse(model.operator.apply(white)))
     white = white.clamp(smallest[:, None, None], largest[:, None, None])
     pixels = yield from scene_count(model.window.coarse_pixels)
-    directions, phases = _random_features(len(white), min(MOST_FEATURES, pixels // PIXELS_PER_FEATURE))
+    directions, phases = _random_features(len(white), min(most_features, pixels // PIXELS_PER_FEATURE))
     if len(directions) == 0:
-        return mean
+        return torch.zeros_like(mean), torch.zeros(len(mean), dtype=torch.float64)
 
     def blurred_features_and_error() -> tuple[Tensor, Tensor]:
         error = model.window.coarse(model.coefficients - model.operator.apply(mean))
         maps = [model.window.coarse(model.operator.apply(part)) for part in _feature_maps(white, directions, phases)]
         return torch.cat(maps).flatten(1).double(), error.flatten(1).double()
 
-    weights, constant = yield from scene_statistic(blurred_features_and_error, _fit_weights)
-    regressed = mean + constant.to(mean)[:, None, None]
+    weights, constant, explained = yield from scene_statistic(blurred_features_and_error, _fit_weights)
+    regressed = constant.to(mean)[:, None, None].expand_as(mean).clone()
     for index, part in enumerate(_feature_maps(white, directions, phases)):
         first = index * FEATURES_AT_ONCE
         regressed += mix_bands(weights[:, first : first + len(part)], part)
-    return regressed
+    return regressed, explained
 
 
 def _msi_whitening(model: PairModel) -> SceneComputation[Tensor]:
@@ -158,8 +162,9 @@ def _feature_maps(white: Tensor, directions: Tensor, phases: Tensor) -> Iterator
         yield mix_bands(directions[part], white).add_(phases[part][:, None, None].to(white)).cos_()
 
 
-def _fit_weights(parts: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-    """Weights (p, D) and constants (p,) that predict targets (p, n) from features (D, n).
+def _fit_weights(parts: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor, Tensor]:
+    """Weights (p, D) and constants (p,) that predict targets (p, n) from features (D, n), and the share (p,) that they
+    explain of left-out targets.
 
     Ridge regression; each target takes the ridge with the least leave-one-out error.
     """
@@ -178,6 +183,7 @@ def _fit_weights(parts: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
         leverage = (leverage_of_axis * shrink[:, None]).sum(0) + 1 / features.shape[1]
         errors.append(((targets - rotated_weights @ rotated) / (1 - leverage).clamp_min(0.02)).square().mean(1))
         candidates.append(rotated_weights)
-    best = torch.stack(errors).argmin(0)
+    least, best = torch.stack(errors).min(0)
+    explained = 1 - least / targets.square().mean(1).clamp_min(1e-30)
     weights = torch.stack(candidates)[best, torch.arange(len(targets))] @ axes.T
-    return weights, (target_level - weights @ level)[:, 0]
+    return weights, (target_level - weights @ level)[:, 0], explained

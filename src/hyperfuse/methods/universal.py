@@ -11,11 +11,13 @@ Detail is what interpolation loses: D y = y - A up(y) on the coarse grid, D z = 
    three versions: on the msi alone (S0), on all regressors (S1), and on all with a 16 times smaller ridge (S2).
 3. Slopes s(x) of every fine pixel, by regressing over its neighbourhood what the scene's slopes leave (see
    `local_regression`): s1 on all regressors after S1, s0 on the msi alone after S0.
-4. Six predictions of the detail of the components on the fine grid (`Predictions`):
+4. Eight predictions of the detail of the components on the fine grid (`Predictions`):
 
        scene_msi = S0 D z        scene = S1 D r        scene_loose = S2 D r
+       fuse      = G D z         G: FUSE's gain, of a prior that is the detail's covariance
        local     = s1(x) D r     local_msi = s0(x) D z
        msi_residual = K (z - F (up(y) + scene + local))        K: the Wiener gain of F
+       lift      = what random features of z tell of the error of up(y) + scene + local
 
 5. Their sum, with gains that depend on the component c, the prediction k and how often it is smoothed (h: a binomial
    filter):   mean_c = up(y)_c + sum_k (gain_ck + gain'_ck h + gain''_ck h h) prediction_kc.
@@ -42,7 +44,7 @@ from torch import Tensor
 from torch.nn.functional import avg_pool2d, pad
 
 from hyperfuse import compiled
-from hyperfuse.methods.fuse import FEWEST_PIXELS, fuse
+from hyperfuse.methods.fuse import FEWEST_PIXELS, PRIOR_GAIN, fuse, regressed_error
 from hyperfuse.methods.local_regression import MSI_DISTANCE, Details, LocalRegression, find_details
 from hyperfuse.methods.pair_model import (
     PairModel,
@@ -80,6 +82,7 @@ from hyperfuse.physics.resample import Placement, upsample_bicubic
 FEWEST_COMPONENTS, COMPONENTS_BEYOND_BANDS, MOST_COMPONENTS = 16, 10, 24
 FEATURE_RIDGE = 0.03  # of features before training, in units of their variance
 LOOSE_RIDGE = 1 / 16  # the ridge of `scene_loose` over that of `scene`
+LIFT_FEATURES = 32  # at most; of 240, as the method `lift` has, hardly more is left
 SMOOTHING_RADIUS = 2  # fine pixels that two binomial filters reach
 # The msi may have an unknown unit or offset: one whose mean is farther than this from the value that the hsi predicts,
 # in standard deviations, is centred.
@@ -96,11 +99,20 @@ SMALLEST_RATIO = 1e-6  # of energies, before a logarithm
 SMALLEST_SHARE = 2e-6  # of all detail, in a component that tells whether a pair is unlike those of training
 # Ranges of the training: outside of them numbers about the scene are held at the limit.
 SCALE_RANGE, LARGEST_SCENE, LARGEST_PATCH, MOST_MSI_BANDS = (2.0, 16.0), 3000, 192.0**2, 8
-# The expected error, fitted to true errors on pairs of all training scenes. Its variance is ERROR_LEVEL times powers of
-# energies of the scene: what predictions with and without features differ by, the noise of the hsi, and the added
-# detail (the powers sum to 1). Within the scene it follows powers of maps of energies.
-ERROR_LEVEL, DISAGREEMENT_POWER, NOISE_POWER = 3.04, 0.46, 0.07
-MAP_POWERS = {"detail": 0.14, "unexplained": 0.10, "msi_residual": 0.21, "brightness": 0.08, "disagreement": 0.14}
+# The expected error, fitted to true errors on pairs of all training scenes by benchmarks/universal/fit_expected_error.
+# Its variance is ERROR_LEVEL times powers of energies of the scene; the powers sum to 1. Within the scene it follows
+# powers of maps of energies.
+ERROR_LEVEL = 1.75
+LEVEL_POWERS = {"detail": 0.3, "disagreement": 0.25, "noise": 0.05, "left_out": 0.4}
+MAP_POWERS = {
+    "detail": 0.14,
+    "unexplained": 0.10,
+    "msi_residual": 0.21,
+    "brightness": 0.08,
+    "disagreement": 0.14,
+    "local": 0.1,
+    "roughness": 0.1,
+}
 SMALLEST_IN_MAP = 1e-4  # of the scene's mean
 
 
@@ -182,10 +194,8 @@ def guided_predictions(
         inputs_of=(local_inputs, len(seen)),
     )
     left_out = yield from scene_mean(lambda: _left_out_moments(regression, model.window, details.pixels), costly=True)
-    trends = (octave_gain, octave_explains, concentration)
-    statistics = _component_statistics(model, scene, left_out, spread.diagonal(), *trends)
 
-    # Step 4: the six predictions.
+    # Step 4: the eight predictions.
     inputs = scene.fine[:local_inputs] * scene.units[:local_inputs, None, None].to(seen)
     pixels = [closeness * details.fine_msi, guide.embedding, guide.nearness[None], guide.ridge[None], inputs]
     local, local_msi = regression.predict(pixels, model.observation.placement).chunk(2)
@@ -198,19 +208,27 @@ def guided_predictions(
     if not (simulated or network.training):
         limit = (LARGEST_MSI_RESIDUAL * deviation).to(msi_residual)[:, None, None]
         msi_residual = msi_residual.clamp(-limit, limit)
+    with torch.no_grad():  # nothing is learned through random features
+        predicted = details.interpolated + mix_bands(slopes, scene.fine) + local
+        lifted, lift_explains = yield from regressed_error(predicted, model, LIFT_FEATURES)
+    trends = (octave_gain, octave_explains, concentration)
+    statistics = _component_statistics(model, scene, left_out, spread.diagonal(), *trends, lift_explains)
     fine_distance = details.fine_msi.square().sum(0)
     predictions = Predictions(
         scene_msi=slopes_msi,
         scene=slopes,
         scene_loose=slopes_loose,
+        fuse=scene.slopes_fuse,
         local=local,
         local_msi=local_msi,
         msi_residual=gain,
         msi_left=msi_residual,
+        lift=lifted,
         regressors=scene.fine,
         familiarity=None if network.training else 1 / (1 + (fine_distance / UNFAMILIAR_DISTANCE) ** 2),
         statistics=statistics.stacked().to(seen),
         has_detail=4 * statistics.share_of_detail > math.log10(SMALLEST_SHARE),
+        left_out_error=float((left_out[2, : len(details.detail)] * 10**statistics.fine_over_coarse).sum()),
         numbers=numbers,
     )
     return model, details, predictions
@@ -218,24 +236,27 @@ def guided_predictions(
 
 @dataclass(frozen=True)
 class Predictions:
-    """Six predictions of the components' detail, in the order of `models.prior.Prediction`, and their context.
+    """Eight predictions of the components' detail, in the order of `models.prior.Prediction`, and their context.
 
-    The first three are linear in the regressors: they are kept as slopes (p, B), because weighted slopes can be added
-    before the one product with the regressors. The last is linear in what is left of the msi; the others are images
-    (p, H, W).
+    The first four are linear in the regressors: they are kept as slopes (p, B), because weighted slopes can be added
+    before the one product with the regressors. `msi_residual` is linear in what is left of the msi; the others are
+    images (p, H, W).
     """
 
     scene_msi: Tensor
     scene: Tensor
     scene_loose: Tensor
+    fuse: Tensor
     local: Tensor
     local_msi: Tensor
     msi_residual: Tensor  # (p, M)
-    msi_left: Tensor  # (M, H, W), what the other predictions leave of the msi
+    lift: Tensor
+    msi_left: Tensor  # (M, H, W), what scene and local leave of the msi
     regressors: Tensor  # (B, H, W)
     familiarity: Tensor | None  # (H, W), from 1 (like most of the scene) to 0 (an outlier); None in training
-    statistics: Tensor  # (p, 18), `ComponentStatistics`
+    statistics: Tensor  # (p, 21), `ComponentStatistics`
     has_detail: Tensor  # (p,), false for components whose statistics are those of rounding errors
+    left_out_error: float  # energy of the error on coarse pixels left out of the regression, as if on fine ones
     numbers: Tensor  # (5,) about the scene
 
     def weighted(self, gains: Gains) -> Tensor:
@@ -246,8 +267,8 @@ class Predictions:
             mixing = torch.cat(
                 [self._slopes(by_level), by_level[:, Prediction.MSI_RESIDUAL, :, None] * self.msi_residual], -1
             )
-            weights = by_level[:, [Prediction.LOCAL, Prediction.LOCAL_MSI]].mT
-            planes, images = (*self.regressors, *self.msi_left), (self.local, self.local_msi)
+            weights = by_level[:, [Prediction.LOCAL, Prediction.LOCAL_MSI, Prediction.LIFT]].mT
+            planes, images = (*self.regressors, *self.msi_left), (self.local, self.local_msi, self.lift)
             return compiled.weighted_sum(planes, images, mixing, weights, self.familiarity)
         plain, once, twice = (self._sum(of_all) for of_all in by_smoothing)
         familiar = plain.add_(smoothed(once.add_(smoothed(twice))))
@@ -256,14 +277,16 @@ class Predictions:
         return torch.lerp(self._sum(gains.unfamiliar.T), familiar, self.familiarity)
 
     def _sum(self, gains: Tensor) -> Tensor:
-        """(p, H, W), from gains (6, p)."""
-        local, local_msi, msi_residual = gains[3:, :, None, None]
+        """(p, H, W), from gains (8, p)."""
+        local, local_msi, msi_residual, lift = gains[Prediction.LOCAL :, :, None, None]
         image = mix_bands(self._slopes(gains), self.regressors).addcmul_(local, self.local)
-        return image.addcmul_(local_msi, self.local_msi).addcmul_(msi_residual, self._msi_residual)
+        image = image.addcmul_(local_msi, self.local_msi).addcmul_(msi_residual, self._msi_residual)
+        return image.addcmul_(lift, self.lift)
 
     def _slopes(self, gains: Tensor) -> Tensor:
-        """(..., p, B), from gains (..., 6, p)."""
-        return (gains[..., :3, :, None] * torch.stack([self.scene_msi, self.scene, self.scene_loose])).sum(-3)
+        """(..., p, B), from gains (..., 8, p)."""
+        linear = torch.stack([self.scene_msi, self.scene, self.scene_loose, self.fuse])
+        return (gains[..., : Prediction.LOCAL, :, None] * linear).sum(-3)
 
     @cached_property
     def _msi_residual(self) -> Tensor:
@@ -278,8 +301,9 @@ class Predictions:
         """The images (p, H, W) whose sum, weighted by all gains (those of familiar pixels first), is `weighted`."""
         if self.familiarity is None:
             raise ValueError("predictions of a network in training; expected one in evaluation mode")
-        scene = (mix_bands(slopes, self.regressors) for slopes in (self.scene_msi, self.scene, self.scene_loose))
-        plain = [*scene, self.local, self.local_msi, self._msi_residual]
+        linear = (self.scene_msi, self.scene, self.scene_loose, self.fuse)
+        of_scene = (mix_bands(slopes, self.regressors) for slopes in linear)
+        plain = [*of_scene, self.local, self.local_msi, self._msi_residual, self.lift]
         once = [smoothed(image) for image in plain]
         familiar = [*plain, *once, *(smoothed(image) for image in once)]
         return [*(self.familiarity * image for image in familiar), *((1 - self.familiarity) * image for image in plain)]
@@ -310,9 +334,12 @@ class ComponentStatistics:
     features_help: Tensor  # log of the error without features over that with them, on unseen pixels
     features_help_overall: Tensor  # the same for all components together
     concentration: Tensor  # log10(kurtosis + 1) of the msi's detail: how far it is that of a few places
+    fuse_explains: Tensor  # share of the detail that FUSE's gain explains
+    fuse_gain: Tensor  # best factor for it
+    lift_explains: Tensor  # share of unseen pixels' error after both slopes that random features explain
 
     def stacked(self) -> Tensor:
-        """(p, 18)"""
+        """(p, 21)"""
         return torch.stack([value.expand(len(self.rank)) for value in vars(self).values()], dim=1)
 
 
@@ -324,6 +351,7 @@ def _component_statistics(
     octave_gain: Tensor,
     octave_explains: Tensor,
     concentration: Tensor,
+    lift_explains: Tensor,
 ) -> ComponentStatistics:
     with torch.no_grad():  # nothing is learned through them
         slopes, count = scene.slopes, len(scene.coarse)
@@ -333,6 +361,9 @@ def _component_statistics(
         with_detail = (slopes * crossed.T).sum(1)
         fine_by_scene = ((slopes @ scene.fine_spread) * slopes).sum(1)
         left = (total - 2 * with_detail + by_scene).clamp_min(1e-30)
+        by_fuse = ((scene.slopes_fuse @ spread) * scene.slopes_fuse).sum(1)
+        fuse_with_detail = (scene.slopes_fuse * crossed.T).sum(1)
+        left_by_fuse = total - 2 * fuse_with_detail + by_fuse
         (predicted, agreeing, error), error_msi = left_out[:, : len(total)], left_out[2, len(total) :]
         rank = torch.arange(len(total), dtype=torch.float64)
         return ComponentStatistics(
@@ -354,6 +385,9 @@ def _component_statistics(
             features_help=_log(_ratio(error_msi, error)),
             features_help_overall=_log(_ratio(error_msi.sum(), error.sum())),
             concentration=concentration,
+            fuse_explains=(1 - _ratio(left_by_fuse, total)).clamp(-2, 1),
+            fuse_gain=_ratio(fuse_with_detail, by_fuse).clamp(-1, 3),
+            lift_explains=lift_explains.clamp(-1, 1),
         )
 
 
@@ -364,6 +398,7 @@ class _SceneSlopes:
     slopes_msi: Tensor  # (p, B), 0 for features
     slopes: Tensor  # (p, B)
     slopes_loose: Tensor  # (p, B)
+    slopes_fuse: Tensor  # (p, B), 0 for features
     coarse: Tensor  # (B, h, w)
     fine: Tensor  # (B, H, W), each in a unit of its own
     units: Tensor  # (B,), factors that bring fine ones to the units of coarse ones
@@ -402,6 +437,7 @@ def _fit_scene_slopes(
         slopes_msi=pad(on_msi, (0, 0, 0, count)).T,
         slopes=on_all[0].T,
         slopes_loose=on_all[1].T,
+        slopes_fuse=pad(_fuse_gain(model, moments[regressors:, regressors:]) / details.unit, (0, count)),
         coarse=coarse * units[:, None, None].to(coarse),
         fine=fine,
         units=units,
@@ -427,6 +463,15 @@ def _wiener_gain(model: PairModel, scene: _SceneSlopes) -> tuple[Tensor, Tensor]
     error = UNEXPLAINED_DETAIL * scene.moments[count:, count:] + model.hsi_noise
     spread = diagonally_loaded(seen @ error @ seen.T + model.msi_noise, 1e-9)
     return torch.linalg.solve(spread, seen @ error).T, spread.diagonal().sqrt()
+
+
+@torch.no_grad()
+def _fuse_gain(model: PairModel, detail: Tensor) -> Tensor:
+    """(p, M): FUSE's correction by the msi, whose prior is the covariance (p, p) of the detail times PRIOR_GAIN."""
+    seen, prior = model.msi_from_components.double(), PRIOR_GAIN * diagonally_loaded(detail, 1e-8)
+    spread = diagonally_loaded(seen @ prior @ seen.T + model.msi_noise, 1e-13)
+    gain: Tensor = torch.linalg.solve(spread, seen @ prior).T
+    return gain
 
 
 def _without_unknown_offset(model: PairModel) -> SceneComputation[PairModel]:
@@ -572,43 +617,55 @@ def universal_with_error(window: Window) -> SceneComputation[tuple[Tensor, Tenso
 def _error_of_prediction(
     model: PairModel, mean: Tensor, prior: Tensor, predictions: Predictions
 ) -> SceneComputation[FusedCore]:
-    in_core, bands = model.window.fine, len(model.basis)
     detail = mean - model.upsample(model.operator.apply(mean))
-    residual = model.msi - mix_bands(model.msi_from_components, mean)
-    # The basis is orthonormal, so the energy of all bands is that of the components and of the mean spectrum.
-    level = (model.basis.T @ model.mean)[:, None, None].to(mean)
-    brightness = (mean + level).square().sum(0) + (model.mean.square().sum() - level.square().sum()).clamp_min(0).to(
-        mean
-    )
-    maps = {
-        "detail": _energy(detail),
-        "unexplained": _unexplained_energy(model, mean),
-        "msi_residual": _energy(residual),
-        "brightness": brightness,
-        "disagreement": _energy(predictions.disagreement()),
-    }
-    maps = {name: in_core(image) for name, image in maps.items()}
+    maps = {name: model.window.fine(image) for name, image in error_maps(model, mean, detail, predictions).items()}
     *averages, detail_spread = yield from in_one_pass(
-        *(_scene_average(image) for image in maps.values()), scene_covariance(lambda: in_core(detail))
+        *(_scene_average(image) for image in maps.values()), scene_covariance(lambda: model.window.fine(detail))
     )
     pattern = torch.ones_like(maps["detail"])
     for (name, image), average in zip(maps.items(), averages, strict=True):
         pattern *= (image / average).clamp_min(SMALLEST_IN_MAP) ** MAP_POWERS[name]
     pattern /= yield from _scene_average(pattern)
 
-    energies = dict(zip(maps, averages, strict=True))
-    noise = model.noise_gain * model.hsi_noise.trace().clamp_min(1e-30)
-    variance = ERROR_LEVEL / bands * energies["disagreement"] ** DISAGREEMENT_POWER * noise**NOISE_POWER
-    variance = variance * energies["detail"] ** (1 - DISAGREEMENT_POWER - NOISE_POWER)
+    of_maps = {name: float(average) for name, average in zip(maps, averages, strict=True)}
+    energies = error_energies(model, predictions, of_maps)
+    of_all_bands = ERROR_LEVEL * math.prod(energies[name] ** power for name, power in LEVEL_POWERS.items())
     by_prior, by_detail = (_band_variances(spread, model) for spread in (prior, detail_spread))
     shares = by_prior / by_prior.mean().clamp_min(1e-30) + by_detail / by_detail.mean().clamp_min(1e-30)
-    by_band = (variance * shares / 2).to(pattern)
+    by_band = (of_all_bands / len(model.basis) * shares / 2).to(pattern)
 
     def deviation(part: Place) -> Tensor:
         deviations: Tensor = (by_band * pattern[part]).clamp_min_(0).sqrt_()
         return deviations
 
     return deviation
+
+
+def error_maps(model: PairModel, mean: Tensor, detail: Tensor, predictions: Predictions) -> dict[str, Tensor]:
+    """Maps (H, W) of energies that are larger where the error is."""
+    residual = model.msi - mix_bands(model.msi_from_components, mean)
+    # The basis is orthonormal, so the energy of all bands is that of the components and of the mean spectrum.
+    level = (model.basis.T @ model.mean)[:, None, None].to(mean)
+    of_mean = (model.mean.square().sum() - level.square().sum()).clamp_min(0).to(mean)
+    return {
+        "detail": _energy(detail),
+        "unexplained": _unexplained_energy(model, mean),
+        "msi_residual": _energy(residual),
+        "brightness": (mean + level).square().sum(0) + of_mean,
+        "disagreement": _energy(predictions.disagreement()),
+        "local": _energy(predictions.local),
+        "roughness": _energy(mean - smoothed(mean)),
+    }
+
+
+def error_energies(model: PairModel, predictions: Predictions, of_maps: dict[str, float]) -> dict[str, float]:
+    """Energies of the scene that tell how large the error is, all bands together."""
+    return {
+        "detail": of_maps["detail"],
+        "disagreement": of_maps["disagreement"],
+        "noise": model.noise_gain * max(1e-30, float(model.hsi_noise.trace())),
+        "left_out": max(1e-30, predictions.left_out_error),
+    }
 
 
 def _energy(images: Tensor) -> Tensor:

@@ -23,7 +23,7 @@ from torch.nn.functional import pad
 from hyperfuse.models.weights import ModelConfig, PretrainedNetwork
 
 SCENE_NUMBERS = 5
-COMPONENT_STATISTICS = 18  # the fields of `methods.universal.ComponentStatistics`
+COMPONENT_STATISTICS = 21  # the fields of `methods.universal.ComponentStatistics`
 
 
 class Prediction(IntEnum):
@@ -32,9 +32,11 @@ class Prediction(IntEnum):
     SCENE_MSI = 0
     SCENE = 1
     SCENE_LOOSE = 2
-    LOCAL = 3
-    LOCAL_MSI = 4
-    MSI_RESIDUAL = 5
+    FUSE = 3
+    LOCAL = 4
+    LOCAL_MSI = 5
+    MSI_RESIDUAL = 6
+    LIFT = 7
 
 
 PREDICTIONS = len(Prediction)
@@ -109,8 +111,8 @@ class Guide(NamedTuple):
 class Gains(NamedTuple):
     """How far each prediction is trusted, for each component."""
 
-    familiar: Tensor  # (..., p, 18), of six predictions not smoothed, smoothed once, and twice
-    unfamiliar: Tensor  # (..., p, 6), where a pixel is unlike its scene; not smoothed
+    familiar: Tensor  # (..., p, 24), of eight predictions not smoothed, smoothed once, and twice
+    unfamiliar: Tensor  # (..., p, 8), where a pixel is unlike its scene; not smoothed
 
 
 class PriorNetwork(PretrainedNetwork):
@@ -192,7 +194,7 @@ class PriorNetwork(PretrainedNetwork):
         return signs.repeat(2)[:, None, None].to(msi)
 
     def gains(self, statistics: Tensor, numbers: Tensor, counted: Tensor | None = None) -> Gains:
-        """Predict the gains from statistics (..., p, 18) and numbers (..., 5) of the scene.
+        """Predict the gains from statistics (..., p, 21) and numbers (..., 5) of the scene.
 
         Only components that are `counted` (p,) tell whether the pair is unlike those of training.
         """
@@ -213,7 +215,7 @@ class PriorNetwork(PretrainedNetwork):
 
     @torch.no_grad()
     def reset_gains(self, statistics: Tensor, numbers: Tensor) -> None:
-        """Initialise the gains again, and normalise inputs by these statistics (N, 18) and numbers (N, 5)."""
+        """Initialise the gains again, and normalise inputs by these statistics (N, 21) and numbers (N, 5)."""
         inputs = torch.cat([statistics, numbers], dim=1)
         self.usual.copy_(inputs.mean(0))
         self.spread.copy_(inputs.std(0, correction=min(1, len(inputs) - 1)) + SMALLEST_SPREAD)
@@ -225,7 +227,7 @@ class PriorNetwork(PretrainedNetwork):
 
     @torch.no_grad()
     def learn_usual(self, statistics: Tensor, numbers: Tensor) -> None:
-        """From now on, gains tend to those of local FUSE where statistics are unlike these (N, 18) and (N, 5)."""
+        """From now on, gains tend to those of local FUSE where statistics are unlike these (N, 21) and (N, 5)."""
         inputs = (torch.cat([statistics, numbers], dim=1) - self.usual) / self.spread
         inputs = inputs.clamp(-LARGEST_STATISTIC, LARGEST_STATISTIC).double()
         spread = torch.cov(inputs.T, correction=0) + 0.05 * torch.eye(inputs.shape[1], dtype=torch.float64)

@@ -49,7 +49,7 @@ CLIP_NORM = 1.0
 class GainSample:
     """What the gains of one pair depend on, and the quadratic form of their error."""
 
-    statistics: Tensor  # (p, 18)
+    statistics: Tensor  # (p, 21)
     numbers: Tensor  # (5,)
     products: Tensor  # (p, G + 1, G + 1) of all predictions and the truth, without what the hsi corrects
 
@@ -150,7 +150,8 @@ def fit_to_samples(network: PriorNetwork, samples: Sequence[GainSample], setting
     with torch.no_grad():
         for parameter in network.trust_of_unfamiliar[-1].parameters():
             parameter.mul_(KEPT_OF_UNFAMILIAR)
-            parameter[Prediction.MSI_RESIDUAL] = 0.0  # an outlier of the msi is unfamiliar, too
+            # An outlier of the msi is unfamiliar, too; random features know nothing of what is far from the scene.
+            parameter[[Prediction.MSI_RESIDUAL, Prediction.LIFT]] = 0.0
     network.learn_usual(*of_training)
 
 
