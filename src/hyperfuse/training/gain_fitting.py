@@ -151,7 +151,7 @@ def fit_to_samples(network: PriorNetwork, samples: Sequence[GainSample], setting
         for parameter in network.trust_of_unfamiliar[-1].parameters():
             parameter.mul_(KEPT_OF_UNFAMILIAR)
             # An outlier of the msi is unfamiliar, too; random features know nothing of what is far from the scene.
-            parameter[[Prediction.MSI_RESIDUAL, Prediction.LIFT]] = 0.0
+            parameter[[Prediction.FUSE, Prediction.MSI_RESIDUAL, Prediction.LIFT]] = 0.0
     network.learn_usual(*of_training)
 
 
