@@ -102,16 +102,16 @@ SCALE_RANGE, LARGEST_SCENE, LARGEST_PATCH, MOST_MSI_BANDS = (2.0, 16.0), 3000, 1
 # The expected error, fitted to true errors on pairs of all training scenes by benchmarks/universal/fit_expected_error.
 # Its variance is ERROR_LEVEL times powers of energies of the scene; the powers sum to 1. Within the scene it follows
 # powers of maps of energies.
-ERROR_LEVEL = 1.75
-LEVEL_POWERS = {"detail": 0.3, "disagreement": 0.25, "noise": 0.05, "left_out": 0.4}
+ERROR_LEVEL = 1.73
+LEVEL_POWERS = {"detail": 0.34, "disagreement": 0.16, "noise": 0.03, "left_out": 0.47}
 MAP_POWERS = {
-    "detail": 0.14,
-    "unexplained": 0.10,
-    "msi_residual": 0.21,
-    "brightness": 0.08,
-    "disagreement": 0.14,
-    "local": 0.1,
-    "roughness": 0.1,
+    "detail": 0.0,
+    "unexplained": 0.12,
+    "msi_residual": 0.16,
+    "brightness": 0.12,
+    "disagreement": 0.03,
+    "local": 0.12,
+    "roughness": 0.15,
 }
 SMALLEST_IN_MAP = 1e-4  # of the scene's mean
 
