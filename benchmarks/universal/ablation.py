@@ -1,5 +1,5 @@
-"""What each part of `universal` brings: the trained method with one part taken away, on pairs that it was not trained
-on, blind.
+"""What each part of `universal` brings: the trained method with one part taken away, blind. The scenes
+of these pairs are among those of the present training; they were held out of earlier ones.
 
 python benchmarks/universal/ablation.py
 """

@@ -1,4 +1,4 @@
-"""How well `--uncertainty` is calibrated: expected against true errors on scenes that `universal` was not trained on.
+"""How well `--uncertainty` is calibrated: expected against true errors on test scenes.
 
 python benchmarks/universal/reliability.py docs/images/universal_reliability.png
 """
@@ -13,7 +13,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scenes import CASES, NOISES, make_case
+from scenes import NOISES, TEST_CASES, make_case
 from scipy.stats import spearmanr
 
 from hyperfuse.methods.catalogue import fuse_arrays
@@ -38,7 +38,7 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("picture")
     chosen = arguments.parse_args()
-    found = [measure(name, srf, scale, noise) for name, srf in CASES for scale in (4, 8) for noise in NOISES]
+    found = [measure(name, srf, scale, noise) for name, srf in TEST_CASES for scale in (4, 8) for noise in NOISES]
     draw(found, chosen.picture)
     print("| case | true over expected | rank correlation | within 1, 2, 3 deviations |\n|---|---|---|---|")
     for each in found:
@@ -50,7 +50,7 @@ def main() -> None:
 
 
 def measure(name: str, srf: str, scale: int, noise: tuple[float, float] | None) -> Reliability:
-    case = make_case(name, srf, scale, noise)
+    case = make_case(name, srf, scale, noise, "test")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         observation = estimate_observation(case.hsi, case.msi)

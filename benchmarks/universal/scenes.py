@@ -1,4 +1,4 @@
-"""The pairs on which `universal` was tuned: scenes held out of training, under several conditions."""
+"""Pairs that `universal` was tuned on, and test pairs, under several conditions."""
 
 from __future__ import annotations
 
@@ -21,6 +21,14 @@ CASES = [
     ("abu_airport_1", "rgb"),
     ("abu_airport_1", "rgb+nir"),
     ("abu_airport_1", "rgb+nir+swir"),
+]
+TEST_CASES = [
+    ("jasperridge", "rgb"),
+    ("jasperridge", "rgb+nir"),
+    ("enmap_potsdam_c", "rgb+nir"),
+    ("abu_urban_4", "rgb"),
+    ("abu_urban_4", "rgb+nir+swir"),
+    ("himspec_lung_j7", "rgb"),
 ]
 NOISES: list[tuple[float, float] | None] = [None, (30.0, 40.0)]
 
