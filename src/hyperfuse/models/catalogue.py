@@ -105,7 +105,7 @@ def load_model(source: str | Path) -> AnyNetwork:
     >>> import hyperfuse
     >>> network = hyperfuse.load_model("universal")
     >>> print(repr(network)[:31])
-    PriorNetwork(55,686 parameters,
+    PriorNetwork(56,590 parameters,
     """
     folder = local_folder(source)
     kind = _kind(read_record(folder).network)
