@@ -223,7 +223,8 @@ class Storage(NamedTuple):
         """None where a compiled function cannot do it."""
         import torch
 
-        if dtype.name not in ("uint8", "uint16", "int16") or offset.any() or not scale.all():
+        known = dtype.isnative and dtype.name in ("uint8", "uint16", "int16")
+        if not known or offset.any() or not scale.all():
             return None
         return cls(torch.from_numpy(1 / scale.astype(np.float64)), None if nodata is None else int(nodata))
 
@@ -319,7 +320,7 @@ def rounding_to(dtype: np.dtype[Any], nodata: float | None) -> Rounding | None:
     It returns False, and leaves nothing of use, where a number is missing, does not fit or equals nodata.
     """
     found = library()
-    if found is None or dtype.name not in ("uint8", "int16", "uint16", "int32"):
+    if found is None or not dtype.isnative or dtype.name not in ("uint8", "int16", "uint16", "int32"):
         return None
     function: Callable[..., int] = getattr(found, f"round_to_{dtype.name}")
     limits = np.iinfo(dtype)

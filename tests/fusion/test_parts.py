@@ -81,6 +81,19 @@ def test_missing_and_negative_pixels_take_the_other_way(monkeypatch):
     assert np.abs(quickly.values.astype(int) - slowly.values.astype(int)).max() <= 1
 
 
+@pytest.mark.parametrize("dtype", ["uint16", "int16"])
+def test_bytes_in_the_other_order(dtype):
+    hsi, msi = pair(dtype, scale=0.5)
+    swapped = hyperfuse.make_cube(hsi.values.astype(np.dtype(dtype).newbyteorder()), scale=0.5)
+    native, other = (hyperfuse.fuse(each, msi, method="glp", estimate=False) for each in (hsi, swapped))
+    assert other.dtype == swapped.dtype
+    np.testing.assert_array_equal(other.values, native.values)
+    wrong = np.mean(native.values != hyperfuse.fuse(hsi, msi, method="bicubic", estimate=False).values)
+    assert wrong > 0.1
+    scores = [hyperfuse.evaluate(each, each + 1 * (each < 1000), scale=4) for each in (native, other)]
+    assert scores[0].psnr_db == pytest.approx(scores[1].psnr_db, rel=1e-9)
+
+
 def test_what_is_no_number_is_left_to_the_caller():
     target = np.zeros((1, 1, 3), np.uint8)
     found = compiled.Storage.of(target.dtype, np.ones(1), np.zeros(1), None)

@@ -164,7 +164,7 @@ METHODS: dict[str, Method] = {
         "local FUSE guided by a network that was trained across sensors: the default",
         "this project, docs/model_card.md",
         halo=universal_halo,
-        component_images=6,
+        component_images=7,
         uncertainty=expected_error,
         learned=True,
     ),

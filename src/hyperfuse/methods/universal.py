@@ -211,6 +211,7 @@ def guided_predictions(
     with torch.no_grad():  # nothing is learned through random features
         predicted = details.interpolated + mix_bands(slopes, scene.fine) + local
         lifted, lift_explains = yield from regressed_error(predicted, model, LIFT_FEATURES)
+        del predicted
     trends = (octave_gain, octave_explains, concentration)
     statistics = _component_statistics(model, scene, left_out, spread.diagonal(), *trends, lift_explains)
     fine_distance = details.fine_msi.square().sum(0)

@@ -40,7 +40,8 @@ class StoredWindow(NamedTuple):
 
     @property
     def is_known(self) -> bool:
-        return compiled.library() is not None and self.values.dtype.name in compiled.STORED_TYPES
+        dtype = self.values.dtype
+        return compiled.library() is not None and dtype.isnative and dtype.name in compiled.STORED_TYPES
 
 
 @dataclass(frozen=True)
