@@ -333,7 +333,7 @@ typedef struct {
     int64_t *clipped; /* counts values that do not fit */
 } Bands;
 
-/* Multiply, round, clip, keep apart from nodata and store numbers; counts those clipped. 1: some is no number. */
+/* Multiply, round, clip, keep apart from nodata and store numbers; counts those clipped. 1: some are NaN. */
 #define STORE_AS(type)                                                                                        \
     static inline int store_##type(const float *values, type##_t *target, int64_t count, const Bands *of,     \
                                    double factor, double smallest, double largest, int64_t *clipped) {        \

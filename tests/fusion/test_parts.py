@@ -88,10 +88,6 @@ def test_bytes_in_the_other_order(dtype):
     native, other = (hyperfuse.fuse(each, msi, method="glp", estimate=False) for each in (hsi, swapped))
     assert other.dtype == swapped.dtype
     np.testing.assert_array_equal(other.values, native.values)
-    wrong = np.mean(native.values != hyperfuse.fuse(hsi, msi, method="bicubic", estimate=False).values)
-    assert wrong > 0.1
-    scores = [hyperfuse.evaluate(each, each + 1 * (each < 1000), scale=4) for each in (native, other)]
-    assert scores[0].psnr_db == pytest.approx(scores[1].psnr_db, rel=1e-9)
 
 
 def test_what_is_no_number_is_left_to_the_caller():

@@ -66,3 +66,13 @@ def test_types_that_are_not_known_take_the_other_way(monkeypatch):
     reference = rng.integers(1, 9000, (2, 20, 20), dtype=np.int64)
     pair = make_cube(reference + 3), make_cube(reference.astype(np.uint16))
     require_equal(*evaluate_twice(monkeypatch, *pair, scale=4))
+
+
+@pytest.mark.parametrize("dtype", [">f4", ">u2"])
+def test_bytes_in_the_other_order(monkeypatch, dtype):
+    rng = np.random.default_rng(2)
+    reference = (1000 * rng.random((3, 30, 40))).astype(dtype)
+    fused = (reference + 20 * rng.random(reference.shape)).astype(dtype)
+    quickly, slowly = evaluate_twice(monkeypatch, make_cube(fused), make_cube(reference), scale=4)
+    require_equal(quickly, slowly)
+    assert quickly["psnr_db"] > 30
