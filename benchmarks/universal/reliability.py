@@ -13,11 +13,14 @@ import matplotlib.pyplot as plt
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scenes import NOISES, TEST_CASES, make_case
+from scenes import NOISES, TEST_CASES, make_case, scene
 from scipy.stats import spearmanr
 
+from hyperfuse import fuse, make_cube, uncertainty
 from hyperfuse.methods.catalogue import fuse_arrays
 from hyperfuse.physics.estimate import estimate_observation
+from hyperfuse.physics.imperfections import add_imperfection
+from hyperfuse.physics.simulate import simulate
 
 BINS = 20
 
@@ -47,6 +50,12 @@ def main() -> None:
     ratios, ranks = np.array([each.ratio for each in found]), np.array([each.rank_correlation for each in found])
     shares = ", ".join(f"{share:.0%}" for share in np.mean([each.within for each in found], axis=0))
     print(f"| **mean** (ratio: geometric) | {np.exp(np.log(ratios).mean()):.2f} | {ranks.mean():.2f} | {shares} |")
+    print("\n| pair | changed over unchanged, expected | true | expected over true, changed |\n|---|---|---|---|")
+    for name in dict.fromkeys(name for name, _ in TEST_CASES):
+        for kind in ("change", "objects"):
+            for scale in (4, 8):
+                expected, true, inside = changed(name, kind, scale)
+                print(f"| {name}, {kind}, x{scale} | {expected:.1f} | {true:.1f} | {inside:.2f} |", flush=True)
 
 
 def measure(name: str, srf: str, scale: int, noise: tuple[float, float] | None) -> Reliability:
@@ -69,6 +78,24 @@ def measure(name: str, srf: str, scale: int, noise: tuple[float, float] | None) 
         float(spearmanr(pixel_error, pixel_expected).statistic),
         tuple(float((error <= count * expected).float().mean()) for count in (1, 2, 3)),  # type: ignore[arg-type]
     )
+
+
+def changed(name: str, kind: str, scale: int) -> tuple[float, float, float]:
+    """The error in areas where the MSI shows something else over that elsewhere, expected and true; and expected over
+    true there. Root mean square.
+    """
+    values, wavelength_nm = scene(name, "test", scale)
+    simulated = simulate(make_cube(values.astype(np.float32), wavelength_nm=wavelength_nm), scale, "rgb")
+    pair = add_imperfection(simulated, kind, 0, name)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        fused = fuse(pair.hsi, pair.msi, trust="hsi").values
+        expected = np.square(uncertainty(pair.hsi, pair.msi, trust="hsi").values).mean(0)
+    true = np.square(fused - simulated.reference.values).mean(0)
+    (inside, other), (true_inside, true_other) = (
+        [np.sqrt(energy[part].mean()) for part in (pair.disagreeing, ~pair.disagreeing)] for energy in (expected, true)
+    )
+    return float(inside / other), float(true_inside / true_other), float(inside / true_inside)
 
 
 def draw(found: list[Reliability], path: str) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from hyperfuse.physics.observation import known_observation
@@ -40,9 +41,9 @@ class Case:
     reference: Tensor
 
 
-def make_case(name: str, srf: str, scale: int, noise_db: tuple[float, float] | None, folder: str = "train") -> Case:
-    """Wald's protocol; the scene clipped at 0, divided by its 99.95th percentile, clipped to 1, cut to whole coarse
-    pixels.
+def scene(name: str, folder: str, scale: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Values (C, H, W), cut to whole coarse pixels, clipped at 0, divided by their 99.95th percentile and clipped to 1;
+    and wavelengths.
     """
     with np.load(DATA / folder / f"{name}.npz") as stored:
         cube, wavelength_nm = (
@@ -53,7 +54,14 @@ def make_case(name: str, srf: str, scale: int, noise_db: tuple[float, float] | N
         wavelength_nm = np.linspace(400, 2500, cube.shape[2])
     height, width = (size // scale * scale for size in cube.shape[:2])
     cube = np.clip(cube[:height, :width] / np.percentile(cube, 99.95), 0, 1)
-    reference = torch.from_numpy(np.ascontiguousarray(cube.transpose(2, 0, 1)))
+    return np.ascontiguousarray(cube.transpose(2, 0, 1)), wavelength_nm
+
+
+def make_case(name: str, srf: str, scale: int, noise_db: tuple[float, float] | None, folder: str = "train") -> Case:
+    """Wald's protocol."""
+    values, wavelength_nm = scene(name, folder, scale)
+    reference = torch.from_numpy(values)
+    height, width = values.shape[1:]
     weights = find_srf(srf, wavelength_nm, None, np.ones(len(wavelength_nm), dtype=bool), skip_uncovered=True).weights
     matrix = torch.from_numpy(weights)
     observation = known_observation(matrix, float(scale))

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy.ndimage import gaussian_filter, zoom
 from tests.fusion.large_scenes import small_tiles
 
-from hyperfuse import fuse, make_cube, open_cube, report
+from hyperfuse import fuse, make_cube, open_cube, report, uncertainty
 from hyperfuse.config import ObservationConfig
 from hyperfuse.fusion.observe import estimate_pair
 from hyperfuse.fusion.pair import align_pair
@@ -207,6 +207,23 @@ def test_the_change_mask_shows_where(simulated: Simulation, tmp_path: Path) -> N
     assert weight.shape == pair.disagreeing.shape
     assert weight[pair.disagreeing].mean() < 0.5
     assert weight[~pair.disagreeing].mean() > 0.95
+
+
+@pytest.mark.filterwarnings("ignore:the MSI disagrees")
+def test_the_uncertainty_is_larger_where_the_msi_is_not_used(
+    simulated: Simulation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair = imperfect(simulated, "change")
+    errors = uncertainty(pair.hsi, pair.msi).values
+    energy = np.square(errors).mean(axis=0)
+    inside, outside = (np.sqrt(energy[part].mean()) for part in (pair.disagreeing, ~pair.disagreeing))
+    assert inside > 2 * outside
+    fuse(pair.hsi, pair.msi, tmp_path / "fused.tif")
+    shown = report(tmp_path / "fused.tif", tmp_path / "page.html", hsi=pair.hsi, msi=pair.msi).expected_error
+    assert shown is not None
+    np.testing.assert_allclose(shown, errors, rtol=0.02)
+    small_tiles(monkeypatch)
+    np.testing.assert_allclose(uncertainty(pair.hsi, pair.msi).values, errors, rtol=0.02, atol=2e-3 * errors.max())
 
 
 @pytest.mark.parametrize("kind", ["change", "light", "gamma8", "bend"])

@@ -36,6 +36,7 @@ from hyperfuse.fusion.fusers import Fuser
 from hyperfuse.fusion.pair import AlignedPair
 from hyperfuse.fusion.parts import TileCore, storage_of
 from hyperfuse.io.allocator import freed_memory_kept
+from hyperfuse.io.cube import physical_values
 from hyperfuse.io.output import Clipping, to_stored
 from hyperfuse.methods.missing import fill_missing, filling_halo
 from hyperfuse.methods.mixing import interpolated_core
@@ -154,7 +155,9 @@ def read_window(pair: AlignedPair, observation: Observation, place: WindowPlace,
         place = place_to_fill(pair, observation, place)
         hsi, msi = read(*place.coarse), pair.msi_values(*place.fine)
     local = observation.in_window(*((rows.start, columns.start) for rows, columns in (place.coarse, place.fine)))
-    return Window(torch.from_numpy(hsi), torch.from_numpy(msi), local, place.coarse_core, place.fine_core)
+    weight = None if pair.msi_weight is None else torch.from_numpy(physical_values(pair.msi_weight, *place.fine)[0])
+    cores = place.coarse_core, place.fine_core
+    return Window(torch.from_numpy(hsi), torch.from_numpy(msi), local, *cores, msi_weight=weight)
 
 
 @dataclass(frozen=True)

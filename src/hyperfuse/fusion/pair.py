@@ -238,6 +238,8 @@ class AlignedPair:
     """The known shift of the HSI against its georeference, fine pixels; the cut includes it, `grid_shift` does not."""
     rotated_hsi: xr.DataArray | None = None
     """The HSI before it was resampled onto a grid parallel to the MSI's, where that was necessary."""
+    msi_weight: xr.DataArray | None = None
+    """How far the MSI is used, (1, H, W) from 0 to 1, where the expected error depends on it."""
 
     @property
     def coarse_shape(self) -> tuple[int, int, int]:

@@ -329,7 +329,8 @@ def make_plan(
     # A resumed run of uncertainties has recorded that instead of a method.
     method = config.method if uncertainty else method or config.method
     # Copies, so that what the estimation has read of a small pair is not kept in memory twice.
-    aligned, pair = replace(aligned), replace(pair)
+    weight = found.change_mask if uncertainty and found.harmonisation.agreement is not None else None
+    aligned, pair = replace(aligned), replace(pair, msi_weight=weight)
     bands = pair.coarse_shape[0]
     sizes = bands, pair.fine_shape[0], np.dtype(config.dtype or hsi_cube.dtype).itemsize
     own_method = method if network is None else method_of(network)

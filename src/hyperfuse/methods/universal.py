@@ -634,9 +634,15 @@ def _error_of_prediction(
     by_prior, by_detail = (_band_variances(spread, model) for spread in (prior, detail_spread))
     shares = by_prior / by_prior.mean().clamp_min(1e-30) + by_detail / by_detail.mean().clamp_min(1e-30)
     by_band = (of_all_bands / len(model.basis) * shares / 2).to(pattern)
+    weight = model.window.msi_weight
+    not_used = None if weight is None else 1 - model.window.fine(weight).nan_to_num(0.0)
 
     def deviation(part: Place) -> Tensor:
-        deviations: Tensor = (by_band * pattern[part]).clamp_min_(0).sqrt_()
+        variances = by_band * pattern[part]
+        if not_used is not None:
+            # There the hsi is interpolated, and the detail of such a scene is missing.
+            variances += by_detail * not_used[part]
+        deviations: Tensor = variances.clamp_min_(0).sqrt_()
         return deviations
 
     return deviation

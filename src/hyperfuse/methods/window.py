@@ -240,6 +240,8 @@ class Window:
     fine_core: Place = EVERYWHERE
     fine_counted: Place | None = None
     """The fine pixels that statistics are taken of, where more of them are fused; None is the core."""
+    msi_weight: Tensor | None = None
+    """(H, W) How far the msi is used, from 0 to 1, NaN where it is missing; None is 1."""
 
     @property
     def coarse_size(self) -> tuple[int, int]:
@@ -329,6 +331,7 @@ class Cut:
             _inside(window.coarse_core, self.coarse, window.coarse_size),
             _inside(window.fine_core, self.fine, window.fine_size),
             window.fine_counted and _inside(window.fine_counted, self.fine, window.fine_size),
+            None if window.msi_weight is None else self.of_fine(window.msi_weight),
         )
 
     def of_coarse(self, image: Tensor) -> Tensor:

@@ -28,7 +28,8 @@ from hyperfuse.io.cube import make_cube, physical_values, place_cube, window_of
 from hyperfuse.io.grid import PIXEL_TOLERANCE, grid_of, parallel_placement
 from hyperfuse.io.output import provenance_of
 from hyperfuse.io.summary import html_table, strict_json
-from hyperfuse.methods.catalogue import AUTO, METHODS, find_method, fuse_arrays
+from hyperfuse.methods.catalogue import AUTO, METHODS, MethodFuser, find_method, fuse_arrays
+from hyperfuse.methods.window import Window
 from hyperfuse.metrics.evaluation import WINDOW_BYTES, Evaluation, evaluate
 from hyperfuse.metrics.no_reference import (
     Consistency,
@@ -438,7 +439,9 @@ def _expected_error(part: ExaminedPart, recorded: Recorded, hsi: Tensor, msi: Te
     knows_error = name in METHODS and METHODS[name].uncertainty is not None
     if not knows_error or "weights" in recorded.record or recorded.config.consistency:
         return None
-    error = fuse_arrays(hsi, msi, part.observation, name, uncertainty=True).numpy()
+    weight = None if part.msi_weights is None else torch.from_numpy(part.msi_weights)
+    window = Window(hsi, msi, part.observation, msi_weight=weight)
+    error = MethodFuser(name, uncertainty=True).fuse_window(window).numpy()
     return np.where(np.isfinite(part.fused_values), error, np.float32(np.nan))
 
 
