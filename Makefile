@@ -46,14 +46,17 @@ browser:
 	    { timeout 120 apt-get update -qq && timeout 300 apt-get install -qq -y --no-install-recommends chromium; }; } >/dev/null 2>&1; } || \
 	echo "no chromium here and none to be installed: the browser tests will be skipped"
 
+# Where PYTHONDONTWRITEBYTECODE is set, as in many containers, every command would compile the package anew.
 COMPILED := hatch_build.py src/hyperfuse/compiled.c
 
 $(VENV)/.demo: pyproject.toml constraints.txt $(COMPILED) | $(BIN)/python
 	$(BIN)/pip install -c constraints.txt -e '.[demo,view]'
+	$(BIN)/python -m compileall -q src/hyperfuse
 	touch $@
 
 $(VENV)/.dev: pyproject.toml constraints.txt $(COMPILED) | $(BIN)/python
 	$(BIN)/pip install -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m compileall -q src/hyperfuse
 	touch $@ $(VENV)/.demo
 
 $(BIN)/python:

@@ -15,6 +15,7 @@ times are printed but not compared, because other work on the machine disturbs t
 from __future__ import annotations
 
 import argparse
+import compileall
 import json
 import os
 import shutil
@@ -25,6 +26,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import hyperfuse
 from generated_scene import SCALE, write_pair
 
 RECORD = Path(__file__).with_name("throughput.json")
@@ -224,6 +226,8 @@ def main() -> int:
     given = parser.parse_args()
     if given.what == "chart":
         return chart(given.png)
+    # As an installed package is, also where PYTHONDONTWRITEBYTECODE is set.
+    compileall.compile_dir(Path(hyperfuse.__file__).parent, quiet=1)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         if given.what == "growth":

@@ -1,8 +1,10 @@
 """The command `hyperfuse`, also as `python -m hyperfuse`; launchers of several processes start it this way."""
 
+import atexit
 import gc
 import os
 import signal
+import sys
 
 
 def main() -> None:
@@ -12,11 +14,30 @@ def main() -> None:
     # Threads that wait for others must not take the processor from other programs, nor from each other: beside two busy
     # processes, waiting took more processor time than the work itself.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")  # the least: 2**4 cycles
     # As in `cli.options.importing`; the command line enables it again.
     gc.disable()
+    codes: list[object] = []
+    atexit.register(_leave, codes)  # the first one, which is called after all others
     from hyperfuse.cli.app import main as run
 
-    run()
+    try:
+        run()
+    except SystemExit as end:
+        codes.append(end.code)
+        raise
+
+
+def _leave(codes: list[object]) -> None:
+    """End the process at once: that Python takes a million objects apart first takes as long as many commands."""
+    if not (codes and isinstance(codes[0], int)):
+        return
+    try:
+        for stream in filter(None, (sys.stdout, sys.stderr)):
+            stream.flush()
+    except (OSError, ValueError):
+        return  # Python itself says so, and has an exit code for it
+    os._exit(codes[0])
 
 
 if __name__ == "__main__":

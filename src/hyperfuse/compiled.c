@@ -326,6 +326,7 @@ typedef struct {
     const float *weights;             /* (rows, 4): theirs */
     const float *matrix;              /* (bands, components) */
     const float *image;               /* (components, rows, columns) */
+    const float *below, *modulation;  /* (components, rows, columns), (bands, 3): see `modulate`; or NULL */
     const float *lowest;              /* (bands): smaller values are raised to it */
     const double *factors;            /* (bands): of values that are rounded */
     const int64_t *planes;            /* (bands): of the target */
@@ -369,7 +370,18 @@ static inline int store_row(enum type type, const Bands *of, const float *values
     return 0;
 }
 
-static inline int mix(enum type type, const Bands *of, int64_t first, int64_t last) {
+#define LARGEST_RATIO 4.0f
+
+/* Values times the ratio of two mixtures, whose constant, trust and least denominator are given. */
+static inline vector modulate(vector values, vector above, vector below, const float *given) {
+    above += given[0], below += given[0];
+    vector ratio = where(below > given[2], above / larger(below, all(1e-30f)), all(1));
+    ratio = where(ratio < 1 / LARGEST_RATIO, all(1 / LARGEST_RATIO), ratio);
+    ratio = where(ratio > LARGEST_RATIO, all(LARGEST_RATIO), ratio);
+    return values * ((ratio - 1) * given[1] + 1);
+}
+
+static inline int mix(enum type type, int modulates, const Bands *of, int64_t first, int64_t last) {
     const int64_t columns = of->columns, components = of->components;
     int64_t clipped = 0;
     int unknown = 0;
@@ -393,7 +405,19 @@ static inline int mix(enum type type, const Bands *of, int64_t first, int64_t la
                                  load(along + near[2] * columns, count) * weights[2] +
                                  load(along + near[3] * columns, count) * weights[3];
                     }
-                    if (some == TOGETHER)
+                    if (modulates) {
+                        vector above[TOGETHER] = {{0}}, below[TOGETHER] = {{0}};
+                        for (int c = 0; c < components; c++) {
+                            vector values = load(image + c * of->plane, count);
+                            vector under = load(of->below + (c * of->rows + y) * columns + left + x, count);
+                            for (int b = 0; b < some; b++) {
+                                above[b] += values * matrix[b * components + c];
+                                below[b] += under * matrix[b * components + c];
+                            }
+                        }
+                        for (int b = 0; b < some; b++)
+                            sum[b] = modulate(sum[b], above[b], below[b], of->modulation + 3 * (from + b));
+                    } else if (some == TOGETHER)
                         for (int c = 0; c < components; c++) {
                             vector values = load(image + c * of->plane, count);
                             for (int b = 0; b < TOGETHER; b++) sum[b] += values * matrix[b * components + c];
@@ -416,10 +440,13 @@ static inline int mix(enum type type, const Bands *of, int64_t first, int64_t la
     return unknown;
 }
 
-/* Interpolate between lines, add a mixture of components, and store. 1: a number is missing. */
-#define MIX_TO(name, type)                                                                                        \
-    FOR_EVERY_PROCESSOR                                                                                           \
-    int mix_to_##name(const Bands *of, int64_t first, int64_t last) { return mix(type, of, first, last); }
+/* Interpolate between lines, add a mixture of components or multiply by a ratio of two, and store. 1: a number is
+   missing. */
+#define MIX_TO(name, type)                                                                                           \
+    FOR_EVERY_PROCESSOR                                                                                              \
+    int mix_to_##name(const Bands *of, int64_t first, int64_t last) { return mix(type, 0, of, first, last); }         \
+    FOR_EVERY_PROCESSOR                                                                                              \
+    int modulate_to_##name(const Bands *of, int64_t first, int64_t last) { return mix(type, 1, of, first, last); }
 
 MIX_TO(float32, FLOAT32)
 MIX_TO(uint8, UINT8)

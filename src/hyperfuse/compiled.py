@@ -48,7 +48,8 @@ class _Bands(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_int64) for name in ("bands", "rows", "columns", "components", "lines", "plane", "row")),
         *((name, ctypes.c_int64) for name in ("target_plane", "target_row", "nodata", "instead")),
-        *((name, ctypes.c_void_p) for name in ("along", "neighbours", "weights", "matrix", "image", "lowest")),
+        *((name, ctypes.c_void_p) for name in ("along", "neighbours", "weights", "matrix", "image")),
+        *((name, ctypes.c_void_p) for name in ("below", "modulation", "lowest")),
         *((name, ctypes.c_void_p) for name in ("factors", "planes", "target", "clipped")),
     )
 
@@ -240,16 +241,24 @@ class Bicubic(NamedTuple):
     weights: Tensor  # (H, 4): theirs
 
 
+class Modulation(NamedTuple):
+    """What mixtures are divided by where an image is multiplied by a ratio, kept between 1/4 and 4."""
+
+    components: Tensor  # (p, H, W)
+    numbers: Tensor  # (C, 3): a constant of both mixtures, the trust in the ratio, what the denominator must exceed
+
+
 def mix_bands_into(
     target: NDArray[Any],
     smooth: Bicubic,
     matrix: Tensor,
     components: Tensor,
+    modulation: Modulation | None = None,
     lowest: Tensor | None = None,
     storage: Storage | None = None,
     planes: Sequence[int] | None = None,
 ) -> int | None:
-    """Store an interpolated image plus a mixture of components; return how many values were clipped.
+    """Store an interpolated image plus a mixture of components, or times a ratio; return how many values were clipped.
 
     None, and nothing of use in the target, where a number to be rounded is missing.
 
@@ -279,6 +288,7 @@ def mix_bands_into(
     arrays = [
         *(smooth.along, smooth.neighbours, smooth.weights, matrix),
         components,
+        *((matrix, matrix) if modulation is None else modulation),
         torch.full((bands,), -math.inf) if lowest is None else lowest.to(matrix),
         torch.ones(bands, dtype=torch.float64) if storage is None else storage.factors,
         torch.arange(bands) if planes is None else torch.tensor(planes),
@@ -291,7 +301,8 @@ def mix_bands_into(
         *(target.ctypes.data, ctypes.addressof(clipped)),
     )
     name = "float32" if storage is None else target.dtype.name
-    return clipped.value if _in_threads_of_torch(f"mix_to_{name}", task, height) else None
+    function = f"{'mix' if modulation is None else 'modulate'}_to_{name}"
+    return clipped.value if _in_threads_of_torch(function, task, height) else None
 
 
 def scaled(values: NDArray[Any], scale: NDArray[Any], nodata: float | None) -> NDArray[np.float32] | None:

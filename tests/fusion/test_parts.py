@@ -49,10 +49,11 @@ def fused_twice(monkeypatch: pytest.MonkeyPatch, hsi, msi, **options):
 
 @pytest.mark.parametrize("dtype", ["uint8", "uint16", "int16"])
 @pytest.mark.parametrize("nodata", [None, 7])
-def test_integers(monkeypatch, dtype, nodata):
+@pytest.mark.parametrize("method", ["glp", "sfim"])
+def test_integers(monkeypatch, dtype, nodata, method):
     hsi, msi = pair(dtype, scale=0.02, nodata=nodata)
     hsi.values[hsi.values == 7] = 8
-    quickly, slowly, found = fused_twice(monkeypatch, hsi, msi)
+    quickly, slowly, found = fused_twice(monkeypatch, hsi, msi, method=method)
     assert any(found)
     difference = np.abs(quickly.values.astype(int) - slowly.values.astype(int))
     assert difference.max() <= 1 and (difference > 0).mean() < 0.01
@@ -60,13 +61,27 @@ def test_integers(monkeypatch, dtype, nodata):
 
 
 @pytest.mark.parametrize("options", [{"bands": "9,2-5"}, {"bands": "4"}, {"scale_factor": 0.5}, {"nodata": 0}])
-def test_selections_and_bad_bands(monkeypatch, options):
+@pytest.mark.parametrize("method", ["fuse", "sfim"])
+def test_selections_and_bad_bands(monkeypatch, options, method):
     hsi, msi = pair("uint16", scale=0.02, bad=True)
-    quickly, slowly, found = fused_twice(monkeypatch, hsi, msi, method="fuse", **options)
+    quickly, slowly, found = fused_twice(monkeypatch, hsi, msi, method=method, **options)
     assert any(found)
     difference = np.abs(quickly.values.astype(int) - slowly.values.astype(int))
     assert quickly.shape == slowly.shape
     assert difference.max() <= 1 and (difference > 0).mean() < 0.01
+
+
+def test_ratios_out_of_bounds_and_dark_pixels():
+    """Of real numbers, which compiled.c mixes and does not round."""
+    hsi, msi = (each.astype(np.float32) for each in pair("uint16", scale=0.02))
+    hsi, msi = hsi.values / 65535, msi.values
+    msi[:, :9, :20] = 1e-6
+    msi[:, 12:20, :20] *= 50
+    quickly = hyperfuse.fuse(hsi, msi, method="sfim", estimate=False, harmonise="off").values
+    with compiled.left_to_torch():
+        slowly = hyperfuse.fuse(hsi, msi, method="sfim", estimate=False, harmonise="off").values
+    assert not np.array_equal(quickly, slowly)
+    np.testing.assert_allclose(quickly, slowly, atol=2e-6)
 
 
 def test_missing_and_negative_pixels_take_the_other_way(monkeypatch):
@@ -97,10 +112,10 @@ def test_what_is_no_number_is_left_to_the_caller():
 
     along, image = torch.tensor([[[1.0, 300.0, -4.0]]]), torch.zeros(0, 1, 3)
     rows = compiled.Bicubic(along, torch.zeros(1, 4, dtype=torch.int64), torch.full((1, 4), 0.25))
-    assert compiled.mix_bands_into(target, rows, torch.zeros(1, 0), image, None, found) == 2
+    assert compiled.mix_bands_into(target, rows, torch.zeros(1, 0), image, None, None, found) == 2
     assert target.tolist() == [[[1, 255, 0]]]
     along[0, 0, 1] = torch.nan
-    assert compiled.mix_bands_into(target, rows, torch.zeros(1, 0), image, None, found) is None
+    assert compiled.mix_bands_into(target, rows, torch.zeros(1, 0), image, None, None, found) is None
 
 
 def test_a_library_of_another_source_is_not_used(tmp_path, monkeypatch):

@@ -43,6 +43,7 @@ LONGEST_NAME = 80
 MADE, ASIDE, COMPLETE = "made", "aside", "complete.json"
 # Writing everything to the disk is faster than this many files one by one.
 MOST_FLUSHED = 100
+SECONDS_BETWEEN_FLUSHES = 0.5
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 REMOVAL_ATTEMPTS, SECONDS_BETWEEN = 40, 0.05
 SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK") if hasattr(signal, name)]
@@ -152,7 +153,8 @@ def published(
                     work_folder.mkdir()
                 made = work_folder / MADE
                 made.mkdir()
-            yield made / target.name
+            with _flushed_meanwhile(made):
+                yield made / target.name
             _flush(made)
             with deferred_signals():
                 _publish(work_folder, target, stale)
@@ -270,15 +272,50 @@ def _finish_publishing(target: Path) -> None:
 
 def _flush(folder: Path) -> None:
     """Wait until the disk has everything in a folder: no rename may survive a power failure that its file does not."""
-    files = [path for path in folder.rglob("*") if path.is_file()]
+    files = _files_in(folder)
     if len(files) > MOST_FLUSHED and hasattr(os, "sync"):
         os.sync()
         return
     for path in files:
-        # Windows flushes only files that are open for writing.
-        with path.open("rb" if os.name == "posix" else "r+b") as file:
-            os.fsync(file.fileno())
+        _flush_file(path)
     _flush_folder(folder)
+
+
+def _files_in(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file()]
+
+
+def _flush_file(path: Path) -> None:
+    # Windows flushes only files that are open for writing.
+    with path.open("rb" if os.name == "posix" else "r+b") as file:
+        os.fsync(file.fileno())
+
+
+@contextmanager
+def _flushed_meanwhile(folder: Path) -> Iterator[None]:
+    """Have the disk take what there is every now and then, so that little is left to wait for at the end."""
+    ended, errors = threading.Event(), list[OSError]()
+
+    def flush() -> None:
+        while not errors and not ended.wait(SECONDS_BETWEEN_FLUSHES):
+            try:
+                files = _files_in(folder)
+                for path in files if len(files) <= MOST_FLUSHED else ():
+                    _flush_file(path)
+            except FileNotFoundError:
+                pass  # removed meanwhile
+            except OSError as error:
+                errors.append(error)  # the system tells it only once
+
+    thread = threading.Thread(target=flush, name="hyperfuse-flush", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+    if errors:
+        raise errors[0]
 
 
 def _flush_folder(folder: Path) -> None:

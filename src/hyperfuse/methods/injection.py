@@ -16,11 +16,10 @@ import torch
 from torch import Tensor
 
 from hyperfuse.methods.local_regression import FINE_DETAIL_GAIN
-from hyperfuse.methods.mixing import interpolated_core, mixed_core
+from hyperfuse.methods.mixing import ModulatedCore, interpolated_core, mixed_core
 from hyperfuse.methods.pair_model import diagonally_loaded, principal_axes, scene_covariance
 from hyperfuse.methods.window import (
     FusedCore,
-    Place,
     SceneComputation,
     Window,
     scene_mean,
@@ -30,7 +29,6 @@ from hyperfuse.methods.window import (
 from hyperfuse.physics.observation import Observation, mix_bands, psf_radius
 from hyperfuse.physics.resample import bicubic_matrix, separable
 
-LARGEST_RATIO = 4.0  # SFIM: a larger ratio, or one below the inverse, is an artefact of a dark pixel
 GSA_COMPONENTS = 12  # of the hsi, from which msi bands are synthesised
 
 
@@ -66,20 +64,15 @@ def sfim(window: Window) -> SceneComputation[FusedCore]:
     trust = yield from _detail_trust(gains, coarse, window)
     inner = window.coarse(window.hsi)
     level = yield from scene_mean(lambda: (inner.abs().mean((1, 2)), inner[0].numel()))
-    msi = window.fine(window.msi)
-    constant, trust = intercepts[:, None, None].to(msi), trust[:, None, None].to(msi)
-    dark = 1e-3 * level[:, None, None]
-
-    def fused(part: Place) -> Tensor:
-        # Interpolation is linear: that of the few msi bands is enough.
-        blurred = mix_bands(gains, window.at(part).upsample_to_core(coarse)).add_(constant)
-        ratio = mix_bands(gains, msi[:, *part]).add_(constant).div_(blurred.clamp_min(1e-30))
-        if not bool((blurred.amin((1, 2), keepdim=True) > dark).all()):
-            ratio = torch.where(blurred > dark, ratio, 1.0)
-        ratio = ratio.clamp_(1 / LARGEST_RATIO, LARGEST_RATIO).sub_(1).mul_(trust).add_(1)
-        return ratio.mul_(window.at(part).upsample_to_core(window.hsi))
-
-    return fused
+    return ModulatedCore(
+        window,
+        window.hsi,
+        *(gains.to(coarse), window.fine(window.msi)),
+        coarse_components=coarse,
+        constant=intercepts.to(coarse),
+        trust=trust.to(coarse),
+        dark=1e-3 * level,
+    )
 
 
 def gsa(window: Window) -> SceneComputation[FusedCore]:
