@@ -18,7 +18,7 @@ from hyperfuse import compiled
 from hyperfuse.io.cube import nodata_of
 from hyperfuse.io.output import Clipping
 from hyperfuse.methods.mixing import MixedCore, nothing_missing
-from hyperfuse.methods.window import FusedCore, Place, Window, raise_negative
+from hyperfuse.methods.window import EVERYWHERE, FusedCore, Place, Window, raise_negative
 
 # A part of all bands as numbers: where it passes through memory several times, it stays in the processor's cache.
 PART_BYTES, STORED_AT_ONCE_BYTES, PART_WIDTH = 2_500_000, 7_000_000, 128
@@ -61,9 +61,7 @@ class TileCore:
         """Store a part at once, where its pixels have values and a compiled function can; whether that was so."""
         if self.storage is None or self._mixtures is None:
             return False
-        if not nothing_missing(self.good, part, negative=not self.non_negative):
-            return False
-        if not nothing_missing(self.bad, part, negative=True):
+        if not (self._nothing_missing or self._has_everything(part)):
             return False
         counts = [
             core.store(part, target, planes, self.storage.of_bands(planes), lowest)
@@ -73,6 +71,15 @@ class TileCore:
             return False
         clipping.count(target.size, sum(filter(None, counts)))
         return True
+
+    @cached_property
+    def _nothing_missing(self) -> bool:
+        return self._has_everything(EVERYWHERE)
+
+    def _has_everything(self, part: Place) -> bool:
+        """Whether all pixels that a part is made of have values, and none that may have to be raised."""
+        complete = nothing_missing(self.good, part, negative=not self.non_negative)
+        return complete and nothing_missing(self.bad, part, negative=True)
 
     @cached_property
     def _mixtures(self) -> list[tuple[MixedCore, list[int], Tensor | None]] | None:

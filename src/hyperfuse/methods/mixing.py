@@ -16,7 +16,7 @@ from torch import Tensor
 from hyperfuse import compiled
 from hyperfuse.methods.window import INTERPOLATION_HALO, Place, Window, all_finite, mask_missing
 from hyperfuse.physics.observation import mix_bands
-from hyperfuse.physics.resample import bicubic_matrix, bicubic_taps
+from hyperfuse.physics.resample import bicubic_along_columns, bicubic_taps
 
 # Of a fine intensity to a blurred one: a larger ratio, or one below the inverse, is an artefact of a dark pixel.
 LARGEST_RATIO = 4.0
@@ -85,7 +85,7 @@ class MixedCore:
         coarse = cut.of_coarse(self.smooth)
         placement, (rows, columns) = cut.window(near).core_placement
         neighbours, weights = bicubic_taps(placement.rows, rows, coarse.shape[1])
-        along = coarse @ bicubic_matrix(placement.columns, columns, coarse.shape[2]).to(coarse).T
+        along = bicubic_along_columns(placement.columns, columns, coarse)
         bicubic = compiled.Bicubic(along, neighbours, weights.to(coarse))
         return bicubic, self.matrix, self.components[:, *part], self._modulation(part)
 

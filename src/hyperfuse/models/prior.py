@@ -51,7 +51,7 @@ FIRST_FEATURE_SIZE = 0.05
 # Far outside the range of any image: a pixel unlike all training data must not overflow.
 LARGEST_LOGARITHM = 20.0
 SMALLEST_SPREAD = 1e-3
-ROWS_AT_ONCE = 96  # of an image: its feature maps then stay in the cache
+ROWS_AT_ONCE = 64  # of an image: its feature maps then stay in the cache
 LARGEST_STATISTIC = 3.0  # in standard deviations; nothing was learned outside of that
 # The statistics of a pair count as unlike those of training at this mean squared Mahalanobis distance per statistic,
 # where gains are halfway between the learned ones and local FUSE's. It is 1 on average in training.
@@ -169,16 +169,21 @@ class PriorNetwork(PretrainedNetwork):
         # An msi of fewer components uses the first slots of both halves of the kernel.
         count, most = len(msi) // 2, self.config.msi_components
         filters = torch.cat([self.embed.weight[:, :count], self.embed.weight[:, most : most + count]], dim=1)
-        of_scene = self.embed_numbers(numbers)[:, None, None]
+        bias = self.head.bias
+        assert bias is not None and self.embed.bias is not None
+        of_scene = self.embed.bias + self.embed_numbers(numbers)
         height, step = msi.shape[1], msi.shape[1] if self.training else ROWS_AT_ONCE
-        planes = msi.new_empty(self.head.out_channels, *msi.shape[1:])
+        planes = msi.new_empty(len(bias), *msi.shape[1:])
         for top in range(0, height, step):
             first, last = max(0, top - self.halo), min(height, top + step + self.halo)
             part = msi[None, :, first:last].contiguous(memory_format=torch.channels_last)
-            features = F.conv2d(part, filters, self.embed.bias, padding=1) + of_scene
+            features = F.conv2d(part, filters, of_scene, padding=1)
             for block in self.blocks:
                 features = block(features)
-            planes[:, top : top + step] = self.head(F.gelu(features))[0, :, top - first : top - first + step]
+            # As a product of matrices, of which one lies in memory pixel by pixel: the result is planes again.
+            pixels = F.gelu(features[0, :, top - first : top - first + step]).permute(1, 2, 0)
+            head = torch.addmm(bias[:, None], self.head.weight.flatten(1), pixels.flatten(0, 1).T)
+            planes[:, top : top + step] = head.view(len(bias), *pixels.shape[:2])
         sizes = (self.config.embedding, len(self.feature_size), 1)
         seen, logarithms = torch.split(planes, [sum(sizes), 2])
         return Guide(seen, sizes, *logarithms.clamp(-LARGEST_LOGARITHM, LARGEST_LOGARITHM))

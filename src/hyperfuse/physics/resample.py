@@ -162,6 +162,14 @@ def upsample_bicubic(image: Tensor, fine_size: tuple[int, int], placement: Place
     return separable(rows, columns, image, known=not torch.compiler.is_compiling())
 
 
+def bicubic_along_columns(axis: AxisPlacement, fine_size: int, image: Tensor) -> Tensor:
+    """Interpolate the columns of (C, h, w) only: (C, h, fine_size). For what `compiled.can_compute`."""
+    columns = _known_taps(_known_matrix(axis, fine_size, image.shape[2]))
+    assert columns is not None
+    height = image.shape[1]
+    return compiled.combine_neighbours(compiled.Taps(torch.arange(height), torch.ones(height, 1)), columns, image)
+
+
 def separable(rows: Tensor, columns: Tensor, image: Tensor, *, known: bool = False) -> Tensor:
     """rows @ image @ columns.T over the last two axes, in the image's own precision, the cheaper product first.
 
