@@ -1,5 +1,4 @@
-"""What each part of `universal` brings: the trained method with one part taken away, blind. The scenes
-of these pairs are among those of the present training; they were held out of earlier ones.
+"""What each part of `universal` brings: the trained method with one part taken away, blind, on test scenes.
 
 python benchmarks/universal/ablation.py
 """
@@ -16,7 +15,7 @@ from unittest.mock import patch
 
 import numpy as np
 import torch
-from scenes import CASES, NOISES, Case, make_case
+from scenes import NOISES, TEST_CASES, Case, make_case
 from torch import Tensor
 
 from hyperfuse.fusion.fusers import fuse_with_network
@@ -42,7 +41,7 @@ class Pair:
 
 def main() -> None:
     torch.set_num_threads(1)
-    pairs = [make_pair(*named, scale, noise) for named in CASES for scale in (4, 8) for noise in NOISES]
+    pairs = [make_pair(*named, scale, noise) for named in TEST_CASES for scale in (4, 8) for noise in NOISES]
     print("| | clean, dB / degrees | noisy, dB / degrees | smallest, dB |\n|---|---|---|---|")
     print(row("the whole method", pairs, shipped_network()))
     for name, take_away in IN_THE_NETWORK.items():
@@ -54,7 +53,7 @@ def main() -> None:
 
 
 def make_pair(name: str, srf: str, scale: int, noise: tuple[float, float] | None) -> Pair:
-    case = make_case(name, srf, scale, noise)
+    case = make_case(name, srf, scale, noise, "test")
     with quietly():
         observation = estimate_observation(case.hsi, case.msi)
         base = scores(fuse_arrays(case.hsi, case.msi, observation, "local_fuse"), case.reference)

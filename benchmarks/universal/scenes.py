@@ -1,4 +1,4 @@
-"""Pairs that `universal` was tuned on, and test pairs, under several conditions."""
+"""Simulated pairs of training and of test scenes, with and without noise."""
 
 from __future__ import annotations
 
@@ -15,14 +15,6 @@ from hyperfuse.physics.observation import known_observation
 from hyperfuse.physics.srf import find_srf
 
 DATA = Path(os.environ.get("HYPERFUSE_DATA", Path(__file__).parents[3] / "shared" / "data"))
-CASES = [
-    ("cave_paints", "rgb"),
-    ("samson", "rgb"),
-    ("samson", "rgb+nir"),
-    ("abu_airport_1", "rgb"),
-    ("abu_airport_1", "rgb+nir"),
-    ("abu_airport_1", "rgb+nir+swir"),
-]
 TEST_CASES = [
     ("jasperridge", "rgb"),
     ("jasperridge", "rgb+nir"),
