@@ -816,3 +816,58 @@ int combine_neighbours(const Separable *of, int64_t first, int64_t last) {
     free(between);
     return 0;
 }
+
+typedef struct {
+    int64_t planes, height, width, points, slopes;
+    const double *coefficients;   /* (planes, height, width) */
+    const double *rows, *columns; /* (points), from 0 to the size - 1 */
+    double *results;              /* (planes, points), or with slopes (3, planes, points) */
+} Spline;
+
+/* Weights of four neighbours at t from 0 to 1 behind the second one, and their derivatives. */
+static inline void spline_weights(double t, double *weights, double *slopes) {
+    const double s = 1 - t;
+    weights[0] = s * s * s / 6, weights[3] = t * t * t / 6;
+    weights[1] = (4 - 6 * t * t + 3 * t * t * t) / 6, weights[2] = (4 - 6 * s * s + 3 * s * s * s) / 6;
+    slopes[0] = -s * s / 2, slopes[3] = t * t / 2;
+    slopes[1] = (3 * t - 4) * t / 2, slopes[2] = (4 - 3 * s) * s / 2;
+}
+
+static inline int64_t mirrored(int64_t i, int64_t size) {
+    if (size == 1) return 0;
+    i = i < 0 ? -i : i;
+    return i < size ? i : 2 * (size - 1) - i < 0 ? 0 : 2 * (size - 1) - i;
+}
+
+FOR_EVERY_PROCESSOR
+int sample_spline(const Spline *of, int64_t first, int64_t last) {
+    for (int64_t i = first; i < last; i++) {
+        const int64_t y = (int64_t)of->rows[i], x = (int64_t)of->columns[i];
+        double down[4], right[4], down_slope[4], right_slope[4];
+        int64_t rows[4], columns[4];
+        spline_weights(of->rows[i] - y, down, down_slope);
+        spline_weights(of->columns[i] - x, right, right_slope);
+        for (int k = 0; k < 4; k++) {
+            rows[k] = mirrored(y - 1 + k, of->height) * of->width;
+            columns[k] = mirrored(x - 1 + k, of->width);
+        }
+        for (int64_t plane = 0; plane < of->planes; plane++) {
+            const double *from = of->coefficients + plane * of->height * of->width;
+            double value = 0, along_y = 0, along_x = 0;
+            for (int k = 0; k < 4; k++) {
+                const double *row = from + rows[k];
+                double sum = 0, slope = 0;
+                for (int l = 0; l < 4; l++) sum += row[columns[l]] * right[l];
+                value += down[k] * sum;
+                if (!of->slopes) continue;
+                for (int l = 0; l < 4; l++) slope += row[columns[l]] * right_slope[l];
+                along_y += down_slope[k] * sum, along_x += down[k] * slope;
+            }
+            of->results[plane * of->points + i] = value;
+            if (!of->slopes) continue;
+            of->results[(of->planes + plane) * of->points + i] = along_y;
+            of->results[(2 * of->planes + plane) * of->points + i] = along_x;
+        }
+    }
+    return 0;
+}

@@ -71,6 +71,13 @@ class _Separable(ctypes.Structure):
     )
 
 
+class _Spline(ctypes.Structure):
+    _fields_ = (
+        *((name, ctypes.c_int64) for name in ("planes", "height", "width", "points", "slopes")),
+        *((name, ctypes.c_void_p) for name in ("coefficients", "rows", "columns", "results")),
+    )
+
+
 @cache
 def library() -> ctypes.CDLL | None:
     """None where no compiler was found, or another source was compiled."""
@@ -211,6 +218,17 @@ def combine_neighbours(rows: Taps, columns: Taps, image: Tensor) -> Tensor:
     if not _in_threads_of_torch("combine_neighbours", task, len(planes)):
         raise MemoryError(f"no memory for {planes.shape[1]} x {size[1]} numbers")
     return result.reshape(*image.shape[:-2], *size)
+
+
+def sample_spline(
+    coefficients: NDArray[np.float64], rows: NDArray[np.float64], columns: NDArray[np.float64], *, slopes: bool
+) -> NDArray[np.float64]:
+    """Cubic B-splines (M, H, W), mirrored at their borders, at points (n,) inside: (M, n); with slopes (3, M, n)."""
+    arrays = [np.ascontiguousarray(each, dtype=np.float64) for each in (coefficients, rows, columns)]
+    results = np.empty((3 if slopes else 1, len(coefficients), len(rows)))
+    addresses = [each.ctypes.data for each in (*arrays, results)]
+    in_threads("sample_spline", _Spline(*coefficients.shape, len(rows), slopes, *addresses), len(rows), 1)
+    return results if slopes else results[0]
 
 
 class Storage(NamedTuple):

@@ -24,18 +24,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from typing import ClassVar, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.ndimage import gaussian_filter, map_coordinates, spline_filter
+from scipy.ndimage import map_coordinates, spline_filter
 from scipy.optimize import isotonic_regression
 from torch import Tensor
 
-from hyperfuse.physics.observation import TRUNCATION_SIGMAS
+from hyperfuse import compiled
+from hyperfuse.physics.observation import psf_matrix
 from hyperfuse.physics.register import Block, leading_components
+from hyperfuse.physics.resample import separable
 
 Floats = NDArray[np.float64]
 Pair = tuple[float, float]
@@ -53,9 +55,11 @@ TUKEY, FEWEST_TURNS, SETTLED = (8.0, 6.0, 5.0, *[4.0] * 7), 3, 2e-3
 MAD_OF_NORMAL = 1.4826
 MOST_PIXELS = 2000
 KNOTS, FEWEST_KNOTS = 10, 4
+VALUES_FOR_KNOTS = 20000  # about as many are looked at
 PIXELS_PER_TERM = 3
 CLIPPED_SHARE = 0.004  # of the pixels at one end of a band's range: they are clipped
 ORDERS = (1, 2, 3, 4, 6)  # of cosines: the sum of both axes' frequencies
+ORDERS_AGAIN = 2
 FOLDS, FOLD_SIDE = 4, 3  # squares of coarse pixels are left out together, because neighbours are alike
 TONE_RIDGE, GAIN_RIDGE, OFFSET_RIDGE, BEND_RIDGE = 1e-5, 1e-6, 1e-4, 0.1
 LARGEST_GAIN = 5.0
@@ -65,6 +69,8 @@ BEND_STEPS, BEND_TUKEY = 2, 15.0
 ORDER_OF_SIGNS, SIGNS_MUST_LEAVE = 3, 0.85
 DERIVATIVE_STEP = 0.25  # fine pixels
 SMALLEST_BEND = 0.03  # fine pixels, root mean square: less does not justify resampling
+# Fine pixels per fine pixel: 0.1 at most where a scene is bent, and 0.35 or more where shadows or noise look like it.
+STEEPEST_BEND, NODES_OF_STEEPNESS = 0.25, 49
 
 
 @dataclass(frozen=True)
@@ -89,6 +95,17 @@ class SmoothField:
         energy = self.coefficients**2 * halves[:, None] * halves
         return float(np.sqrt(energy.sum() - energy[:, 0, 0].sum()))
 
+    def steepness(self, size: tuple[int, int]) -> float:
+        """The largest change of a plane from one pixel of the scene to the next."""
+        shares = np.linspace(0, 1, NODES_OF_STEEPNESS)
+        values = self.at(shares, shares)
+        slopes = (np.diff(values, axis=axis + 1) * (len(shares) - 1) / size[axis] for axis in (0, 1))
+        return max(float(np.abs(each).max()) for each in slopes)
+
+    @property
+    def order(self) -> int:
+        return int(self.coefficients.shape[1]) - 1
+
     def _cosines(self, positions: Floats) -> Floats:
         return np.cos(np.pi * np.arange(self.coefficients.shape[1])[:, None] * positions)
 
@@ -104,6 +121,11 @@ class SmoothField:
 
 def _indices(order: int) -> list[tuple[int, int]]:
     return [(i, j) for i in range(order + 1) for j in range(order + 1 - i) if i + j > 0]
+
+
+def _orders_from(field: SmoothField) -> list[int]:
+    """Those that are looked at again where a field was found before."""
+    return [order for order in ORDERS if order >= field.order][:ORDERS_AGAIN]
 
 
 def _cosine_terms(order: int, positions: Floats) -> Floats:
@@ -208,11 +230,16 @@ class CoarsePixels:
         operators = [block.operator(self.scale, self.sigma, self.shift) for block in self.blocks]
         return negligible_shares([own.apply(block.msi) for own, block in zip(operators, self.blocks, strict=True)])
 
+    @property
+    def spectra(self) -> Tensor:
+        """(C, n)"""
+        parts = zip(self.blocks, self.places, strict=True)
+        return torch.cat([block.hsi[:, rows, columns] for block, (rows, columns) in parts], dim=1).double()
+
     @cached_property
     def predictors(self) -> Floats:
         """(n, p) The hsi's leading components, about unit variance, and a constant."""
-        parts = zip(self.blocks, self.places, strict=True)
-        spectra = torch.cat([block.hsi[:, rows, columns] for block, (rows, columns) in parts], dim=1).double()
+        spectra = self.spectra
         components = leading_components(spectra, torch.ones(spectra.shape[1], dtype=torch.float64)).numpy()
         return np.concatenate([components, np.ones((len(components), 1))], axis=1)
 
@@ -348,8 +375,10 @@ def _solve_normal(gram: Floats, right: Floats, ridge: Floats | float) -> Floats:
 class Found:
     """The corrections of an msi, in their order, and how far the hsi explains what they make of it."""
 
-    images: list[NDArray[np.float32]]
-    """(M, H, W) Each block's msi with all corrections."""
+    images: Callable[[], list[NDArray[np.float32]]]
+    """(M, H, W) Each block's msi with all corrections; not warped before it is asked for."""
+    blurred: Floats
+    """(M, n) The same under the PSF."""
     fit: RobustFit
     corrections: tuple[Correction, ...] = ()
     bend: SmoothField | None = None
@@ -365,30 +394,34 @@ def find_corrections(
     *,
     radiometry: Sequence[type[Correction]] = (),
     bend: Bend = "auto",
-    is_bent: bool = False,
+    before: Found | None = None,
 ) -> Found:
     """Find the corrections that the pair supports: the one that helps most first, then those that still help.
 
-    `radiometry` names those to try; `is_bent` says that a bend was found before, under about the same PSF.
+    `radiometry` names those to try; `before` is what was found before under about the same PSF.
     """
     images = [block.msi.numpy() for block in pixels.blocks]
-    found = Found(images, pixels.explain(images))
+    blurred = pixels.blurred(images)
+    found = Found(lambda: images, blurred, pixels.explain_blurred(blurred))
     trials: list[Trial] = []
-    trials += [(_with_tone, MUST_LEAVE)] * (ToneCurves in radiometry) + [(_with_light, MUST_LEAVE)] * (
-        Light in radiometry
-    )
+    if ToneCurves in radiometry:
+        trials.append((_with_tone, MUST_LEAVE))
+    if Light in radiometry:
+        known = () if before is None else [each for each in before.corrections if isinstance(each, Light)]
+        trials.append((partial(_with_light, before=known[0] if known else None), MUST_LEAVE))
     if bend != "off":
-        with_bend = partial(_with_bend, signs_needed=not is_bent)
-        trials.append((with_bend, BEND_MUST_LEAVE if bend == "auto" else FORCED_BEND_MUST_LEAVE))
+        bent = None if before is None else before.bend
+        must_leave = FORCED_BEND_MUST_LEAVE if bend == "force" else BEND_MUST_LEAVE if bent is None else MUST_LEAVE
+        trials.append((partial(_with_bend, must_leave=must_leave, before=bent), must_leave))
     nothing = pixels.level(np.zeros_like(found.fit.shares))
     while trials and bool((found.fit.shares > pixels.negligible).any()):
-        before = pixels.level(found.fit.shares)
+        without = pixels.level(found.fit.shares)
         results: list[tuple[float, Found, Trial]] = []
         for trial in trials:
             if (each := trial[0](pixels, found)) is None:
                 continue
             level = pixels.level(each.fit.shares)
-            if level < trial[1] * before:
+            if level < trial[1] * without:
                 results.append((level, each, trial))
             if level < EXPLAINS_ALL * nothing:
                 break  # the others need not be tried
@@ -401,14 +434,14 @@ def find_corrections(
 
 def _with_tone(pixels: CoarsePixels, found: Found) -> Found | None:
     """The same with a tone curve per band."""
-    free, blurred = pixels.predictors.shape[1], pixels.blurred(found.images)
+    free, blurred, images = pixels.predictors.shape[1], found.blurred, found.images()
     designs, ridges, bases = [], [], []
     for band in range(len(blurred)):
-        values = np.concatenate([image[band].ravel() for image in found.images])
+        values = np.concatenate([image[band].ravel() for image in images])
         knots = _knots(values[np.isfinite(values)])
         if len(knots) < FEWEST_KNOTS:
             return None
-        ramps = pixels.blurred([_ramps(image[band], knots) for image in found.images]).T  # (n, K - 1)
+        ramps = pixels.blurred([_ramps(image[band], knots) for image in images]).T  # (n, K - 1)
         hats = np.concatenate([1 - ramps[:, :1], ramps[:, :-1] - ramps[:, 1:], ramps[:, -1:]], axis=1)
         share = np.histogram(values, np.concatenate([[-np.inf], (knots[1:] + knots[:-1]) / 2, [np.inf]]))[0] + 1.0
         nonlinear = _uncorrelated_with_value(knots, share)
@@ -442,14 +475,17 @@ def _level_alone(pixels: CoarsePixels, weights: Floats, blurred: Floats) -> floa
 
 
 def _corrected(pixels: CoarsePixels, found: Found, correction: Correction) -> Found:
-    blocks = zip(found.images, pixels.blocks, strict=True)
+    blocks = zip(found.images(), pixels.blocks, strict=True)
     images = [correction.apply(image, block.fine_start) for image, block in blocks]
-    return replace(found, images=images, fit=pixels.explain(images), corrections=(*found.corrections, correction))
+    blurred = pixels.blurred(images)
+    fit = pixels.explain_blurred(blurred)
+    return replace(found, images=lambda: images, blurred=blurred, fit=fit, corrections=(*found.corrections, correction))
 
 
 def _knots(values: NDArray[np.float32]) -> Floats:
     """Between quantiles and even steps; clipped ends are values apart."""
     low, high = values.min(), values.max()
+    values = values[:: max(1, values.size // VALUES_FOR_KNOTS)]
     inner = values[(values > low) & (values < high)]
     if inner.size < KNOTS:
         return np.zeros(0)
@@ -473,15 +509,15 @@ def _uncorrelated_with_value(knots: Floats, share: Floats) -> Floats:
     return np.asarray(directions[2:].T / root)
 
 
-def _with_light(pixels: CoarsePixels, found: Found) -> Found | None:
-    """The same with a smooth gain and offset.
+def _with_light(pixels: CoarsePixels, found: Found, *, before: Light | None = None) -> Found | None:
+    """The same with a smooth gain and offset, of about the order of what was found `before`.
 
     Other light has nearly the same gain in all bands. With a gain in common there are half as many unknowns, so that
     even a small scene shows a gain that varies quickly. Only if bands clearly differ, each has a gain of its own.
     """
-    weights, blurred = found.fit.weights, pixels.blurred(found.images)
+    weights, blurred = found.fit.weights, found.blurred
     alone, best = _level_alone(pixels, weights, blurred), None
-    for order in ORDERS:
+    for order in ORDERS if before is None else _orders_from(before.gain):
         for common in (True, False) if len(blurred) > 1 else (False,):
             light = _LightTerms.of(pixels, weights, order, common=common)
             if PIXELS_PER_TERM * light.unknowns(len(blurred)) > len(weights):
@@ -490,7 +526,7 @@ def _with_light(pixels: CoarsePixels, found: Found) -> Found | None:
             level = _predicted_level(pixels, weights, regression)
             if best is None or level < HIGHER_ORDER_MUST_LEAVE * best[0]:
                 best = level, light, regression
-        if best is None or (order >= ORDER_OF_SIGNS and best[0] > SIGNS_MUST_LEAVE * alone):
+        if best is None or (before is None and order >= ORDER_OF_SIGNS and best[0] > SIGNS_MUST_LEAVE * alone):
             break
     if best is None or best[0] > MUST_LEAVE * alone:
         return None
@@ -538,88 +574,88 @@ class _LightTerms:
         )
 
 
-def _with_bend(pixels: CoarsePixels, found: Found, *, signs_needed: bool = True) -> Found | None:
+def _with_bend(
+    pixels: CoarsePixels, found: Found, *, must_leave: float, before: SmoothField | None = None
+) -> Found | None:
     """The same, warped by a smooth field of offsets: Gauss-Newton steps, from one order of cosines to the next.
 
-    Where `signs_needed`, it must show with cosines of a middle order already.
+    They start from the field that was found `before`. Without one it must show with cosines of a middle order already,
+    unless any improvement is accepted.
     """
-    sampler = _BlurredMsi.of(pixels, found.images)
     # Misfit at edges is what shows a bend, so that most outliers keep their weight.
     weights = tukey_weights(found.fit.misfit, BEND_TUKEY, np.zeros(len(found.fit.misfit)))
-    best, straight = None, np.inf
-    field = SmoothField(np.zeros((2, 1, 1)))
-    orders = [order for order in (0, *ORDERS) if PIXELS_PER_TERM * (1 + len(_indices(order))) <= len(weights)]
-    if signs_needed:
-        signs = [
-            pixels.level(_bend_step(pixels, sampler, field, weights, order, validate=True)[1])
-            for order in (0, ORDER_OF_SIGNS)
-            if order in orders
-        ]
-        if signs[-1] > SIGNS_MUST_LEAVE * signs[0]:
+    images = found.images()
+    sampler = _BlurredMsi.of(pixels, images)
+    step = partial(_bend_step, pixels, sampler, weights)
+    nowhere = SmoothField(np.zeros((2, 1, 1)))
+    orders = [order for order in ORDERS if PIXELS_PER_TERM * (1 + len(_indices(order))) <= len(weights)]
+    field, straight = step(nowhere, 0)
+    if before is None and orders and must_leave < FORCED_BEND_MUST_LEAVE:
+        _, signs = step(nowhere, min(ORDER_OF_SIGNS, orders[-1]))
+        if signs > SIGNS_MUST_LEAVE * straight:
             return None
+    field, straight = step(field, 0)
+    best = straight, field
+    if before is not None:
+        field = before
+        orders = [order for order in _orders_from(before) if order in orders]
     for order in orders:
-        for turn in range(BEND_STEPS):
-            step, error = _bend_step(pixels, sampler, field, weights, order, validate=turn == BEND_STEPS - 1)
-            zeros = np.zeros(step.shape[1] - 1)
-            field = _sum(field, SmoothField.from_terms(order, step[:, 1:], zeros, step[:, 0]))
-        level = pixels.level(error)
-        straight = level if order == 0 else straight
-        if best is None or level < HIGHER_BEND_MUST_LEAVE * best[0]:
+        for _ in range(BEND_STEPS):
+            field, level = step(field, order)
+        if level < HIGHER_BEND_MUST_LEAVE * best[0]:
             best = level, field
-    if best is None or best[0] > BEND_MUST_LEAVE * straight:
+    level, field = best
+    if level > must_leave * straight or field.variation < SMALLEST_BEND:
         return None
-    field = best[1]
-    if field.variation < SMALLEST_BEND:
+    if field.steepness(pixels.fine_size) > STEEPEST_BEND:
         return None
-    places = zip(found.images, pixels.blocks, strict=True)
-    images = [warped(image, field, block.fine_start, pixels.fine_size) for image, block in places]
-    return replace(found, images=images, fit=pixels.explain(images), bend=field)
+    blocks = [(image, block.fine_start) for image, block in zip(images, pixels.blocks, strict=True)]
+    blurred = sampler.at(field.at_points(*pixels.positions))
+
+    @cache
+    def bent() -> list[NDArray[np.float32]]:
+        return [warped(image, field, start, pixels.fine_size) for image, start in blocks]
+
+    return replace(found, images=bent, blurred=blurred, fit=pixels.explain_blurred(blurred), bend=field)
 
 
 def _bend_step(
-    pixels: CoarsePixels,
-    sampler: _BlurredMsi,
-    field: SmoothField,
-    weights: Floats,
-    order: int,
-    *,
-    validate: bool,
-) -> tuple[Floats, Floats]:
-    """The step (2, terms) of the field's coefficients, and per band the share that is left of unseen pixels."""
-    terms = np.concatenate([np.ones((1, len(weights))), _cosine_terms(order, pixels.positions)])
-    here = field.at_points(*pixels.positions)
-    seen = sampler.at(here)
-    slopes = []
-    for axis in (0, 1):
-        step = np.zeros((2, 1))
-        step[axis] = DERIVATIVE_STEP
-        slopes.append((sampler.at(here + step) - sampler.at(here - step)) / (2 * DERIVATIVE_STEP))
-    # (M, n, 2 terms): how each band would change.
-    changes = np.concatenate([(terms[None] * slope[:, None]).swapaxes(1, 2) for slope in slopes], axis=2)
+    pixels: CoarsePixels, sampler: _BlurredMsi, weights: Floats, field: SmoothField, order: int
+) -> tuple[SmoothField, float]:
+    """The field after a step, and the misfit that is left of unseen pixels, to first order."""
+    terms = np.concatenate([np.ones((1, len(weights))), _cosine_terms(order, pixels.positions)]).T
+    seen, *slopes = sampler.at(field.at_points(*pixels.positions), slopes=True)
+    own = pixels.predictors.shape[1]
+    # What the hsi explains, how each band would change, and the band.
+    tables = [
+        np.concatenate([pixels.predictors, *(terms * slope[:, None] for slope in both), band[:, None]], axis=1)
+        for band, *both in zip(seen, *slopes, strict=True)
+    ]
+    folds = [pixels.folds == fold for fold in range(FOLDS)]
+    moments = [[(table[fold].T * weights[fold]) @ table[fold] for table in tables] for fold in folds]
+    total = [np.sum(each, axis=0) for each in zip(*moments, strict=True)]
     penalty = BEND_RIDGE * np.tile(np.concatenate([[0.0], _order_of_terms(order) ** 2]), 2)
-    variance = _variance(seen, weights)
 
-    def solve(kept: NDArray[np.bool_]) -> Floats:
-        root = np.sqrt(weights[kept])[:, None]
-        basis = np.linalg.qr(pixels.predictors[kept] * root)[0]
-        gram, right = np.diag(penalty + 1e-12), np.zeros(len(penalty))
-        for change, band in zip(changes[:, kept], seen[:, kept], strict=True):
-            both = np.concatenate([change, band[:, None]], axis=1) * root
-            both = both - basis @ (basis.T @ both)
-            unit = float((both[:, -1] ** 2).mean()) + 1e-300
-            gram = gram + both[:, :-1].T @ both[:, :-1] / unit
-            right = right - both[:, :-1].T @ both[:, -1] / unit
-        return np.asarray(np.linalg.solve(gram, right))
+    def solve(moments: Sequence[Floats], count: int) -> tuple[Floats, list[Floats]]:
+        """The step of the coefficients, and for each band what it makes of the columns of its table."""
+        gram, right, alone = np.diag(penalty + 1e-12), np.zeros(len(penalty)), []
+        for moment in moments:
+            found = _solve_normal(moment[:own, :own], moment[:own, own:], 0.0)
+            left = moment[own:, own:] - moment[own:, :own] @ found
+            unit = float(left[-1, -1].clip(0)) / max(1, count) + 1e-300
+            gram, right = gram + left[:-1, :-1] / unit, right - left[:-1, -1] / unit
+            alone.append(found)
+        step = np.asarray(np.linalg.solve(gram, right))
+        moved = np.concatenate([step, [1.0]])
+        return step, [np.concatenate([-found @ moved, moved]) for found in alone]
 
     error = np.zeros(len(seen))
-    for fold in range(FOLDS if validate else 0):
-        out = pixels.folds == fold
-        moved = seen + np.einsum("mnt,t->mn", changes, solve(~out))
-        for index, band in enumerate(moved):
-            (slope,) = Regression(band[None, ~out], [pixels.predictors[~out]]).solve(weights[~out])
-            error[index] += float(weights[out] @ (band[out] - pixels.predictors[out] @ slope) ** 2)
-    step = solve(np.ones(len(weights), dtype=bool)).reshape(2, -1).clip(-1, 1)
-    return step, error / (variance * max(1e-300, float(weights.sum())))
+    for fold, out in zip(folds, moments, strict=True):
+        _, residuals = solve([all_ - each for all_, each in zip(total, out, strict=True)], int((~fold).sum()))
+        error += [max(0.0, float(residual @ each @ residual)) for residual, each in zip(residuals, out, strict=True)]
+    step = solve(total, len(weights))[0].reshape(2, -1).clip(-1, 1)
+    moved = _sum(field, SmoothField.from_terms(order, step[:, 1:], np.zeros(step.shape[1] - 1), step[:, 0]))
+    return moved, pixels.level(error / (_variance(seen, weights) * max(1e-300, float(weights.sum()))))
 
 
 def _sum(one: SmoothField, other: SmoothField) -> SmoothField:
@@ -641,21 +677,45 @@ class _BlurredMsi:
     @classmethod
     def of(cls, pixels: CoarsePixels, images: Sequence[NDArray[np.float32]]) -> _BlurredMsi:
         splines = []
-        for image in images:
-            filled = np.nan_to_num(image).astype(np.float64)
-            blurred = gaussian_filter(filled, (0.0, *pixels.sigma), mode="reflect", truncate=TRUNCATION_SIGMAS)
-            splines.append(np.stack([spline_filter(band, 3, mode="mirror") for band in blurred]))
+        for image, block in zip(images, pixels.blocks, strict=True):
+            axes = zip(image.shape[1:], pixels.sigma, block.detector, strict=True)
+            rows, columns = (psf_matrix(size, size, 1.0, sigma, 0.0, detector) for size, sigma, detector in axes)
+            blurred = separable(rows, columns, torch.from_numpy(np.nan_to_num(image)), known=True)
+            splines.append(spline_of(blurred.numpy()))
         return cls(pixels, splines)
 
-    def at(self, offsets: Floats) -> Floats:
-        """(M, n) Seen by the coarse pixels if they were moved by offsets (2, n) in fine pixels."""
+    def at(self, offsets: Floats, *, slopes: bool = False) -> Floats:
+        """(M, n) Seen by the coarse pixels if they were moved by offsets (2, n) in fine pixels; with the slopes along
+        both axes (3, M, n).
+        """
         parts, first = [], 0
         for spline, block, (rows, _) in zip(self.splines, self.pixels.blocks, self.pixels.places, strict=True):
             span = slice(first, first + len(rows))
             first += len(rows)
             places = self.pixels.fine_positions[:, span] + offsets[:, span] - np.array(block.fine_start)[:, None]
-            parts.append([map_coordinates(band, places, order=3, mode="mirror", prefilter=False) for band in spline])
-        return np.concatenate(parts, axis=1)
+            parts.append(spline_at(spline, *places, slopes=slopes))
+        return np.concatenate(parts, axis=-1)
+
+
+def spline_of(planes: NDArray[np.float32]) -> Floats:
+    """Coefficients of the cubic B-splines through planes (M, H, W)."""
+    return np.stack([spline_filter(plane, 3, np.float64, mode="mirror") for plane in planes])
+
+
+def spline_at(spline: Floats, rows: Floats, columns: Floats, *, slopes: bool = False) -> Floats:
+    """(M, n) At positions (n,), of which those beyond the border count as on it; with slopes (3, M, n)."""
+    rows, columns = (axis.clip(0, size - 1) for axis, size in zip((rows, columns), spline.shape[1:], strict=True))
+    if compiled.library() is not None:
+        return compiled.sample_spline(spline, rows, columns, slopes=slopes)
+
+    def at(down: float, right: float) -> Floats:
+        places = rows + down, columns + right
+        return np.stack([map_coordinates(each, places, order=3, mode="mirror", prefilter=False) for each in spline])
+
+    if not slopes:
+        return at(0.0, 0.0)
+    s = DERIVATIVE_STEP
+    return np.stack([at(0, 0), (at(s, 0) - at(-s, 0)) / (2 * s), (at(0, s) - at(0, -s)) / (2 * s)])
 
 
 def warped(
@@ -665,8 +725,8 @@ def warped(
     axes = [np.arange(length, dtype=np.float64) for length in image.shape[1:]]
     shares = [(axis + first + 0.5) / size for axis, first, size in zip(axes, start, fine_size, strict=True)]
     down, right = bend.at(*shares)
-    places = axes[0][:, None] + down, axes[1][None, :] + right
-    return np.stack([map_coordinates(band, places, order=3, mode="nearest") for band in image])
+    places = (axes[0][:, None] + down).ravel(), (axes[1][None, :] + right).ravel()
+    return spline_at(spline_of(image), *places).reshape(image.shape).astype(np.float32)
 
 
 def _variance(images: Floats, weights: Floats) -> Floats:

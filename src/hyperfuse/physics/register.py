@@ -42,7 +42,7 @@ MOST_COMPONENTS = 16
 SEARCH_RADIUS = 1.5  # coarse pixels
 SEARCH_STEP = 0.5  # coarse pixels
 SIGMA_LIMITS = (0.1, 1.2)  # of the scale
-MOST_STEPS, SMALLEST_STEP = 25, 1e-4
+MOST_STEPS, SMALLEST_STEP, SMALLEST_GAIN = 25, 5e-4, 1e-6
 DIFFERENCE_STEP = 1e-2  # of the numerical derivatives
 SMALLEST_SHARE = 1e-7
 SMALLEST_WEIGHT = 0.05
@@ -178,11 +178,17 @@ def leading_components(spectra: Tensor, weights: Tensor) -> Tensor:
     Few enough that the pixels determine a regression on them.
     """
     centred = spectra - (spectra @ weights / weights.sum())[:, None]
+    return centred.T @ leading_axes(spectra, weights)
+
+
+def leading_axes(spectra: Tensor, weights: Tensor) -> Tensor:
+    """(C, p) What the leading principal components are made of."""
+    centred = spectra - (spectra @ weights / weights.sum())[:, None]
     values, axes = torch.linalg.eigh((centred * weights) @ centred.T)
     most = max(1, min(MOST_COMPONENTS, int((weights > SMALLEST_WEIGHT).sum()) // 8, spectra.shape[0]))
     unit = (values[-1].clamp_min(1e-300) / weights.sum()).sqrt()
-    components: Tensor = centred.T @ axes.flip(1)[:, :most] / unit
-    return components
+    leading: Tensor = axes.flip(1)[:, :most] / unit
+    return leading
 
 
 def register(
@@ -215,18 +221,18 @@ def solve(problem: Problem, start: Tensor, begin: Tensor, *, sigma_known: bool, 
     """The best (log sigma, shift) near the beginning, with the expected sigma at the start."""
     free = torch.tensor([not sigma_known] * 2 + [not shift_known] * 2)
     before = score_of(problem.residual_at(start))
-    best, jacobian = _refine(problem, begin, start, free, PSF_PRIOR)
-    residual = problem.residual_at(best)
-    unexplained = math.exp(score_of(residual))
+    best = begin, *_linearise(problem, begin)
+    best = _refine(problem, best, start, free, PSF_PRIOR)
+    unexplained = math.exp(score_of(best[1]))
     if unexplained > 0.1 * MODEL_ERROR and not sigma_known:
-        best, jacobian = _refine(problem, best, start, free, PSF_PRIOR * (1 + unexplained / MODEL_ERROR))
-        residual = problem.residual_at(best)
+        best = _refine(problem, best, start, free, PSF_PRIOR * (1 + unexplained / MODEL_ERROR))
+    parameters, residual, jacobian = best
     after = score_of(residual)
     errors = _standard_errors(problem, residual, jacobian, free)
     ratio = (problem.samples - 1) / max(1, problem.samples - 1 - problem.components)
     return Registration(
-        sigma=_as_pair(best[:2].exp()),
-        shift=_as_pair(best[2:]),
+        sigma=_as_pair(parameters[:2].exp()),
+        shift=_as_pair(parameters[2:]),
         shift_error=_as_pair(errors[2:]),
         explained=1 - ratio * math.exp(after),
         explained_at_start=1 - ratio * math.exp(before),
@@ -329,9 +335,11 @@ def _search(problem: Problem, start: Tensor) -> Tensor:
     return torch.tensor([*start[:2], *best], dtype=torch.float64)
 
 
-def _refine(
-    problem: Problem, parameters: Tensor, start: Tensor, free: Tensor, psf_prior: float
-) -> tuple[Tensor, Tensor]:
+Linearised = tuple[Tensor, Tensor, Tensor]
+"""Parameters, the residual and its derivatives there."""
+
+
+def _refine(problem: Problem, at: Linearised, start: Tensor, free: Tensor, psf_prior: float) -> Linearised:
     """Levenberg-Marquardt on the residuals, each msi band weighted by one over its unexplained share."""
     scale = torch.tensor(problem.scale, dtype=torch.float64)
     detector = torch.tensor(problem.blocks[0].detector, dtype=torch.float64)
@@ -343,7 +351,7 @@ def _refine(
     def penalised(residual: Tensor, trial: Tensor) -> float:
         return score_of(residual) + float(prior @ (trial - start).square())
 
-    residual, jacobian = _linearise(problem, parameters)
+    parameters, residual, jacobian = at
     score, damping = penalised(residual, parameters), 1e-3
     for _ in range(MOST_STEPS):
         slope = torch.einsum("amn,mn->a", jacobian / _shares(residual)[None, :, None], residual)
@@ -365,9 +373,9 @@ def _refine(
         moved, gained = float((trial - parameters).abs().max()), score - trial_score
         parameters, score, damping = trial, trial_score, max(damping / 10, 1e-6)
         residual, jacobian = _linearise(problem, parameters)
-        if moved < SMALLEST_STEP or gained < 1e-7:
+        if moved < SMALLEST_STEP or gained < SMALLEST_GAIN:
             break
-    return parameters, jacobian
+    return parameters, residual, jacobian
 
 
 def _normal_matrix(residual: Tensor, jacobian: Tensor) -> Tensor:

@@ -265,7 +265,7 @@ def observe(
     msi = np.empty((srf.shape[0], *crop.fine_size), dtype=np.float32)
     axes = []
     for fine, coarse, move in zip(crop.fine_size, crop.coarse_size, shift, strict=True):
-        indices, weights = (tensor.numpy() for tensor in psf_taps(fine, coarse, scale, sigma, move))
+        indices, weights = psf_taps(fine, coarse, scale, sigma, move)
         pixels = np.repeat(np.arange(coarse), indices.shape[1])
         axes.append(sparse.csr_array((weights.ravel(), (pixels, indices.ravel())), shape=(coarse, fine)))
     windows = list(iterate_windows(reference, WINDOW_BYTES))
