@@ -88,8 +88,7 @@ def measure_agreement(blocks: list[Block], corrected: list[Block], observation: 
     known = [block.usable.numpy() for block in corrected]
     usable_ones = np.concatenate([each[:, usable] for each, usable in zip(differences, known, strict=True)], axis=1)
     usual = _usual(usable_ones)
-    bands = zip(*(block.msi.flatten(1).numpy() for block in blocks), strict=True)
-    clipped = np.stack([_clipped_ends(np.concatenate(band)) for band in bands])
+    clipped = clipped_ends(blocks)
     details = []
     for window, block, raw in zip(windows, corrected, blocks, strict=True):
         inside = ~torch.stack(_clipped_pixels(raw.msi.double(), clipped)).any(0).any(0)
@@ -115,6 +114,12 @@ def _usual(differences: Floats) -> Floats:
     if not differences.size:
         return np.zeros(len(differences))
     return np.asarray(MAD_OF_NORMAL * np.median(np.abs(differences), axis=1))
+
+
+def clipped_ends(blocks: list[Block]) -> Floats:
+    """(M, 2) The lowest and the highest value of each msi band where many pixels have it, else NaN."""
+    bands = zip(*(block.msi.flatten(1).numpy() for block in blocks), strict=True)
+    return np.stack([_clipped_ends(np.concatenate(band)) for band in bands])
 
 
 def _clipped_ends(values: NDArray[np.float32]) -> Floats:

@@ -20,7 +20,7 @@ from scipy.optimize import nnls
 from torch import Tensor
 
 from hyperfuse.errors import BandError
-from hyperfuse.physics.change import Agreement, measure_agreement
+from hyperfuse.physics.change import Agreement, clipped_ends, measure_agreement
 from hyperfuse.physics.harmonise import Bend, Correction, SmoothField
 from hyperfuse.physics.locate import (
     LEAST_EVIDENCE,
@@ -51,6 +51,7 @@ MOST_SHIFT_ERROR = 0.2  # of a coarse pixel
 TOLERATED_LOG_SIGMA, TOLERATED_SHIFT, ERROR_FACTORS = 0.1, 0.15, (3.0, 4.0)
 PRIOR_LOG_ODDS = 2.0
 LEAST_WEIGHT = 0.3  # of pixels that the SRF is fitted to
+LEAST_CLIPPED, ROUNDS_BEYOND = 0.02, 5  # share of a pixel that counts as clipped; refits of the SRF to such pixels
 OTHER_UNIT = 10.0  # factor between the msi and the hsi under a known SRF
 SMOOTHNESS_LADDER = (1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7)
 # A smoother SRF is preferred as long as it explains the msi nearly as well as the roughest.
@@ -154,9 +155,14 @@ def estimate_from_samples(
     found = _register(samples, known, harmonise, bend)
     registration, note = found.registration, found.note
     there = samples.at_shift(registration.shift)
-    blocks = found.correct(seen_by(there.blocks(registration.sigma), registration.detector), samples.fine_size)
-    spectra, blurred, noise_gain = _coarse_spectra(blocks, samples.scale, registration.sigma, found.is_robust)
-    fit = _known_srf(known.srf, spectra, blurred) if known.srf is not None else fit_srf(spectra, blurred, wavelength_nm)
+    recorded = seen_by(there.blocks(registration.sigma), registration.detector)
+    blocks = found.correct(recorded, samples.fine_size)
+    pixels = _CoarseSpectra.of(blocks, recorded, samples.scale, registration.sigma, found.is_robust)
+    spectra, blurred, noise_gain = pixels.hsi[:, pixels.agreeing], pixels.msi[:, pixels.agreeing], pixels.noise_gain
+    if known.srf is not None:
+        fit = _known_srf(known.srf, spectra, blurred)
+    else:
+        fit = pixels.fit_srf(wavelength_nm)
     if known.hsi_noise is None:
         hsi_noise = samples.hsi_noise()
         hsi_noise = hsi_noise * weakest_components(spectra, hsi_noise)
@@ -282,27 +288,6 @@ def _is_constant(blocks: list[Block]) -> bool:
     return any(float(image.var(1).max()) <= 1e-12 * float(image.square().mean()) + 1e-300 for image in (hsi, msi))
 
 
-def _coarse_spectra(
-    blocks: list[Block], scale: tuple[float, float], sigma: tuple[float, float], robust: bool
-) -> tuple[Tensor, Tensor, float]:
-    """Usable hsi spectra (C, n), the blurred msi at the same pixels (M, n), and the share of msi noise left in it.
-
-    `robust` leaves out pixels that disagree.
-    """
-    spectra, blurred, gain = [], [], 1.0
-    for block in blocks:
-        operator = block.operator(scale, sigma)
-        usable = block.usable if bool(block.usable.any()) else torch.ones_like(block.usable)
-        spectra.append(block.hsi[:, usable])
-        blurred.append(operator.apply(block.msi)[:, usable])
-        gain = operator.mean_noise_gain()
-    coarse, seen = torch.cat(spectra, dim=1).double(), torch.cat(blurred, dim=1).double()
-    if robust and all(bool(block.usable.any()) for block in blocks):
-        agreeing = pixel_weights(blocks, scale, sigma, (0.0, 0.0)) > LEAST_WEIGHT
-        coarse, seen = coarse[:, agreeing], seen[:, agreeing]
-    return coarse, seen, gain
-
-
 @dataclass(frozen=True)
 class SRFFit:
     """An SRF fitted to a pair."""
@@ -311,6 +296,57 @@ class SRFFit:
     offset: Tensor  # (M,)
     misfit: Tensor  # (M,) variance that is left on the coarse grid
     largest_misfit: Tensor  # (M,) the same corrected for the fitted weights; infinite where there are too few pixels
+
+
+@dataclass(frozen=True)
+class _CoarseSpectra:
+    """Usable coarse pixels of both images."""
+
+    hsi: Tensor  # (C, n)
+    msi: Tensor  # (M, n), blurred
+    noise_gain: float
+    """Share of the msi's noise that is left."""
+    agreeing: Tensor  # (n,)
+    clipped: Tensor  # (2, M, n): whether they see pixels clipped at the low, or the high, end of the recorded msi
+
+    @classmethod
+    def of(
+        cls,
+        blocks: list[Block],
+        recorded: list[Block],
+        scale: tuple[float, float],
+        sigma: tuple[float, float],
+        robust: bool,
+    ) -> _CoarseSpectra:
+        """`robust` finds pixels that do not agree."""
+        spectra, blurred, clipped, gain = [], [], [], 1.0
+        ends = torch.from_numpy(clipped_ends(recorded)).float()[..., None, None]
+        for block, raw in zip(blocks, recorded, strict=True):
+            operator = block.operator(scale, sigma)
+            usable = block.usable if bool(block.usable.any()) else torch.ones_like(block.usable)
+            spectra.append(block.hsi[:, usable])
+            blurred.append(operator.apply(block.msi)[:, usable])
+            beyond = torch.stack([raw.msi <= ends[:, 0], raw.msi >= ends[:, 1]])
+            clipped.append(operator.apply(beyond.float())[..., usable] > LEAST_CLIPPED)
+            gain = operator.mean_noise_gain()
+        agreeing = torch.ones(sum(each.shape[1] for each in spectra), dtype=torch.bool)
+        if robust and all(bool(block.usable.any()) for block in blocks):
+            agreeing = pixel_weights(blocks, scale, sigma, (0.0, 0.0)) > LEAST_WEIGHT
+        hsi, msi = (torch.cat(parts, dim=1).double() for parts in (spectra, blurred))
+        return cls(hsi, msi, gain, agreeing, torch.cat(clipped, dim=2))
+
+    def fit_srf(self, wavelength_nm: NDArray[np.float64] | None) -> SRFFit:
+        """To the pixels that agree, and to those that are clipped as far as the hsi does not tell of more beyond."""
+        fit = fit_srf(self.hsi[:, self.agreeing], self.msi[:, self.agreeing], wavelength_nm)
+        if not bool(self.clipped.any()):
+            return fit
+        kept = self.agreeing | self.clipped.flatten(0, 1).any(0)
+        hsi, msi, (low, high) = self.hsi[:, kept], self.msi[:, kept], self.clipped[..., kept]
+        for _ in range(ROUNDS_BEYOND):
+            predicted = fit.srf @ hsi + fit.offset[:, None]
+            target = torch.where(low, msi.minimum(predicted), msi)
+            fit = fit_srf(hsi, torch.where(high, msi.maximum(predicted), target), wavelength_nm)
+        return fit
 
 
 def _known_srf(known: Tensor, spectra: Tensor, blurred: Tensor) -> SRFFit:
