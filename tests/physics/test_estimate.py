@@ -249,3 +249,14 @@ def test_srf_of_more_bands_than_any_sensor_has() -> None:
     assert time.process_time() - start < 60
     assert fitted.srf.shape == (128, 600) and bool((fitted.srf >= 0).all())
     assert float((fitted.srf @ spectra - srf @ spectra).abs().max()) < 0.02 * float(spectra.std())
+
+
+def test_clipped_pixels_do_not_shrink_the_srf() -> None:
+    pair = tiny_pair(8, 2, (16, 16), 8)
+    ends = [band.flatten().quantile(torch.tensor([0.1, 0.9])) for band in pair.msi]
+    clipped = torch.stack([band.clamp(*end.tolist()) for band, end in zip(pair.msi, ends, strict=True)])
+    found = estimate_observation(pair.hsi, clipped)
+    truth = pair.observation.srf.double() @ pair.hsi.double().flatten(1)
+    seen = found.srf @ pair.hsi.double().flatten(1) + found.offset[:, None]
+    slopes = [float(np.polyfit(true, own, 1)[0]) for true, own in zip(truth.numpy(), seen.numpy(), strict=True)]
+    assert slopes == pytest.approx([1.0, 1.0], abs=0.15)  # fitted to the ends as if they were values, one is 0.6

@@ -51,7 +51,9 @@ MOST_SHIFT_ERROR = 0.2  # of a coarse pixel
 TOLERATED_LOG_SIGMA, TOLERATED_SHIFT, ERROR_FACTORS = 0.1, 0.15, (3.0, 4.0)
 PRIOR_LOG_ODDS = 2.0
 LEAST_WEIGHT = 0.3  # of pixels that the SRF is fitted to
-LEAST_CLIPPED, ROUNDS_BEYOND = 0.02, 5  # share of a pixel that counts as clipped; refits of the SRF to such pixels
+# Share of a pixel that counts as clipped; refits of the SRF to such pixels, and how many times the usual misfit they
+# may have besides.
+LEAST_CLIPPED, ROUNDS_BEYOND, CLIPPED_AGREE = 0.02, 5, 8.0
 OTHER_UNIT = 10.0  # factor between the msi and the hsi under a known SRF
 SMOOTHNESS_LADDER = (1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7)
 # A smoother SRF is preferred as long as it explains the msi nearly as well as the roughest.
@@ -226,7 +228,9 @@ def _register(samples: Samples, known: KnownParts, harmonise: bool, bend: Bend) 
         )
     # Blocks already lie where the georeference places them; the search starts from no shift.
     sigma_known, shift_known = known.sigma is not None, known.misregistration is not None
-    found, evidence = find_registration(Search(samples, blocks, start, sigma_known, shift_known, harmonise, bend))
+    found, evidence = find_registration(
+        Search(samples, blocks, blocks, start, sigma_known, shift_known, harmonise, bend)
+    )
     best = found.registration
     if everything_known:
         return replace(found, registration=replace(expected, explained=best.explained))
@@ -340,12 +344,15 @@ class _CoarseSpectra:
         fit = fit_srf(self.hsi[:, self.agreeing], self.msi[:, self.agreeing], wavelength_nm)
         if not bool(self.clipped.any()):
             return fit
-        kept = self.agreeing | self.clipped.flatten(0, 1).any(0)
-        hsi, msi, (low, high) = self.hsi[:, kept], self.msi[:, kept], self.clipped[..., kept]
+        low, high = self.clipped
         for _ in range(ROUNDS_BEYOND):
-            predicted = fit.srf @ hsi + fit.offset[:, None]
-            target = torch.where(low, msi.minimum(predicted), msi)
-            fit = fit_srf(hsi, torch.where(high, msi.maximum(predicted), target), wavelength_nm)
+            predicted = fit.srf @ self.hsi + fit.offset[:, None]
+            target = torch.where(low, self.msi.minimum(predicted), self.msi)
+            target = torch.where(high, self.msi.maximum(predicted), target)
+            misfit = (target - predicted).abs()
+            usual = misfit[:, self.agreeing].square().mean(1, keepdim=True).sqrt()
+            kept = self.agreeing | (misfit <= CLIPPED_AGREE * usual).all(0)
+            fit = fit_srf(self.hsi[:, kept], target[:, kept], wavelength_nm)
         return fit
 
 

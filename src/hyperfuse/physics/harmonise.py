@@ -384,6 +384,10 @@ class Found:
     bend: SmoothField | None = None
     """Offset (y, x) in fine pixels besides the shift: what the hsi shows at q, the msi shows at q + bend(q)."""
 
+    @property
+    def corrects_anything(self) -> bool:
+        return bool(self.corrections) or self.bend is not None
+
 
 Trial = tuple[Callable[[CoarsePixels, "Found"], "Found | None"], float]
 """What finds a correction, and the share of the misfit that it must leave at most."""

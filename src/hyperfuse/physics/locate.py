@@ -80,6 +80,8 @@ class Search:
 
     samples: Samples
     blocks: list[Block]
+    all_blocks: list[Block]
+    """Of which `blocks` are the first."""
     start: Pair
     """The expected sigma, or the known one."""
     sigma_known: bool
@@ -87,7 +89,7 @@ class Search:
     harmonise: bool
     """Whether the radiometry of the msi may be corrected."""
     bend: Bend
-    results: dict[tuple[int, ...], tuple[Registered, list[Block]]] = field(default_factory=dict)
+    results: dict[tuple[int, ...], tuple[Registered, Block]] = field(default_factory=dict)
 
     @property
     def scale(self) -> Pair:
@@ -96,13 +98,16 @@ class Search:
     def expected_sigma(self, detector: Pair) -> Pair:
         return _detector_sigma(self.scale) if any(detector) else self.start
 
-    def corrected(self, found: Registered, detector: Pair) -> list[Block]:
-        """The blocks with their msi corrected, which is done once."""
-        key = *map(id, found.corrections), id(found.bend), len(self.blocks)
-        if key not in self.results:
-            # With what was corrected, so that no other gets its id.
-            self.results[key] = found, found.correct(self.blocks, self.samples.fine_size)
-        return seen_by(self.results[key][1], detector)
+    def corrected(self, found: Registered, detector: Pair, blocks: list[Block] | None = None) -> list[Block]:
+        """The blocks, or the first of all, with their msi corrected, which is done once."""
+        corrected = []
+        for index, block in enumerate(self.blocks if blocks is None else blocks):
+            key = *map(id, found.corrections), id(found.bend), index
+            if key not in self.results:
+                # With what was found, so that nothing else gets its id.
+                self.results[key] = found, found.correct([block], self.samples.fine_size)[0]
+            corrected.append(self.results[key][1])
+        return seen_by(corrected, detector)
 
     def thinned(self) -> Search:
         """The same with as many blocks as are needed where the images disagree."""
@@ -174,7 +179,7 @@ def find_registration(whole: Search) -> tuple[Registered, float]:
             found, begin, agrees = _register_plainly(search)
     if agrees:
         return found, _evidence(found, begin)
-    agreeing = _where_most_agrees(search, found.registration)
+    agreeing = _where_most_agrees(whole, found.registration)
     is_known = search.sigma_known and search.shift_known
     if agreeing is None and len(search.blocks[0].msi) >= FEWEST_BANDS and not is_known:
         by_colour = _find_by_colour(search, found)
@@ -345,7 +350,7 @@ def _shaded_levels(blocks: list[Block], scale: Pair, place: Registration, shades
 def _spoils_colours(found: Registered, search: Search, before: Registration, shades: Shades) -> bool:
     """Whether corrections explain far less than gains do, and the proportions of the bands less than before."""
     here, some, scale = found.registration, _enough(search.blocks), search.scale
-    corrected = search.corrected(found, here.detector)[: len(some)]
+    corrected = search.corrected(found, here.detector, some)
     raw = seen_by(some, before.detector)
     colours, _ = _shaded_levels(raw, scale, before, shades)
     without = robust_level(raw, scale, before.sigma, before.shift)
@@ -394,6 +399,7 @@ def _evidence(found: Registered, search: Search) -> float:
     if found.bend is not None or evidence < LEAST_EVIDENCE_OF_FEW:
         return evidence
     # The weights suit what was found; the expected ones may explain as much under their own.
+    gaussian, seen = (search.corrected(found, each, search.all_blocks) for each in (NOWHERE, best.detector))
     before, after = robust_level(gaussian, scale, *expected), robust_level(seen, scale, best.sigma, best.shift)
     return evidence if after < MUST_LEAVE * before else 0.0
 
@@ -495,7 +501,8 @@ def _register_robustly(search: Search, places: Sequence[_Place] = ()) -> Registe
             pixels = CoarsePixels.of(seen_by(spread, place.detector), scale, place.sigma, place.shift, fine_size)
             corrections = find_corrections(pixels, radiometry=tried, bend=allowed, before=before)
             trials.append((pixels.level(corrections.fit.shares), corrections, place))
-            if trials[-1][0] < EXPLAINS_ALL * pixels.level(np.zeros_like(corrections.fit.shares)):
+            nothing = pixels.level(np.zeros_like(corrections.fit.shares))
+            if corrections.corrects_anything and trials[-1][0] < EXPLAINS_ALL * nothing:
                 break  # the others need not be tried
         level, corrections, place = min(trials, key=lambda trial: trial[0])
         if level > LOST * best:
