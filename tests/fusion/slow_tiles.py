@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from hyperfuse.cli.app import main
 from hyperfuse.fusion import plan, run
 from hyperfuse.fusion.engine import FusedTile, Tile, TileInputs, TileJob
-from hyperfuse.fusion.run import WorkFolder
+from hyperfuse.fusion.kept import WorkFolder
 
 
 def slow_down(seconds: float) -> None:
@@ -31,13 +31,13 @@ def slow_down(seconds: float) -> None:
 
 def slow_keeping(seconds: float) -> None:
     """For runs whose tiles are fused in other processes, where nothing is changed."""
-    store = WorkFolder.store
+    keep = WorkFolder.keep
 
     def slowly(folder: WorkFolder, tile: Tile, block: NDArray[Any]) -> None:
-        store(folder, tile, block)
+        keep(folder, tile, block)
         time.sleep(seconds)
 
-    WorkFolder.store = slowly  # type: ignore[method-assign]
+    WorkFolder.keep = slowly  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":

@@ -6,18 +6,22 @@ import multiprocessing
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import dask
 import numpy as np
 import psutil
 import pytest
+from numpy.typing import NDArray
 from tests.fusion.large_scenes import KNOWN, small_tiles, written_pair
 from tests.processes import Program, all_end
 
 from hyperfuse import fuse, open_cube
 from hyperfuse.cli.app import run
 from hyperfuse.errors import OptionError
-from hyperfuse.fusion.run import WorkFolder
+from hyperfuse.fusion import engine
+from hyperfuse.fusion.engine import FusedTile, Tile
+from hyperfuse.fusion.kept import WorkFolder
 
 pytest.importorskip("distributed")
 
@@ -61,6 +65,41 @@ def test_two_workers_write_what_one_process_does_though_one_is_killed(
     assert killed
     assert target.read_bytes() == alone.read_bytes()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["alone.tif", "fused.tif"]
+
+
+def test_a_tile_that_is_damaged_on_its_way_is_computed_again(
+    pair: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
+    small_tiles(monkeypatch)
+    alone = fuse(*pair, tmp_path / "alone.tif", **KNOWN)
+    fetched, load = [], engine.load_tile
+
+    def damaged(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any] | None:
+        if not fetched:
+            path.write_bytes(path.read_bytes()[:-1] + b"?")
+        fetched.append(load(path, shape, dtype))
+        return fetched[-1]
+
+    monkeypatch.setattr(engine, "load_tile", damaged)
+    with dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"}):
+        there = fuse(*pair, tmp_path / "fused.tif", workers=1, **KNOWN)
+    assert [each is None for each in fetched] == [True, *[False] * 8]
+    assert there.read_bytes() == alone.read_bytes()
+
+
+def test_a_tile_that_a_worker_cannot_store_takes_the_other_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "keep_freed_memory", lambda: None)
+
+    class Job:
+        def run(self, tile: Tile) -> FusedTile:
+            return FusedTile(np.full((2, *tile.shape), tile.index), values=7)
+
+    tile = Tile(3, slice(0, 2), slice(0, 5))
+    there, none = (engine._run_in_worker(Job(), tile, folder) for folder in (tmp_path, tmp_path / "gone"))  # type: ignore[arg-type]
+    assert there.in_file and there.block.size == 0 and there.values == none.values == 7
+    found = engine.load_tile(tmp_path / "00003.tile", none.block.shape, none.block.dtype)
+    np.testing.assert_array_equal(found, none.block)
 
 
 def test_a_killed_run_is_continued_to_the_same_bytes_and_its_workers_end(

@@ -16,8 +16,8 @@ from tests.processes import Program
 
 from hyperfuse import fuse, open_cube, write_cube
 from hyperfuse.errors import Cancelled, CubeWriteError, OptionError
-from hyperfuse.fusion import engine, run
-from hyperfuse.fusion.run import WorkFolder
+from hyperfuse.fusion import engine, kept
+from hyperfuse.fusion.kept import WorkFolder
 from hyperfuse.io.atomic import lock_file
 from hyperfuse.progress import ProgressReport, listening
 
@@ -75,10 +75,10 @@ def test_killed_run_leaves_the_old_file_and_is_continued_to_the_same_bytes(
     first.kill()
     first.communicate()
     assert target.read_bytes() == OLD
-    kept = {path.name: path.stat().st_mtime_ns for path in WorkFolder(target).path.glob("*.tile")}
-    assert 2 <= len(kept) < 9
+    tiles = {path.name: path.stat().st_mtime_ns for path in WorkFolder(target).path.glob("*.tile")}
+    assert 2 <= len(tiles) < 9
 
-    last = min(kept)
+    last = min(tiles)
     damaged = WorkFolder(target).path / last
     damaged.write_bytes(damaged.read_bytes()[:-5])
     resumed = started(pair, target, "--resume", seconds=0.0)
@@ -214,25 +214,25 @@ def test_what_lies_beside_an_input_is_none_but_its_content_counts(
 def test_an_input_that_is_a_folder_of_any_size_is_compared_in_bounded_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run, "PIECES", 4)
-    monkeypatch.setattr(run, "PIECE_BYTES", 64)
+    monkeypatch.setattr(kept, "PIECES", 4)
+    monkeypatch.setattr(kept, "PIECE_BYTES", 64)
     product, target = tmp_path / "product", tmp_path / "product" / "fused.tif"
     product.mkdir()
     for index in range(10):
         (product / f"{index}.dat").write_bytes(bytes(1000))
-    found = run._digest(product, target)
+    found = kept._digest(product, target)
     WorkFolder(target).path.mkdir()
     (WorkFolder(target).path / "00000.tile").write_bytes(b"a tile")
     (product / "run.log").write_bytes(b"a log")
     lock_file(target).touch()
-    assert run._digest(product, target) == found
+    assert kept._digest(product, target) == found
     changed, before = product / "3.dat", (product / "3.dat").stat()
     changed.write_bytes(bytes(32) + b"\1" + bytes(967))
     os.utime(changed, ns=(before.st_atime_ns, before.st_mtime_ns))
-    assert run._digest(product, target) != found
+    assert kept._digest(product, target) != found
     moved = product.rename(tmp_path / "elsewhere")
     changed = moved / changed.name
     changed.write_bytes(bytes(1000))
     os.utime(changed, ns=(before.st_atime_ns, before.st_mtime_ns))
     (moved / "4.dat").write_bytes(bytes(999))
-    assert run._digest(moved, target) != found
+    assert kept._digest(moved, target) != found

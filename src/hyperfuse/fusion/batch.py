@@ -16,7 +16,8 @@ from typing import Any
 
 from hyperfuse.config import FuseConfig, field_names, option_of, with_current_names
 from hyperfuse.errors import HyperfuseError, OptionError
-from hyperfuse.fusion.run import FusionRun, WorkFolder, check_request, run_fusion
+from hyperfuse.fusion.kept import WorkFolder
+from hyperfuse.fusion.run import FusionRun, check_request, run_fusion
 
 NEEDED = ("hsi", "msi", "output")
 

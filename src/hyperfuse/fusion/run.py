@@ -7,38 +7,29 @@ target is complete or as it was before; tiles finished after the first seconds s
 
     .NAME.tiles/journal.json     inputs, options and tile size; a resumed run must have the same
                 scene.pt         observation and the fuser with its statistics
-                00012.tile       values of a finished tile, compressed, with a checksum
+                00012.tile       values of a finished tile, with a checksum
                 target/          the partly written target; not reused
 """
 
 from __future__ import annotations
 
-import hashlib
-import io
-import json
-import math
 import os
-import shutil
 import time
 import warnings
-import zlib
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
-from dataclasses import asdict, dataclass, field, replace
-from importlib.metadata import version
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-import torch
 import xarray as xr
-from numcodecs import Blosc
 from numpy.typing import NDArray
 
 from hyperfuse.config import FuseConfig, ObservationConfig, OutputConfig, takes_options
-from hyperfuse.errors import Cancelled, CubeWriteError, HyperfuseError, OptionError
-from hyperfuse.fusion.engine import FusedTile, Tile, TileJob, bounded_pools, fuse_tiles
-from hyperfuse.fusion.fusers import Fuser, NetworkFuser
+from hyperfuse.errors import Cancelled, HyperfuseError, OptionError
+from hyperfuse.fusion.engine import FusedTile, FusedTiles, Tile, TileJob, bounded_pools, fuse_tiles
+from hyperfuse.fusion.kept import Journal, WorkFolder
 from hyperfuse.fusion.observe import observe
 from hyperfuse.fusion.pair import align_pair
 from hyperfuse.fusion.plan import (
@@ -51,13 +42,10 @@ from hyperfuse.fusion.plan import (
     open_pair,
     summarise_plan,
 )
-from hyperfuse.io.atomic import DISK_FULL, CubeWriter, atomic_write, target_lock
-from hyperfuse.io.files import check_target, created_cube, parts_of, write_cube
+from hyperfuse.io.atomic import CubeWriter, target_lock
+from hyperfuse.io.files import check_target, created_cube, write_cube
 from hyperfuse.io.output import Clipping, provenance_of, to_stored
-from hyperfuse.methods.catalogue import AUTO, MethodFuser, find_method
-from hyperfuse.methods.missing import PairRegression
-from hyperfuse.models.catalogue import AnyNetwork
-from hyperfuse.models.matryoshka import BandUnits, MsiComponents, PairChannels, Subspace
+from hyperfuse.methods.catalogue import AUTO, find_method
 from hyperfuse.physics.observation import Observation
 from hyperfuse.progress import progress
 
@@ -67,19 +55,9 @@ MATLAB, TIFF_SUFFIXES = ".mat", (".tif", ".tiff")
 # A signal is answered between two writes.
 WRITTEN_ROWS = 512
 ENVI_HEADER, ENVI_PIXELS = ".hdr", ".img"
-JOURNAL, SCENE, TARGET = "journal.json", "scene.pt", "target"
 # Tiles are kept from this time of a run on: keeping takes up to a sixth of its processor time, and less work than this
 # is soon repeated.
 SECONDS_NOT_KEPT = 20.0
-# The only classes, beside tensors and plain containers, that a stored scene may hold.
-STORED_TYPES: list[Any] = [
-    *(Observation, MethodFuser, NetworkFuser, PairRegression),
-    *(PairChannels, Subspace, BandUnits, MsiComponents),
-]
-CODEC = Blosc(cname="lz4", clevel=1, shuffle=Blosc.SHUFFLE)
-CHECKSUM_BYTES = 4
-# How much of an input is compared before a run is resumed, evenly spaced: 64 MB.
-PIECES, PIECE_BYTES = 256, 2**18
 # How uncertainties are stored, whatever the fused image is.
 STORED_ERRORS: dict[str, Any] = {"dtype": "float32", "scale_factor": 1.0, "nodata": None, "uncertainty": None}
 # Options that may name files, whose content is compared when a run is resumed.
@@ -314,7 +292,7 @@ def _run(
             advance(1, plan.tiles[0].pixels)
         template = plan.template(plan.record(), complete=bool(np.isfinite(only.block).all()))
         block = to_stored(only.block, template, clipping)
-        tiles: Iterator[tuple[Tile, FusedTile]] = iter([(plan.tiles[0], replace(only, block=block))])
+        tiles: FusedTiles = (pair for pair in [(plan.tiles[0], replace(only, block=block))])
         finished = {0}
     else:
         if target is not None and target.suffix.lower() in WRITTEN_AT_ONCE:
@@ -332,13 +310,16 @@ def _run(
         output = created_cube(target, template, options, list(plan.inputs.values()), workplace)
     with (
         _keeping_tiles(folder, len(plan.tiles)),
+        closing(tiles),
         output as writer,
         progress("Writing" if plan.memory.whole else "Fusing", len(plan.tiles), "tiles", len(finished)) as advance,
     ):
         for tile, fused in tiles:
             is_new = tile.index not in finished
             if is_new and folder is not None and time.monotonic() >= kept_from:
-                folder.store(tile, fused.block)
+                folder.keep(tile, fused.block)
+            elif is_new and folder is not None:
+                folder.drop(tile)
             for top in range(0, tile.shape[0], WRITTEN_ROWS):
                 part = fused.block[:, top : top + WRITTEN_ROWS]
                 writer.write(slice(tile.rows.start + top, tile.rows.start + top + part.shape[1]), tile.columns, part)
@@ -381,12 +362,11 @@ def _prepare_tiles(
     return plan, plan.job(fuser, template), template
 
 
-def _all_tiles(
-    plan: Plan, job: TileJob, folder: WorkFolder | None, finished: set[int]
-) -> Iterator[tuple[Tile, FusedTile]]:
+def _all_tiles(plan: Plan, job: TileJob, folder: WorkFolder | None, finished: set[int]) -> FusedTiles:
     """In the order of the plan, so that a resumed run writes the same file."""
     missing: Sequence[Tile] = [tile for tile in plan.tiles if tile.index not in finished]
-    computed = fuse_tiles(job, missing, plan.memory.tiles_at_once, plan.config.workers, plan.config.cluster)
+    place = None if folder is None else folder.path
+    computed = fuse_tiles(job, missing, plan.memory.tiles_at_once, plan.config.workers, plan.config.cluster, place)
     try:
         for tile in plan.tiles:
             if tile.index not in finished or folder is None or job.stored_as is None:
@@ -453,145 +433,3 @@ def _journal_to_resume(folder: WorkFolder, inputs: dict[str, Path], config: Fuse
         expected = "the inputs and options of the interrupted run"
         raise OptionError(f"--resume with {difference}", expected, "use those, or leave out --resume")
     return journal
-
-
-@dataclass(frozen=True)
-class Journal:
-    """The state of a run, and what another run must have in common with it to resume it."""
-
-    version: str
-    inputs: dict[str, str]
-    """By role: a hash of its files."""
-    options: dict[str, str]
-    tile_size: list[int]
-    record: dict[str, str]
-    """The provenance of the output, whose date is that of the first run."""
-
-    @classmethod
-    def of(
-        cls,
-        inputs: Mapping[str, Path],
-        target: Path,
-        config: FuseConfig,
-        tile_size: tuple[int, int],
-        record: Mapping[str, str],
-    ) -> Journal:
-        files = {role: _digest(path, target) for role, path in inputs.items()}
-        options = {name: str(value) for name, value in config.recorded().items() if name not in files}
-        return cls(version("hyperfuse"), files, options, list(tile_size), dict(record))
-
-    def difference(self, other: Journal) -> str | None:
-        """Describe the first difference that would change the result."""
-        if self.version != other.version:
-            return f"hyperfuse {self.version} instead of {other.version}"
-        for own, others in ((self.inputs, other.inputs), (self.options, other.options)):
-            for name in sorted({*own, *others}):
-                if own.get(name) != others.get(name):
-                    return f"another {name}"
-        return None
-
-
-class WorkFolder:
-    def __init__(self, target: Path) -> None:
-        self.target = target
-        self.path = target.with_name(f".{target.name}.tiles")
-
-    @property
-    def workplace(self) -> Path:
-        """An empty place in which to write the target."""
-        place = self.path / TARGET
-        shutil.rmtree(place, ignore_errors=True)
-        return place
-
-    def journal(self) -> Journal | None:
-        """The journal of an interrupted run; None where there is none, or an incomplete one."""
-        try:
-            return Journal(**json.loads((self.path / JOURNAL).read_text(encoding="utf-8")))
-        except (OSError, ValueError, TypeError):
-            return None
-
-    def load_scene(self, network: AnyNetwork | None) -> tuple[Observation, Fuser]:
-        """Load what `begin` stored; networks are not stored, so the fuser gets the given one."""
-        try:
-            with torch.serialization.safe_globals(STORED_TYPES):
-                scene = torch.load(self.path / SCENE, weights_only=True)
-            observation, fuser = scene["observation"], scene["fuser"]
-        except Exception as error:
-            raise OptionError(f"damaged scene.pt in {self.path}", remedy="leave out --resume to start anew") from error
-        if network is not None:
-            fuser = replace(fuser, network=network)
-        return observation, fuser
-
-    def begin(self, journal: Journal, observation: Observation, fuser: Fuser) -> None:
-        """Remove what an earlier run left and start a new one."""
-        self.remove()
-        scene = io.BytesIO()  # torch itself would answer a full disk by another error
-        torch.save({"observation": observation, "fuser": replace(fuser, network=None)}, scene)
-        with self._errors():
-            self.path.mkdir()
-            self._write(SCENE, scene.getvalue())
-            self._write(JOURNAL, json.dumps(asdict(journal), indent=1).encode())
-
-    def store(self, tile: Tile, block: NDArray[Any]) -> None:
-        with self._errors():
-            packed = CODEC.encode(np.ascontiguousarray(block))
-            self._write(f"{tile.index:05d}.tile", zlib.crc32(packed).to_bytes(CHECKSUM_BYTES, "big") + packed)
-
-    def finished(self) -> set[int]:
-        """Indices of the stored tiles."""
-        return {int(path.stem) for path in self.path.glob("*.tile")}
-
-    def load(self, tile: Tile, bands: int, dtype: np.dtype[Any]) -> NDArray[Any] | None:
-        """The values of a stored tile; None where it is missing or damaged."""
-        try:
-            content = (self.path / f"{tile.index:05d}.tile").read_bytes()
-        except OSError:
-            return None
-        checksum, packed = content[:CHECKSUM_BYTES], content[CHECKSUM_BYTES:]
-        if zlib.crc32(packed).to_bytes(CHECKSUM_BYTES, "big") != checksum:
-            return None
-        values = np.frombuffer(CODEC.decode(packed), dtype)
-        shape = (bands, *tile.shape)
-        return values.reshape(shape) if values.size == np.prod(shape) else None
-
-    def remove(self) -> None:
-        shutil.rmtree(self.path, ignore_errors=True)
-
-    def _write(self, name: str, content: bytes) -> None:
-        with atomic_write(self.path / name, sync=False) as temporary:
-            temporary.write_bytes(content)
-
-    @contextmanager
-    def _errors(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            what = "no space left" if error.errno in DISK_FULL else (error.strerror or str(error))
-            got = f"{what} while storing a tile of {self.target}"
-            raise CubeWriteError(got, remedy="choose another disk") from error
-
-
-def _digest(path: Path, target: Path) -> str:
-    """A hash of an input: names, sizes and times of all its files, and samples of what they hold.
-
-    Size and time may survive a change. Logs and what is kept of a run may lie in the folder of a product.
-    """
-    kept = str(target.absolute().with_name(f".{target.name}."))
-    files = sorted(
-        each for each in parts_of(path.absolute()) if each.suffix != ".log" and not str(each).startswith(kept)
-    )
-    sampled = files[:: math.ceil(len(files) / PIECES) or 1]
-    pieces = PIECES // max(1, len(sampled))
-    digest = hashlib.blake2b(digest_size=16)
-    for each in files:
-        size, modified = each.stat().st_size, each.stat().st_mtime_ns
-        digest.update(f"{os.path.relpath(each, path.absolute().parent)} {size} {modified}\n".encode())
-    for each in sampled:
-        size = each.stat().st_size
-        small, most = size <= pieces * PIECE_BYTES, max(1, pieces - 1)
-        starts = range(0, size, PIECE_BYTES) if small else [(size - PIECE_BYTES) * i // most for i in range(pieces)]
-        with each.open("rb") as file:
-            for start in starts:
-                file.seek(start)
-                digest.update(file.read(PIECE_BYTES))
-    return digest.hexdigest()

@@ -22,11 +22,16 @@ ALLOCATOR = {
 @contextmanager
 def freed_memory_kept() -> Iterator[None]:
     """Keep freed memory during a run, and return it to the system afterwards; other systems have other allocators."""
-    _set_allocator(during=True)
+    keep_freed_memory()
     try:
         yield
     finally:
         _set_allocator(during=False)
+
+
+def keep_freed_memory() -> None:
+    """The same until the process ends, for processes that do nothing else."""
+    _set_allocator(during=True)
 
 
 def _set_allocator(*, during: bool) -> None:
