@@ -170,12 +170,16 @@ def test_preview_shows_what_it_has(tmp_path: Path) -> None:
     from dataclasses import replace
 
     preview = Preview(replace(layer, bytes_per_pixel=400))
-    window, complete = preview.window(slice(0, 750), slice(0, 750), patience=0)
+    window, complete = preview.window(slice(0, 750), slice(0, 750), shrink=1, patience=0)
     assert window.shape == (1, 750, 750)
     assert complete < 1
-    window, complete = preview.window(slice(0, 750), slice(0, 750), patience=60)
+    assert preview.window(slice(0, 750), slice(5, 750), shrink=4, patience=0)[0].shape == (1, 188, 187)
+    window, complete = preview.window(slice(0, 750), slice(0, 750), shrink=1, patience=60)
     assert complete == 1
     np.testing.assert_allclose(window, pooled(values, 2), atol=1e-6)
+    np.testing.assert_allclose(
+        preview.window(slice(0, 750), slice(0, 750), shrink=2, patience=60)[0], pooled(values, 4), atol=1e-6
+    )
 
 
 def test_preview_of_a_deleted_file_raises(tmp_path: Path) -> None:
@@ -183,7 +187,7 @@ def test_preview_of_a_deleted_file_raises(tmp_path: Path) -> None:
     layer = layer_of(open_images({"fused": path}), "fused", [0])
     path.unlink()
     with pytest.raises(HyperfuseError):
-        Preview(layer).window(slice(0, 10), slice(0, 10), patience=60)
+        Preview(layer).window(slice(0, 10), slice(0, 10), shrink=1, patience=60)
 
 
 def test_paint_and_png() -> None:

@@ -216,8 +216,10 @@ class Preview:
     def bytes(self) -> int:
         return self._values.nbytes
 
-    def window(self, rows: slice, columns: slice, patience: float) -> tuple[Planes, float]:
-        """Rows and columns of the preview after at most `patience` seconds, and the completed share of the preview."""
+    def window(self, rows: slice, columns: slice, shrink: int, patience: float) -> tuple[Planes, float]:
+        """Rows and columns of the preview, `shrink` times smaller, after at most `patience` seconds, and the completed
+        share of the preview. Until that is complete, every n-th pixel stands for the mean of its surroundings.
+        """
         deadline = time.monotonic() + patience
         with self._changed:
             self._requested = time.monotonic()
@@ -229,12 +231,14 @@ class Preview:
                 self._requested = time.monotonic()
             if self._error is not None:
                 raise self._error
-            values, there = self._values[:, rows, columns].copy(), self._there.copy()
-        if there.any() and not there.all():
+            if self._there.all():
+                return pooled(self._values[:, rows, columns], shrink), 1.0
+            values, there = self._values[:, rows, columns][:, ::shrink, ::shrink].copy(), self._there.copy()
+        if there.any():
             nearest_down, nearest_across = distance_transform_edt(~there, return_distances=False, return_indices=True)
             side = self._side // self.factor
-            down = np.minimum(np.arange(rows.start, rows.stop) // side, there.shape[0] - 1)[:, None]
-            across = np.minimum(np.arange(columns.start, columns.stop) // side, there.shape[1] - 1)[None, :]
+            down = np.minimum(np.arange(rows.start, rows.stop, shrink) // side, there.shape[0] - 1)[:, None]
+            across = np.minimum(np.arange(columns.start, columns.stop, shrink) // side, there.shape[1] - 1)[None, :]
             means = self._means[:, nearest_down[down, across], nearest_across[down, across]]
             np.copyto(values, means, where=~there[down, across])
         return values, float(there.mean())
@@ -327,10 +331,8 @@ def _read(
         return pooled(layer.window(rows, columns), factor), factor, 1.0
     coarse = preview()
     within, across = (slice(axis.start // coarse.factor, -(-axis.stop // coarse.factor)) for axis in (rows, columns))
-    values, complete = coarse.window(within, across, PATIENCE_SECONDS)
-    if factor <= coarse.factor:
-        return values, coarse.factor, complete
-    return pooled(values, factor // coarse.factor), factor, complete
+    values, complete = coarse.window(within, across, max(1, factor // coarse.factor), PATIENCE_SECONDS)
+    return values, max(factor, coarse.factor), complete
 
 
 def _decimation(rows: Positions, columns: Positions) -> int:
