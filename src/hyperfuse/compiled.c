@@ -473,7 +473,7 @@ ROUND_TO(uint16)
 ROUND_TO(int32)
 
 /* Two images of a window, in doubles: NaN where either has no value. */
-enum { AT_ONCE = 8, TAPS = 11, HALO = TAPS / 2, CHUNK = 256, WIDE = CHUNK + TAPS - 1 + AT_ONCE };
+enum { AT_ONCE = 8, TAPS = 11, HALO = TAPS / 2, CHUNK = 256, STRIPE = 96, WIDE = STRIPE + TAPS - 1 + AT_ONCE };
 
 enum stored { STORED_UINT8, STORED_UINT16, STORED_INT16, STORED_FLOAT32, STORED_FLOAT64 };
 
@@ -569,12 +569,14 @@ static inline void similarity_of_row(const Comparison *of, double *const *smooth
         double variances = both - mean_squares;
         variances = variances < 0 ? 0 : variances;
         double ssim = (means + c1) * (covariances + c2) / ((mean_squares + c1) * (variances + c2));
-        double brightness = mean_squares > 0 ? means / mean_squares : 1;
-        double structure = variances > flat * both ? covariances / variances : 1;
+        /* Brightness times structure, in one division. */
+        int lit = mean_squares > 0, varies = variances > flat * both;
+        double above = (lit ? means : 1) * (varies ? covariances : 1);
+        double below = (lit ? mean_squares : 1) * (varies ? variances : 1);
         int whole = ssim - ssim == 0;
         complete[x] = whole ? 1 : 0;
         similarity[x] = whole ? ssim : 0;
-        quality[x] = whole ? brightness * structure : 0;
+        quality[x] = whole ? above / below : 0;
     }
 }
 
@@ -589,6 +591,7 @@ static inline void add_row(const double *row, int64_t count, double *sum) {
    the reference; complete windows, and their sums of SSIM and UIQI. */
 FOR_EVERY_PROCESSOR
 int compare_bands(const Comparison *of, int64_t first, int64_t last) {
+    /* So narrow that all rows of a window stay in the first cache. */
     double *rows = malloc((4 * TAPS + 7) * WIDE * sizeof(double));
     if (rows == NULL) return 1;
     double *smooth[4], *maps[3], taps[TAPS];
@@ -599,10 +602,10 @@ int compare_bands(const Comparison *of, int64_t first, int64_t last) {
     for (int64_t band = first; band < last; band++) {
         lanes errors[4] = {{0}}, similar[3] = {{0}};
         int64_t known = 0;
-        for (int64_t left = 0; left < of->width; left += CHUNK) {
+        for (int64_t left = 0; left < of->width; left += STRIPE) {
             /* Columns that are counted, and those that the windows around them need. */
-            const int64_t own = of->width - left < CHUNK ? of->width - left : CHUNK;
-            const int64_t needed = of->width - left < CHUNK + TAPS - 1 ? of->width - left : CHUNK + TAPS - 1;
+            const int64_t own = of->width - left < STRIPE ? of->width - left : STRIPE;
+            const int64_t needed = of->width - left < STRIPE + TAPS - 1 ? of->width - left : STRIPE + TAPS - 1;
             const int64_t from = of->left > left ? of->left - left : 0;
             const int64_t to = of->right - left < own ? of->right - left : own;
             for (int64_t y = 0; y < of->height; y++) {
