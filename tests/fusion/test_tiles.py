@@ -102,10 +102,10 @@ def test_windows_hold_what_tiles_need(scale: float, shift: float, coarse: int, t
 
 
 @pytest.mark.parametrize("has_holes", [False, True])
-@pytest.mark.parametrize("method", METHODS)
-def test_tiles_of_every_method_agree_with_the_whole(method: str, has_holes: bool) -> None:
+@pytest.mark.parametrize(("method", "msi_bands"), [*((method, 3) for method in METHODS), ("universal", 10)])
+def test_tiles_of_every_method_agree_with_the_whole(method: str, msi_bands: int, has_holes: bool) -> None:
     """Also around holes: small ones, in one band, at the border, and larger than what a tile needs."""
-    pair = tiny_pair(16, 3, (40, 36), 3.25, shift=(0.3, -0.4), snr_db=40.0)
+    pair = tiny_pair(16, msi_bands, (40, 36), 3.25, shift=(0.3, -0.4), snr_db=40.0)
     if has_holes:
         pair.hsi[:, 12:15, 20:23], pair.hsi[2, 30, 30], pair.hsi[:, :, :5] = torch.nan, torch.nan, torch.nan
         pair.msi[:, 60:75, 30:60], pair.msi[1, 100:103, 80:90], pair.msi[:, 90:, 95:] = torch.nan, torch.nan, torch.nan

@@ -19,7 +19,8 @@ References
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -50,7 +51,8 @@ from hyperfuse.physics.observation import mix_bands
 PRIOR_GAIN = 16.0  # prior covariance of fine detail over the covariance of the detail that the coarse grid shows
 FEWEST_PIXELS = 25  # with fewer coarse pixels every neighbourhood is the whole scene, and FUSE takes over
 MOST_FEATURES = 240
-PIXELS_PER_FEATURE = 3  # coarse pixels behind each feature
+PIXELS_PER_FEATURE = 3  # coarse pixels behind each feature, or more
+MOST_FITTED = 20_000  # coarse pixels are enough for all of them
 BANDWIDTHS = (1.0, 3.0)  # of the random cosines, in standard deviations of the whitened msi
 RIDGES = (1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 FEATURES_AT_ONCE = 24
@@ -103,15 +105,22 @@ def local_fuse(window: Window) -> SceneComputation[FusedCore]:
 def lift(window: Window) -> SceneComputation[FusedCore]:
     """FUSE plus a ridge regression of its error on random cosine features of the msi."""
     model, mean, _ = yield from scene_posterior((yield from model_pair(window)))
-    error, _ = yield from regressed_error(mean, model, MOST_FEATURES)
+    error, _ = yield from regressed_error(partial(left_of_hsi, mean, model), model, MOST_FEATURES)
     mean = mean + error
     prior = yield from prior_from_error(mean, model)
     return model.image(condition_on_hsi(mean, prior, model))
 
 
-def regressed_error(mean: Tensor, model: PairModel, most_features: int) -> SceneComputation[tuple[Tensor, Tensor]]:
-    """What random features of the msi tell of the error of a mean (p, H, W): an image to add to it, and the share (p,)
-    that it explains of the error on left-out coarse pixels.
+def left_of_hsi(mean: Tensor, model: PairModel) -> Tensor:
+    """(p, h, w): what a mean (p, H, W) leaves of the hsi."""
+    return model.coefficients - model.operator.apply(mean)
+
+
+def regressed_error(
+    coarse_error: Callable[[], Tensor], model: PairModel, most_features: int
+) -> SceneComputation[tuple[Tensor, Tensor]]:
+    """What random features of the msi tell of the error of a mean, given what it leaves of the hsi (p, h, w): an image
+    (p, H, W) to add to the mean, and the share (p,) that it explains of the error on left-out coarse pixels.
     """
     whitening = yield from _msi_whitening(model)
     white = mix_bands(whitening, model.msi)
@@ -121,15 +130,20 @@ def regressed_error(mean: Tensor, model: PairModel, most_features: int) -> Scene
     pixels = yield from scene_count(model.window.coarse_pixels)
     directions, phases = _random_features(len(white), min(most_features, pixels // PIXELS_PER_FEATURE))
     if len(directions) == 0:
-        return torch.zeros_like(mean), torch.zeros(len(mean), dtype=torch.float64)
+        count = len(model.coefficients)
+        return model.msi.new_zeros(count, *model.fine_size), torch.zeros(count, dtype=torch.float64)
+
+    every, in_core = max(1, pixels // MOST_FITTED), model.window.coarse
 
     def blurred_features_and_error() -> tuple[Tensor, Tensor]:
-        error = model.window.coarse(model.coefficients - model.operator.apply(mean))
-        maps = [model.window.coarse(model.operator.apply(part)) for part in _feature_maps(white, directions, phases)]
-        return torch.cat(maps).flatten(1).double(), error.flatten(1).double()
+        maps = [in_core(model.operator.apply(part)) for part in _feature_maps(white, directions, phases)]
+        features, errors = (
+            image.flatten(1)[:, ::every].double() for image in (torch.cat(maps), in_core(coarse_error()))
+        )
+        return features, errors
 
     weights, constant, explained = yield from scene_statistic(blurred_features_and_error, _fit_weights)
-    regressed = constant.to(mean)[:, None, None].expand_as(mean).clone()
+    regressed = constant.to(white)[:, None, None].repeat(1, *model.fine_size)
     for index, part in enumerate(_feature_maps(white, directions, phases)):
         first = index * FEATURES_AT_ONCE
         regressed += mix_bands(weights[:, first : first + len(part)], part)

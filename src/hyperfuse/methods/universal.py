@@ -44,7 +44,7 @@ from torch import Tensor
 from torch.nn.functional import avg_pool2d, pad
 
 from hyperfuse import compiled
-from hyperfuse.methods.fuse import FEWEST_PIXELS, PRIOR_GAIN, fuse, regressed_error
+from hyperfuse.methods.fuse import FEWEST_PIXELS, MOST_FEATURES, PRIOR_GAIN, fuse, left_of_hsi, regressed_error
 from hyperfuse.methods.local_regression import MSI_DISTANCE, Details, LocalRegression, find_details
 from hyperfuse.methods.pair_model import (
     PairModel,
@@ -83,6 +83,7 @@ FEWEST_COMPONENTS, COMPONENTS_BEYOND_BANDS, MOST_COMPONENTS = 16, 10, 24
 FEATURE_RIDGE = 0.03  # of features before training, in units of their variance
 LOOSE_RIDGE = 1 / 16  # the ridge of `scene_loose` over that of `scene`
 LIFT_FEATURES = 32  # at most; of 240, as the method `lift` has, hardly more is left
+SHARE_OF_LIFT = 0.25  # in the mean, with more msi bands than the network distinguishes
 SMOOTHING_RADIUS = 2  # fine pixels that two binomial filters reach
 # The msi may have an unknown unit or offset: one whose mean is farther than this from the value that the hsi predicts,
 # in standard deviations, is centred.
@@ -154,6 +155,13 @@ def guided_prior(
     model, details, predictions = yield from guided_predictions(window, network)
     gains = network.gains(predictions.statistics, predictions.numbers, predictions.has_detail)
     mean = details.interpolated + predictions.weighted(gains)
+    if len(model.msi) > MOST_MSI_BANDS and not network.training:
+        by_fuse = mix_bands(predictions.fuse, predictions.regressors).add_(details.interpolated)
+        left = left_of_hsi(by_fuse, model)
+        mean.lerp_(by_fuse, SHARE_OF_LIFT)
+        del by_fuse
+        lifted, _ = yield from regressed_error(lambda: left, model, MOST_FEATURES)
+        mean.add_(lifted, alpha=SHARE_OF_LIFT)
     error = yield from prior_from_error(mean.detach(), model)
     return model, mean, error, predictions
 
@@ -210,8 +218,9 @@ def guided_predictions(
         msi_residual = msi_residual.clamp(-limit, limit)
     with torch.no_grad():  # nothing is learned through random features
         predicted = details.interpolated + mix_bands(slopes, scene.fine) + local
-        lifted, lift_explains = yield from regressed_error(predicted, model, LIFT_FEATURES)
-        del predicted
+        of_both = functools.partial(left_of_hsi, predicted, model)
+        lifted, lift_explains = yield from regressed_error(of_both, model, LIFT_FEATURES)
+        del predicted, of_both
     trends = (octave_gain, octave_explains, concentration)
     statistics = _component_statistics(model, scene, left_out, spread.diagonal(), *trends, lift_explains)
     fine_distance = details.fine_msi.square().sum(0)
