@@ -14,7 +14,8 @@ def main() -> None:
     # Threads that wait for others must not take the processor from other programs, nor from each other: beside two busy
     # processes, waiting took more processor time than the work itself.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")  # the least: 2**4 cycles
+    # Those of numpy's and scipy's libraries always wait actively; what they multiply here is small.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     # As in `cli.options.importing`; the command line enables it again.
     gc.disable()
     codes: list[object] = []
