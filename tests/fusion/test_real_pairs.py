@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from scipy.ndimage import gaussian_filter, zoom
 from tests.fusion.large_scenes import small_tiles
 
-from hyperfuse import fuse, make_cube, open_cube, report, uncertainty
+from hyperfuse import estimate, fuse, make_cube, open_cube, report, uncertainty, write_cube
 from hyperfuse.config import ObservationConfig
+from hyperfuse.errors import HyperfuseError, OptionError
 from hyperfuse.fusion.observe import estimate_pair
 from hyperfuse.fusion.pair import align_pair
 from hyperfuse.physics.estimate import Estimate
@@ -287,3 +288,33 @@ def test_values_stay_positive_where_the_hsi_is(simulated: Simulation) -> None:
     noise = estimated(cube, simulated.msi).observation.hsi_noise.numpy()
     assert (kept >= -noise[:, None, None] - 1e-6).all()
     np.testing.assert_array_equal(kept[free > 0], free[free > 0])
+
+
+def test_what_is_written_beside_is_no_input(simulated: Simulation, tmp_path: Path) -> None:
+    hsi, msi = tmp_path / "hsi.tif", tmp_path / "msi.tif"
+    write_cube(simulated.hsi, hsi)
+    write_cube(simulated.msi, msi)
+    stored = hsi.read_bytes()
+    for option in ("uncertainty", "change_mask"):
+        with pytest.raises(OptionError, match="which is the hsi itself"):
+            fuse(hsi, msi, tmp_path / "fused.tif", overwrite=True, **{option: hsi})
+        with pytest.raises(HyperfuseError, match="existing folder"):
+            fuse(hsi, msi, tmp_path / "fused.tif", **{option: tmp_path / "none" / "x.tif"})
+    with pytest.raises(OptionError, match="for the uncertainty and the change mask"):
+        fuse(hsi, msi, tmp_path / "fused.tif", uncertainty=tmp_path / "x.tif", change_mask=tmp_path / "x.tif")
+    assert hsi.read_bytes() == stored and {each.name for each in tmp_path.iterdir()} == {"hsi.tif", "msi.tif"}
+
+
+def test_warnings_are_not_repeated_for_the_uncertainty(simulated: Simulation, tmp_path: Path) -> None:
+    pair = add_imperfection(simulated, "change")
+    paths = {"change_mask": tmp_path / "mask.tif", "uncertainty": tmp_path / "error.tif"}
+    with pytest.warns(UserWarning) as caught:
+        fuse(pair.hsi, pair.msi, tmp_path / "fused.tif", **paths)
+    said = [str(each.message) for each in caught]
+    assert len(said) == len(set(said)) and all(path.exists() for path in paths.values())
+
+
+def test_an_estimate_says_what_differs(simulated: Simulation) -> None:
+    pair = add_imperfection(simulated, "bend")
+    with pytest.warns(UserWarning, match="differ by a shift that varies by .* which `fuse` corrects"):
+        estimate(pair.hsi, pair.msi)

@@ -226,3 +226,12 @@ def test_other_errors() -> None:
         evaluate(placed(fused), placed(reference), scale=-4)
     with pytest.raises(OptionError, match="peak"):
         evaluate(placed(fused), placed(reference), peak=0)
+
+
+@pytest.mark.parametrize("size", [1e150, 1e160, 1e300])
+@pytest.mark.parametrize("larger", ["fused", "reference", "both"])
+def test_values_whose_squares_are_not_finite_are_refused(size, larger):
+    cube = np.random.default_rng(0).uniform(0.1, 1, (3, 32, 32))
+    fused, reference = cube * (1 if larger == "reference" else size), cube[::-1] * (1 if larger == "fused" else size)
+    with pytest.raises(ValueRangeError, match="finite"):
+        evaluate(make_cube(fused), make_cube(reference))

@@ -30,7 +30,7 @@ from hyperfuse.methods.catalogue import AUTO, DEFAULT, FEWEST_COARSER_PIXELS, MO
 from hyperfuse.methods.injection import detail_halo
 from hyperfuse.methods.window import Window
 from hyperfuse.physics.estimate import Estimate, KnownParts, estimate_from_samples
-from hyperfuse.physics.harmonise import SmoothField
+from hyperfuse.physics.harmonise import Correction, SmoothField
 from hyperfuse.physics.observation import Observation, SpatialOperator, default_sigma, sigma_from_fwhm
 from hyperfuse.physics.offset_field import NODES, OffsetField, WindowOffset, constant_field, fit_offset_field
 from hyperfuse.physics.register import BandDisplacement, Block, CoarseOffset, register, search_coarse_offsets
@@ -170,8 +170,11 @@ def find_misregistration(
             # Warnings of a trial do not concern the user.
             warnings.simplefilter("ignore", UserWarning)
             trial = observe(moved_start(pair, start))
+        offset = start[0] + trial.misregistration[0], start[1] + trial.misregistration[1]
+        farther = _as_found(pair, (offset[0] - own.offset[0], offset[1] - own.offset[1]), 0.0, absorbed=False)
+        if farther.coarse_pixels < REMARKABLE:
+            continue  # the same one
         if trial.explained > max(most, LEAST + min(0.3, MORE_IN_FEW_PIXELS / max(1, candidate.overlap))):
-            offset = start[0] + trial.misregistration[0], start[1] + trial.misregistration[1]
             best, most = _as_found(pair, offset, trial.confidence, absorbed=False), trial.explained
     return best
 
@@ -390,12 +393,21 @@ def register_pair(
     return RegisteredPair(warped, harmonisation.applied(warped), observation, warp, harmonisation, bend, displacement)
 
 
+def warn_of_differences(found: Estimate) -> None:
+    """Say in one line what a fusion would correct."""
+    if differences := _differences(found.corrections, found.bend):
+        warnings.warn(f"the images differ by {', '.join(differences)}, which `fuse` corrects", stacklevel=2)
+
+
+def _differences(corrections: tuple[Correction, ...], bend: SmoothField | None) -> list[str]:
+    shift = [] if bend is None else [f"a shift that varies by {bend.variation:.1f} fine pixels"]
+    return [correction.description for correction in corrections] + shift
+
+
 def warn_of_corrections(found: RegisteredPair) -> None:
     """Say in one line what was corrected, and how much of the scene disagrees."""
     harmonisation = found.harmonisation
-    done = [correction.description for correction in harmonisation.corrections]
-    if found.bend is not None:
-        done.append(f"a shift that varies by {found.bend.variation:.1f} fine pixels")
+    done = _differences(harmonisation.corrections, found.bend)
     if harmonisation.agreement is not None and harmonisation.agreement.differing > REMARKABLE_SHARE:
         share = f"{harmonisation.agreement.differing:.1%} of the scene"
         done.append(f"{share} that shows something else or in another light (see --change-mask)")

@@ -30,7 +30,7 @@ from hyperfuse.config import FuseConfig, ObservationConfig, OutputConfig, takes_
 from hyperfuse.errors import Cancelled, HyperfuseError, OptionError
 from hyperfuse.fusion.engine import FusedTile, FusedTiles, Tile, TileJob, bounded_pools, fuse_tiles
 from hyperfuse.fusion.kept import Journal, WorkFolder
-from hyperfuse.fusion.observe import observe
+from hyperfuse.fusion.observe import estimate_pair, warn_of_differences
 from hyperfuse.fusion.pair import align_pair
 from hyperfuse.fusion.plan import (
     OUTPUT_BLOCK,
@@ -59,7 +59,13 @@ ENVI_HEADER, ENVI_PIXELS = ".hdr", ".img"
 # is soon repeated.
 SECONDS_NOT_KEPT = 20.0
 # How uncertainties are stored, whatever the fused image is.
-STORED_ERRORS: dict[str, Any] = {"dtype": "float32", "scale_factor": 1.0, "nodata": None, "uncertainty": None}
+STORED_ERRORS: dict[str, Any] = {
+    "dtype": "float32",
+    "scale_factor": 1.0,
+    "nodata": None,
+    "uncertainty": None,
+    "change_mask": None,
+}
 # Options that may name files, whose content is compared when a run is resumed.
 OTHER_INPUTS = ("weights", "srf", "wavelengths", "msi_wavelengths")
 
@@ -186,7 +192,9 @@ def estimate(hsi: Image, msi: Image, config: ObservationConfig | None = None) ->
     config = config or ObservationConfig()
     hsi_cube, msi_cube, masks = open_pair(hsi, msi, config)
     pair = align_pair(hsi_cube, msi_cube, config, **masks)
-    return observe(pair, hsi_cube, config)
+    found = estimate_pair(pair, hsi_cube, config)
+    warn_of_differences(found)
+    return found.observation
 
 
 def run_fusion(
@@ -204,18 +212,17 @@ def run_fusion(
     instead of an estimated one.
     """
     target = None if output is None else Path(output)
-    if config.uncertainty is not None and not uncertainty:
-        check_request(hsi, msi, config.uncertainty, config.replace(uncertainty=None))
     check_request(hsi, msi, target, config)
     with ExitStack() as stack:
         if target is not None:
             stack.enter_context(target_lock(target))
         stack.enter_context(bounded_pools())
         run = _run(hsi, msi, target, config, uncertainty=uncertainty, observation=observation)
-    if config.uncertainty is not None and not uncertainty:
-        run_fusion(
-            hsi, msi, config.uncertainty, config.replace(**STORED_ERRORS), uncertainty=True, observation=observation
-        )
+    if config.uncertainty is not None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # it would say about the pair what has been said
+            stored = config.replace(**STORED_ERRORS)
+            run_fusion(hsi, msi, config.uncertainty, stored, uncertainty=True, observation=observation)
     return run
 
 
@@ -236,20 +243,36 @@ def check_request(hsi: Image, msi: Image, target: Path | None, config: FuseConfi
     same = "hsi" in paths and paths["hsi"] == paths.get("msi")
     if same and config.hsi_variable == config.msi_variable:
         raise OptionError(f"{hsi} as both HSI and MSI", "a coarse image and a fine one", "name two images")
+    beside = [each for each in (config.uncertainty, config.change_mask) if each is not None]
+    if len({_real(each) for each in beside}) < len(beside):
+        got = f"{config.uncertainty} for the uncertainty and the change mask"
+        raise OptionError(got, "two files", "fix --uncertainty or --change-mask")
+    for each in beside:
+        _require_own_file(each, hsi, msi, config)
+        check_target(each, config if each == config.uncertainty else _output_of_mask(config))
     if target is None:
         return
+    _require_own_file(target, hsi, msi, config)
+    for name, other in (("uncertainty", config.uncertainty), ("change-mask", config.change_mask)):
+        if other is not None and _real(other) == _real(target):
+            got = f"{target} for the fused image and its {name.replace('-', ' ')}"
+            raise OptionError(got, "two files", f"fix -o or --{name}")
+    check_target(target, config)
+
+
+def _output_of_mask(config: FuseConfig) -> OutputConfig:
+    return OutputConfig(overwrite=config.overwrite or config.resume)
+
+
+def _require_own_file(target: Path, hsi: Image, msi: Image, config: FuseConfig) -> None:
+    """Refuse to write over an input."""
     # However it is spelled: with `..`, through a linked folder, or as a link to the input.
     written = {_real(target)}
     if target.suffix.lower() == ENVI_HEADER:
         written.add(_real(target).with_suffix(ENVI_PIXELS))
-    for role, path in paths.items():
-        if path in written:
-            raise OptionError(f"output {target}, which is the {role} itself", "a file of its own", "fix -o")
-    for name, other in (("uncertainty", config.uncertainty), ("change-mask", config.change_mask)):
-        if other is not None and _real(other) == _real(target):
-            got = f"{target} for the fused image and its {name}"
-            raise OptionError(got, "two files", f"fix -o or --{name}")
-    check_target(target, config)
+    for role, path in input_paths(hsi, msi, config).items():
+        if _real(path) in written:
+            raise OptionError(f"output {target}, which is the {role} itself", "a file of its own", "fix it")
 
 
 def _real(path: Path) -> Path:
@@ -281,8 +304,8 @@ def _run(
     method = None if journal is None else provenance_of(journal.record).get("method")
     kept_from = time.monotonic() + (SECONDS_NOT_KEPT if journal is None else 0)
     plan = make_plan(hsi, msi, config, method=method, uncertainty=uncertainty, observation=observation)
-    if config.change_mask is not None and not uncertainty:
-        write_cube(plan.change_mask, config.change_mask, OutputConfig(overwrite=config.overwrite))
+    if config.change_mask is not None:
+        write_cube(plan.change_mask, config.change_mask, _output_of_mask(config))
     seconds, clipping = 0.0, Clipping()
     if plan.memory.whole and journal is None:
         # The only tile is computed before the output is created: then it is known whether any pixel is missing.

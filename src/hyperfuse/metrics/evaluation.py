@@ -14,6 +14,7 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from hyperfuse.config import EvaluateConfig, takes_options
+from hyperfuse.errors import ValueRangeError
 from hyperfuse.io.allocator import freed_memory_kept
 from hyperfuse.io.cube import iterate_windows
 from hyperfuse.io.files import PathLike, as_opened
@@ -36,6 +37,7 @@ from hyperfuse.progress import progress
 
 Image = PathLike | xr.DataArray | NDArray[Any]
 WINDOW_BYTES = 64 * 2**20
+LARGEST_VALUE = 1e140
 # Fields of `Evaluation` by the name that is shown, and the unit.
 SCORES = {
     "psnr_db": ("PSNR", " dB"),
@@ -160,12 +162,21 @@ def evaluate(
     fused, reference = (supplied(cube, config.wavelengths, config.nodata_in) for cube in (fused, reference))
     with freed_memory_kept():
         comparison = plan_comparison(fused, reference, config.scale, config.peak, max_bytes)
+        _require_finite(comparison.peak)
         windows = _windows("Evaluating", comparison, max_bytes)
         sums = reduce(operator.add, (WindowSums.of(comparison, *window) for window in windows))
     if sums.pixels == 0:
         raise nothing_to_compare()
+    _require_finite(math.sqrt(float(sums.errors.squared_error.max(initial=0.0))))
     q2n = _compute_q2n(comparison, comparison.bands[sums.errors.compared], max_bytes) if config.q2n else None
     return _summarise(comparison, sums, q2n)
+
+
+def _require_finite(value: float) -> None:
+    """Refuse values whose squares are not finite."""
+    if not abs(value) < LARGEST_VALUE:
+        expected = f"values below {LARGEST_VALUE:.0e}, whose squares are finite"
+        raise ValueRangeError(f"values of up to {value:.0e}", expected, "divide both images by the same factor")
 
 
 def _windows(task: str, comparison: Comparison, max_bytes: int, block: int = 256) -> Iterator[tuple[slice, slice]]:
@@ -230,7 +241,7 @@ def _notes(comparison: Comparison, sums: WindowSums, q2n: float | None) -> Itera
         f"{all_bands - bands} of {all_bands} bands are marked bad and left out": bands < all_bands,
         f"{bands - compared} bands have no value that is valid in both images and are left out": compared < bands,
         f"the fused image has no data at {missing} values that the reference has; they are not scored": missing > 0,
-        f"the band centres of the two images differ by up to {apart:.1f} nm": apart > WAVELENGTH_TOLERANCE_NM,
+        f"the band centres of the two images of up to {apart:.1f} nm": apart > WAVELENGTH_TOLERANCE_NM,
         "the images are equal where both have data: PSNR is infinite (null in JSON)": exact == compared,
         f"{infinite} and do not count in the mean-band PSNR": 0 < exact < compared,
         "no ERGAS: the fused cube does not state the scale; give it (--scale)": comparison.scale is None,
