@@ -54,6 +54,7 @@ LEAST_WEIGHT = 0.3  # of pixels that the SRF is fitted to
 # Share of a pixel that counts as clipped; refits of the SRF to such pixels, and how many times the usual misfit they
 # may have besides.
 LEAST_CLIPPED, ROUNDS_BEYOND, CLIPPED_AGREE = 0.02, 5, 8.0
+ALL_BUT_CLIPPED = 0.97  # share of the pixels that are not clipped that must agree, for clipping to be all that is wrong
 OTHER_UNIT = 10.0  # factor between the msi and the hsi under a known SRF
 SMOOTHNESS_LADDER = (1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7)
 # A smoother SRF is preferred as long as it explains the msi nearly as well as the roughest.
@@ -164,7 +165,7 @@ def estimate_from_samples(
     if known.srf is not None:
         fit = _known_srf(known.srf, spectra, blurred)
     else:
-        fit = pixels.fit_srf(wavelength_nm)
+        fit = pixels.fit_srf(wavelength_nm, only_clipped=not found.corrections)
     if known.hsi_noise is None:
         hsi_noise = samples.hsi_noise()
         hsi_noise = hsi_noise * weakest_components(spectra, hsi_noise)
@@ -339,10 +340,14 @@ class _CoarseSpectra:
         hsi, msi = (torch.cat(parts, dim=1).double() for parts in (spectra, blurred))
         return cls(hsi, msi, gain, agreeing, torch.cat(clipped, dim=2))
 
-    def fit_srf(self, wavelength_nm: NDArray[np.float64] | None) -> SRFFit:
-        """To the pixels that agree, and to those that are clipped as far as the hsi does not tell of more beyond."""
+    def fit_srf(self, wavelength_nm: NDArray[np.float64] | None, *, only_clipped: bool) -> SRFFit:
+        """To the pixels that agree and, where being clipped is all that is wrong with the others, to those as far as
+        the hsi does not tell of more beyond the end.
+        """
         fit = fit_srf(self.hsi[:, self.agreeing], self.msi[:, self.agreeing], wavelength_nm)
-        if not bool(self.clipped.any()):
+        others = ~self.clipped.flatten(0, 1).any(0)
+        agree = int((others & self.agreeing).sum()) >= ALL_BUT_CLIPPED * int(others.sum())
+        if not (only_clipped and agree and bool(self.clipped.any())):
             return fit
         low, high = self.clipped
         for _ in range(ROUNDS_BEYOND):
