@@ -11,7 +11,14 @@ import torch
 from tests.methods.tiny_pairs import tiny_pair
 
 from hyperfuse.errors import BandError, GridError, ValueRangeError
-from hyperfuse.physics.estimate import KnownParts, _probability, estimate_observation, fit_srf, roughness_matrix
+from hyperfuse.physics.estimate import (
+    KnownParts,
+    _CoarseSpectra,
+    _probability,
+    estimate_observation,
+    fit_srf,
+    roughness_matrix,
+)
 from hyperfuse.physics.observation import known_observation
 from hyperfuse.physics.register import Registration
 from hyperfuse.physics.sampling import estimate_noise
@@ -252,11 +259,20 @@ def test_srf_of_more_bands_than_any_sensor_has() -> None:
 
 
 def test_clipped_pixels_do_not_shrink_the_srf() -> None:
-    pair = tiny_pair(8, 2, (16, 16), 8)
-    ends = [band.flatten().quantile(torch.tensor([0.1, 0.9])) for band in pair.msi]
-    clipped = torch.stack([band.clamp(*end.tolist()) for band, end in zip(pair.msi, ends, strict=True)])
-    found = estimate_observation(pair.hsi, clipped)
-    truth = pair.observation.srf.double() @ pair.hsi.double().flatten(1)
-    seen = found.srf @ pair.hsi.double().flatten(1) + found.offset[:, None]
-    slopes = [float(np.polyfit(true, own, 1)[0]) for true, own in zip(truth.numpy(), seen.numpy(), strict=True)]
-    assert slopes == pytest.approx([1.0, 1.0], abs=0.15)  # fitted to the ends as if they were values, one is 0.6
+    generator = torch.Generator().manual_seed(0)
+    hsi = torch.rand(4, 500, generator=generator, dtype=torch.float64)
+    truth = torch.tensor([[0.5, 0.3, 0.2, 0.0], [0.0, 0.2, 0.3, 0.5]], dtype=torch.float64)
+    msi = truth @ hsi
+    ends = msi.quantile(torch.tensor([0.1, 0.9], dtype=torch.float64), dim=1).T[..., None]
+    seen = msi.clamp(ends[:, 0], ends[:, 1])
+    clipped = torch.stack([msi <= ends[:, 0], msi >= ends[:, 1]])
+    pixels = _CoarseSpectra(hsi, seen, 0.1, torch.ones(500, dtype=torch.bool), clipped)
+    fitted = [pixels.fit_srf(None, only_clipped=each) for each in (False, True)]
+    to_ends, beyond = (float((fit.srf - truth).abs().max()) for fit in fitted)
+    assert to_ends > 0.05
+    assert beyond < 0.3 * to_ends
+    # Where other pixels disagree as well, clipping is not all that is wrong.
+    disagreeing = replace(pixels, agreeing=torch.rand(500, generator=generator) < 0.8)
+    torch.testing.assert_close(
+        disagreeing.fit_srf(None, only_clipped=True).srf, disagreeing.fit_srf(None, only_clipped=False).srf
+    )
