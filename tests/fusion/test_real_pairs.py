@@ -18,8 +18,8 @@ from hyperfuse.config import ObservationConfig
 from hyperfuse.errors import HyperfuseError, OptionError
 from hyperfuse.fusion.observe import estimate_pair
 from hyperfuse.fusion.pair import align_pair
+from hyperfuse.physics.corrections import Light, ToneCurves
 from hyperfuse.physics.estimate import Estimate
-from hyperfuse.physics.harmonise import Light, ToneCurves
 from hyperfuse.physics.imperfections import ImperfectPair, add_imperfection
 from hyperfuse.physics.simulate import Simulation, simulate
 

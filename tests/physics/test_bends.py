@@ -10,8 +10,8 @@ from tests.methods.tiny_pairs import tiny_pair
 
 from hyperfuse import compiled
 from hyperfuse.physics import locate
+from hyperfuse.physics.corrections import SmoothField, spline_at, spline_of
 from hyperfuse.physics.estimate import estimate_from_samples
-from hyperfuse.physics.harmonise import SmoothField, spline_at, spline_of
 from hyperfuse.physics.sampling import PairSamples
 
 

@@ -23,7 +23,7 @@ from hyperfuse.io.grid import Grid, window_of_grid
 from hyperfuse.methods.missing import fill_missing
 from hyperfuse.methods.window import Place, all_finite
 from hyperfuse.physics.change import CORE_HALO, HALO, Agreement, reconcile
-from hyperfuse.physics.harmonise import Correction, SmoothField
+from hyperfuse.physics.corrections import Correction, SmoothField
 from hyperfuse.physics.observation import Observation
 
 # The share of a coarse pixel's PSF that must lie on known pixels for a difference to count.

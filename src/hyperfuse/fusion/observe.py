@@ -29,8 +29,8 @@ from hyperfuse.io.cube import spread_slices, wavelengths_nm
 from hyperfuse.methods.catalogue import AUTO, DEFAULT, FEWEST_COARSER_PIXELS, MOST_PIXELS, suitable_method
 from hyperfuse.methods.injection import detail_halo
 from hyperfuse.methods.window import Window
+from hyperfuse.physics.corrections import Correction, SmoothField
 from hyperfuse.physics.estimate import Estimate, KnownParts, estimate_from_samples
-from hyperfuse.physics.harmonise import Correction, SmoothField
 from hyperfuse.physics.observation import Observation, SpatialOperator, default_sigma, sigma_from_fwhm
 from hyperfuse.physics.offset_field import NODES, OffsetField, WindowOffset, constant_field, fit_offset_field
 from hyperfuse.physics.register import BandDisplacement, Block, CoarseOffset, register, search_coarse_offsets

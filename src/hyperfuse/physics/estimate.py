@@ -21,7 +21,8 @@ from torch import Tensor
 
 from hyperfuse.errors import BandError
 from hyperfuse.physics.change import Agreement, clipped_ends, measure_agreement
-from hyperfuse.physics.harmonise import Bend, Correction, SmoothField
+from hyperfuse.physics.corrections import Correction, SmoothField
+from hyperfuse.physics.harmonise import Bend
 from hyperfuse.physics.locate import (
     LEAST_EVIDENCE,
     LEAST_EVIDENCE_OF_FEW,

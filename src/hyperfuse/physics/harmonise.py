@@ -25,21 +25,32 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.ndimage import map_coordinates, spline_filter
 from scipy.optimize import isotonic_regression
 from torch import Tensor
 
-from hyperfuse import compiled
+from hyperfuse.physics.corrections import (
+    Correction,
+    Floats,
+    Light,
+    SmoothField,
+    ToneCurves,
+    cosine_indices,
+    cosine_terms,
+    order_of_terms,
+    spline_at,
+    spline_of,
+    warped,
+)
 from hyperfuse.physics.observation import psf_matrix
 from hyperfuse.physics.register import Block, leading_components
 from hyperfuse.physics.resample import separable
+from hyperfuse.physics.robust_fit import FOLDS, Regression, RobustFit, fit_robustly, solve_normal, tukey_weights
 
-Floats = NDArray[np.float64]
 Pair = tuple[float, float]
 Bend = Literal["off", "auto", "force"]
 
@@ -50,9 +61,6 @@ NEGLIGIBLE = 5e-4
 MUST_LEAVE, BEND_MUST_LEAVE, FORCED_BEND_MUST_LEAVE = 0.6, 0.5, 1.0
 # Cosines of a higher order must bring the cross-validated misfit below this share.
 HIGHER_ORDER_MUST_LEAVE, HIGHER_BEND_MUST_LEAVE = 0.93, 0.97
-# Limits in robust standard deviations, from one reweighting to the next; and when the weights have settled.
-TUKEY, FEWEST_TURNS, SETTLED = (8.0, 6.0, 5.0, *[4.0] * 7), 3, 2e-3
-MAD_OF_NORMAL = 1.4826
 MOST_PIXELS = 2000
 KNOTS, FEWEST_KNOTS = 10, 4
 VALUES_FOR_KNOTS = 20000  # about as many are looked at
@@ -60,116 +68,15 @@ PIXELS_PER_TERM = 3
 CLIPPED_SHARE = 0.004  # of the pixels at one end of a band's range: they are clipped
 ORDERS = (1, 2, 3, 4, 6)  # of cosines: the sum of both axes' frequencies
 ORDERS_AGAIN = 2
-FOLDS, FOLD_SIDE = 4, 3  # squares of coarse pixels are left out together, because neighbours are alike
+FOLD_SIDE = 3  # squares of coarse pixels are left out together, because neighbours are alike
 TONE_RIDGE, GAIN_RIDGE, OFFSET_RIDGE, BEND_RIDGE = 1e-5, 1e-6, 1e-4, 0.1
-LARGEST_GAIN = 5.0
 EXPLAINS_ALL = 2.0  # times the misfit that is not worth a correction
 BEND_STEPS, BEND_TUKEY = 2, 15.0
 # Cosines up to this order show at least signs of any smooth field; without them no higher orders are tried.
 ORDER_OF_SIGNS, SIGNS_MUST_LEAVE = 3, 0.85
-DERIVATIVE_STEP = 0.25  # fine pixels
 SMALLEST_BEND = 0.03  # fine pixels, root mean square: less does not justify resampling
 # Fine pixels per fine pixel: 0.1 at most where a scene is bent, and 0.35 or more where shadows or noise look like it.
-STEEPEST_BEND, NODES_OF_STEEPNESS = 0.25, 49
-
-
-@dataclass(frozen=True)
-class SmoothField:
-    """Sums of cosines over a scene: m_ij cos(pi i y) cos(pi j x) at shares y of its height and x of its width."""
-
-    coefficients: Floats  # (planes, D + 1, D + 1)
-
-    def at(self, rows: Floats, columns: Floats) -> Floats:
-        """(planes, rows, columns) On a grid of positions."""
-        y, x = (self._cosines(axis) for axis in (rows, columns))
-        return np.asarray(y.T @ self.coefficients @ x)
-
-    def at_points(self, rows: Floats, columns: Floats) -> Floats:
-        """(planes, n) At single positions."""
-        return np.asarray(np.einsum("in,pij,jn->pn", self._cosines(rows), self.coefficients, self._cosines(columns)))
-
-    @property
-    def variation(self) -> float:
-        """Root of the sum over planes of the variance over the scene."""
-        halves = np.where(np.arange(self.coefficients.shape[1]) > 0, 0.5, 1.0)
-        energy = self.coefficients**2 * halves[:, None] * halves
-        return float(np.sqrt(energy.sum() - energy[:, 0, 0].sum()))
-
-    def steepness(self, size: tuple[int, int]) -> float:
-        """The largest change of a plane from one pixel of the scene to the next."""
-        shares = np.linspace(0, 1, NODES_OF_STEEPNESS)
-        values = self.at(shares, shares)
-        slopes = (np.diff(values, axis=axis + 1) * (len(shares) - 1) / size[axis] for axis in (0, 1))
-        return max(float(np.abs(each).max()) for each in slopes)
-
-    @property
-    def order(self) -> int:
-        return int(self.coefficients.shape[1]) - 1
-
-    def _cosines(self, positions: Floats) -> Floats:
-        return np.cos(np.pi * np.arange(self.coefficients.shape[1])[:, None] * positions)
-
-    @classmethod
-    def from_terms(cls, order: int, terms: Floats, mean: Floats, constant: Floats) -> SmoothField:
-        """From coefficients (planes, L) of cosines whose means (L,) are subtracted, and constants (planes,)."""
-        matrix = np.zeros((len(terms), order + 1, order + 1))
-        for (i, j), column in zip(_indices(order), terms.T, strict=True):
-            matrix[:, i, j] = column
-        matrix[:, 0, 0] = constant - terms @ mean
-        return cls(matrix)
-
-
-def _indices(order: int) -> list[tuple[int, int]]:
-    return [(i, j) for i in range(order + 1) for j in range(order + 1 - i) if i + j > 0]
-
-
-def _orders_from(field: SmoothField) -> list[int]:
-    """Those that are looked at again where a field was found before."""
-    return [order for order in ORDERS if order >= field.order][:ORDERS_AGAIN]
-
-
-def _cosine_terms(order: int, positions: Floats) -> Floats:
-    """(L, n)"""
-    terms = [np.cos(np.pi * i * positions[0]) * np.cos(np.pi * j * positions[1]) for i, j in _indices(order)]
-    return np.stack(terms) if terms else np.zeros((0, positions.shape[1]))
-
-
-def _order_of_terms(order: int) -> Floats:
-    return np.array([i + j for i, j in _indices(order)], dtype=np.float64)
-
-
-@dataclass(frozen=True)
-class ToneCurves:
-    """A monotone curve per msi band."""
-
-    curves: tuple[tuple[Floats, Floats], ...]
-    """Knots (K,) and the values that replace them, linear in between."""
-    description: ClassVar[str] = "tone curves"
-
-    def apply(self, msi: NDArray[np.float32], start: tuple[int, int] = (0, 0)) -> NDArray[np.float32]:
-        """Correct a part (M, rows, columns) of the msi that begins at these fine pixels; NaN stays NaN."""
-        bands = zip(msi, self.curves, strict=True)
-        return np.stack([np.interp(band, *curve).astype(np.float32) for band, curve in bands])
-
-
-@dataclass(frozen=True)
-class Light:
-    """A gain and an offset per msi band that vary smoothly over the scene."""
-
-    fine_size: tuple[int, int]
-    gain: SmoothField
-    offset: SmoothField
-    description: ClassVar[str] = "a gain and offset that vary over the scene"
-
-    def apply(self, msi: NDArray[np.float32], start: tuple[int, int] = (0, 0)) -> NDArray[np.float32]:
-        """Correct a part (M, rows, columns) of the msi that begins at these fine pixels; NaN stays NaN."""
-        axes = zip(start, msi.shape[1:], self.fine_size, strict=True)
-        places = [(np.arange(first, first + length) + 0.5) / size for first, length, size in axes]
-        gain = self.gain.at(*places).clip(1 / LARGEST_GAIN, LARGEST_GAIN)
-        return np.asarray(msi * gain + self.offset.at(*places), dtype=np.float32)
-
-
-Correction = ToneCurves | Light
+STEEPEST_BEND = 0.25
 
 
 @dataclass(frozen=True)
@@ -271,104 +178,6 @@ def negligible_shares(blurred: Sequence[Tensor]) -> Floats:
     detail = torch.stack([image.double().diff(dim=2).square().mean((1, 2)) / 2 for image in blurred]).mean(0)
     values = torch.cat([image.double().flatten(1) for image in blurred], dim=1)
     return np.asarray(NEGLIGIBLE * (detail / values.var(1).clamp_min(1e-300)).clamp(1e-3, 1).numpy())
-
-
-@dataclass(frozen=True)
-class RobustFit:
-    """Regressions of msi bands with one weight per pixel."""
-
-    coefficients: list[Floats]
-    weights: Floats  # (n,), from 0 (an outlier) to 1
-    misfit: Floats  # (M, n)
-    shares: Floats  # (M,) squared median misfit, as a share of the squared median deviation of the target
-
-
-@dataclass(frozen=True)
-class Regression:
-    """Ridge regressions of msi bands on columns of their own, of which the last may have the same coefficient in every
-    band.
-    """
-
-    targets: Floats  # (M, n)
-    designs: Sequence[Floats]  # (n, p) each, or one for all bands
-    ridges: Sequence[Floats] = ()  # (p,) each, in units of mean squares
-    common: int = 0
-    """How many of the last columns have coefficients in common."""
-
-    def solve(self, weights: Floats) -> list[Floats]:
-        """(p,) for each band."""
-        if len(self.designs) == 1:
-            weighted = self.designs[0].T * weights
-            return list(_solve_normal(weighted @ self.designs[0], weighted @ self.targets.T, 0.0).T)
-        return self.solve_moments(self.moments(weights, slice(None)), float(weights.sum()))
-
-    def moments(self, weights: Floats, pixels: slice | NDArray[np.bool_]) -> list[Floats]:
-        """(p + 1, p + 1) for each band: sums over pixels of the products of all columns and the target."""
-        bands = zip(self.designs, self.targets, strict=True)
-        both = (np.concatenate([design[pixels], target[pixels, None]], axis=1) for design, target in bands)
-        return [(each.T * weights[pixels]) @ each for each in both]
-
-    def solve_moments(self, moments: Sequence[Floats], count: float) -> list[Floats]:
-        """From the moments of pixels whose weights sum to `count`."""
-        alone, gram, right = [], np.zeros((self.common, self.common)), np.zeros(self.common)
-        for moment, ridge, target in zip(moments, self.ridges, self.targets, strict=True):
-            # A band's own coefficients as functions of the common ones, which are solved for last.
-            own = slice(0, len(ridge) - self.common)
-            shared = slice(own.stop, len(ridge))
-            found = _solve_normal(moment[own, own], moment[own, own.stop :], ridge[own] * count)
-            left = moment[shared, own.stop :] - moment[shared, own] @ found
-            variance = float(target.var()) + 1e-300
-            gram += (left[:, :-1] + np.diag(ridge[shared] * count)) / variance
-            right += left[:, -1] / variance
-            alone.append(found)
-        common = _solve_normal(gram, right, 0.0) if self.common else right
-        return [np.concatenate([found[:, -1] - found[:, :-1] @ common, common]) for found in alone]
-
-    def misfit(self, coefficients: Sequence[Floats], pixels: slice | NDArray[np.bool_] = slice(None)) -> Floats:
-        """(M, n)"""
-        if len(self.designs) == 1:
-            return self.targets[:, pixels] - np.stack(coefficients) @ self.designs[0][pixels].T
-        bands = zip(self.designs, coefficients, strict=True)
-        return self.targets[:, pixels] - np.stack([design[pixels] @ found for design, found in bands])
-
-    def cross_validated(self, weights: Floats, folds: NDArray[np.int64]) -> Floats:
-        """(M,) Mean squared error on pixels that were left out of the fit."""
-        parts = [(folds == fold, self.moments(weights, folds == fold)) for fold in range(FOLDS)]
-        total = [sum(own) for own in zip(*(moments for _, moments in parts), strict=True)]
-        error = np.zeros(len(self.targets))
-        for out, moments in parts:
-            if (count := float(weights[~out].sum())) > 0:
-                found = self.solve_moments([all_ - own for all_, own in zip(total, moments, strict=True)], count)
-                error += self.misfit(found, out) ** 2 @ weights[out]
-        return np.asarray(error / max(1e-300, float(weights.sum())))
-
-
-def fit_robustly(regression: Regression) -> RobustFit:
-    """Solve by iteratively reweighted least squares."""
-    targets = regression.targets
-    weights = np.ones(targets.shape[1])
-    variance = targets.var(axis=1) + 1e-300
-    for turn, limit in enumerate(TUKEY):
-        coefficients = regression.solve(weights)
-        misfit = regression.misfit(coefficients)
-        before, weights = weights, tukey_weights(misfit, limit, 1e-12 * variance)
-        if turn > FEWEST_TURNS and float(np.abs(weights - before).mean()) < SETTLED:
-            break
-    # Medians of both: a curve that maps most values to one explains them all, but then they have no spread either.
-    spread = np.median(np.abs(targets - np.median(targets, axis=1, keepdims=True)), axis=1) + 1e-150
-    return RobustFit(coefficients, weights, misfit, (np.median(np.abs(misfit), axis=1) / spread) ** 2)
-
-
-def tukey_weights(misfit: Floats, limit: float, smallest_variance: Floats) -> Floats:
-    """(n,) Tukey's biweight of the root mean square over bands of misfits (M, n) in robust standard deviations."""
-    variance = (MAD_OF_NORMAL * np.median(np.abs(misfit), axis=1)) ** 2 + smallest_variance + 1e-300
-    squared = (misfit**2 / variance[:, None]).mean(axis=0) / limit**2
-    return np.asarray((1 - squared).clip(min=0) ** 2)
-
-
-def _solve_normal(gram: Floats, right: Floats, ridge: Floats | float) -> Floats:
-    gram = gram + np.diag(np.broadcast_to(1e-12 * np.trace(gram) / len(gram) + ridge + 1e-300, len(gram)))
-    return np.asarray(np.linalg.solve(gram, right))
 
 
 @dataclass(frozen=True)
@@ -538,6 +347,11 @@ def _with_light(pixels: CoarsePixels, found: Found, *, before: Light | None = No
     return _corrected(pixels, found, light.correction(pixels, weights, blurred, fit_robustly(regression)))
 
 
+def _orders_from(field: SmoothField) -> list[int]:
+    """Those that are looked at again where a field was found before."""
+    return [order for order in ORDERS if order >= field.order][:ORDERS_AGAIN]
+
+
 @dataclass(frozen=True)
 class _LightTerms:
     """Cosines of mean zero over the scene that a gain and an offset are sums of."""
@@ -550,7 +364,7 @@ class _LightTerms:
 
     @classmethod
     def of(cls, pixels: CoarsePixels, weights: Floats, order: int, *, common: bool) -> _LightTerms:
-        terms = _cosine_terms(order, pixels.positions)
+        terms = cosine_terms(order, pixels.positions)
         mean = np.average(terms, axis=1, weights=weights)
         return cls(order, mean, (terms - mean[:, None]).T, common)
 
@@ -559,7 +373,7 @@ class _LightTerms:
         return len(self.mean) * (1 + (1 / bands if self.common else 1))
 
     def regression(self, pixels: CoarsePixels, weights: Floats, blurred: Floats) -> Regression:
-        designs, ridges, orders = [], [], _order_of_terms(self.order) ** 2
+        designs, ridges, orders = [], [], order_of_terms(self.order) ** 2
         for band, variance in zip(blurred, _variance(blurred, weights), strict=True):
             columns = self.centred * np.sqrt(variance), self.centred * band[:, None]
             designs.append(np.concatenate([pixels.predictors, *(-each for each in columns)], axis=1))
@@ -592,7 +406,7 @@ def _with_bend(
     sampler = _BlurredMsi.of(pixels, images)
     step = partial(_bend_step, pixels, sampler, weights)
     nowhere = SmoothField(np.zeros((2, 1, 1)))
-    orders = [order for order in ORDERS if PIXELS_PER_TERM * (1 + len(_indices(order))) <= len(weights)]
+    orders = [order for order in ORDERS if PIXELS_PER_TERM * (1 + len(cosine_indices(order))) <= len(weights)]
     field, straight = step(nowhere, 0)
     if before is None and orders and must_leave < FORCED_BEND_MUST_LEAVE:
         _, signs = step(nowhere, min(ORDER_OF_SIGNS, orders[-1]))
@@ -627,7 +441,7 @@ def _bend_step(
     pixels: CoarsePixels, sampler: _BlurredMsi, weights: Floats, field: SmoothField, order: int
 ) -> tuple[SmoothField, float]:
     """The field after a step, and the misfit that is left of unseen pixels, to first order."""
-    terms = np.concatenate([np.ones((1, len(weights))), _cosine_terms(order, pixels.positions)]).T
+    terms = np.concatenate([np.ones((1, len(weights))), cosine_terms(order, pixels.positions)]).T
     seen, *slopes = sampler.at(field.at_points(*pixels.positions), slopes=True)
     own = pixels.predictors.shape[1]
     # What the hsi explains, how each band would change, and the band.
@@ -638,13 +452,13 @@ def _bend_step(
     folds = [pixels.folds == fold for fold in range(FOLDS)]
     moments = [[(table[fold].T * weights[fold]) @ table[fold] for table in tables] for fold in folds]
     total = [np.sum(each, axis=0) for each in zip(*moments, strict=True)]
-    penalty = BEND_RIDGE * np.tile(np.concatenate([[0.0], _order_of_terms(order) ** 2]), 2)
+    penalty = BEND_RIDGE * np.tile(np.concatenate([[0.0], order_of_terms(order) ** 2]), 2)
 
     def solve(moments: Sequence[Floats], count: int) -> tuple[Floats, list[Floats]]:
         """The step of the coefficients, and for each band what it makes of the columns of its table."""
         gram, right, alone = np.diag(penalty + 1e-12), np.zeros(len(penalty)), []
         for moment in moments:
-            found = _solve_normal(moment[:own, :own], moment[:own, own:], 0.0)
+            found = solve_normal(moment[:own, :own], moment[:own, own:], 0.0)
             left = moment[own:, own:] - moment[own:, :own] @ found
             unit = float(left[-1, -1].clip(0)) / max(1, count) + 1e-300
             gram, right = gram + left[:-1, :-1] / unit, right - left[:-1, -1] / unit
@@ -699,38 +513,6 @@ class _BlurredMsi:
             places = self.pixels.fine_positions[:, span] + offsets[:, span] - np.array(block.fine_start)[:, None]
             parts.append(spline_at(spline, *places, slopes=slopes))
         return np.concatenate(parts, axis=-1)
-
-
-def spline_of(planes: NDArray[np.float32]) -> Floats:
-    """Coefficients of the cubic B-splines through planes (M, H, W)."""
-    return np.stack([spline_filter(plane, 3, np.float64, mode="mirror") for plane in planes])
-
-
-def spline_at(spline: Floats, rows: Floats, columns: Floats, *, slopes: bool = False) -> Floats:
-    """(M, n) At positions (n,), of which those beyond the border count as on it; with slopes (3, M, n)."""
-    rows, columns = (axis.clip(0, size - 1) for axis, size in zip((rows, columns), spline.shape[1:], strict=True))
-    if compiled.library() is not None:
-        return compiled.sample_spline(spline, rows, columns, slopes=slopes)
-
-    def at(down: float, right: float) -> Floats:
-        places = rows + down, columns + right
-        return np.stack([map_coordinates(each, places, order=3, mode="mirror", prefilter=False) for each in spline])
-
-    if not slopes:
-        return at(0.0, 0.0)
-    s = DERIVATIVE_STEP
-    return np.stack([at(0, 0), (at(s, 0) - at(-s, 0)) / (2 * s), (at(0, s) - at(0, -s)) / (2 * s)])
-
-
-def warped(
-    image: NDArray[np.float32], bend: SmoothField, start: tuple[int, int], fine_size: tuple[int, int]
-) -> NDArray[np.float32]:
-    """A part (M, rows, columns) of the msi that begins at these fine pixels; its value at q is taken from q + bend."""
-    axes = [np.arange(length, dtype=np.float64) for length in image.shape[1:]]
-    shares = [(axis + first + 0.5) / size for axis, first, size in zip(axes, start, fine_size, strict=True)]
-    down, right = bend.at(*shares)
-    places = (axes[0][:, None] + down).ravel(), (axes[1][None, :] + right).ravel()
-    return spline_at(spline_of(image), *places).reshape(image.shape).astype(np.float32)
 
 
 def _variance(images: Floats, weights: Floats) -> Floats:

@@ -18,19 +18,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hyperfuse.physics.corrections import Correction, Light, SmoothField, ToneCurves, warped
 from hyperfuse.physics.harmonise import (
     EXPLAINS_ALL,
     MUST_LEAVE,
     Bend,
     CoarsePixels,
-    Correction,
     Found,
-    Light,
-    SmoothField,
-    ToneCurves,
     find_corrections,
     negligible_shares,
-    warped,
 )
 from hyperfuse.physics.register import (
     SEARCH_STEP,

@@ -23,8 +23,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hyperfuse.physics.harmonise import MAD_OF_NORMAL, CoarsePixels
+from hyperfuse.physics.harmonise import CoarsePixels
 from hyperfuse.physics.register import TRIMMED, Block, Pair, Problem, Registration, solve
+from hyperfuse.physics.robust_fit import MAD_OF_NORMAL
 
 Floats = NDArray[np.float64]
 
