@@ -368,6 +368,8 @@ def _addresses(arrays: Sequence[Tensor]) -> ctypes.Array[ctypes.c_void_p]:
 
 def in_threads(name: str, task: ctypes.Structure, rows: int, threads: int) -> bool:
     """Call a function on all rows, some in each thread: whether it succeeded on all."""
+    if not rows:
+        return True
     function: Callable[..., int] = getattr(library(), name)
     step = math.ceil(rows / threads)
 

@@ -9,7 +9,7 @@ from scipy.ndimage import map_coordinates
 from tests.methods.tiny_pairs import tiny_pair
 
 from hyperfuse import compiled
-from hyperfuse.physics import locate
+from hyperfuse.physics import locate, sampling
 from hyperfuse.physics.corrections import SmoothField, spline_at, spline_of
 from hyperfuse.physics.estimate import estimate_from_samples
 from hyperfuse.physics.sampling import PairSamples
@@ -43,6 +43,22 @@ def test_slopes_of_splines(is_compiled, monkeypatch):
     _, down, right = spline_at(spline, rows[:count], columns[:count], slopes=True)
     np.testing.assert_allclose(down, [np.cos(rows[:count] / 5) / 5, np.zeros(count)], atol=2e-3)
     np.testing.assert_allclose(right, [np.full(count, 1 / 7), -np.sin(columns[:count] / 6) / 6], atol=2e-3)
+
+
+@pytest.mark.filterwarnings("ignore:shift and PSF not estimated")
+def test_blocks_without_usable_pixels(monkeypatch):
+    """As in the corners of scenes that are turned against their grid."""
+    spline, nothing = spline_of(np.ones((2, 8, 9), np.float32)), np.zeros(0)
+    assert spline_at(spline, nothing, nothing).shape == (2, 0)
+    assert spline_at(spline, nothing, nothing, slopes=True).shape == (3, 2, 0)
+    monkeypatch.setattr(sampling, "SPREAD_WHOLE_FINE_PIXELS", 60)
+    monkeypatch.setattr(sampling, "SPREAD_COARSE_PIXELS", 6)
+    pair = tiny_pair(12, 3, (30, 32), 4)
+    hsi, rows, columns = pair.hsi.clone(), torch.arange(30)[:, None], torch.arange(32)
+    hsi[:, rows + columns < 20] = torch.nan
+    samples = PairSamples.of(hsi, pair.msi.flip(1), (4.0, 4.0), (0.0, 0.0))  # nothing agrees, so that all is tried
+    assert not all(bool(block.usable.any()) for block in samples.blocks((2.0, 2.0), spread=True))
+    estimate_from_samples(samples)
 
 
 def test_steepness_is_the_largest_change_between_pixels():
