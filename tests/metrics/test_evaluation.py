@@ -177,7 +177,7 @@ def test_notes_name_every_exclusion() -> None:
         "1 bands have no error",
         "1 bands have a reference of mean zero",
         "1 bands have no value",
-        "3.0 nm",
+        "differ by up to 3.0 nm",
         "no SSIM",
     ):
         assert expected in notes

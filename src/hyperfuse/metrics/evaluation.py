@@ -241,7 +241,7 @@ def _notes(comparison: Comparison, sums: WindowSums, q2n: float | None) -> Itera
         f"{all_bands - bands} of {all_bands} bands are marked bad and left out": bands < all_bands,
         f"{bands - compared} bands have no value that is valid in both images and are left out": compared < bands,
         f"the fused image has no data at {missing} values that the reference has; they are not scored": missing > 0,
-        f"the band centres of the two images of up to {apart:.1f} nm": apart > WAVELENGTH_TOLERANCE_NM,
+        f"the band centres of the two images differ by up to {apart:.1f} nm": apart > WAVELENGTH_TOLERANCE_NM,
         "the images are equal where both have data: PSNR is infinite (null in JSON)": exact == compared,
         f"{infinite} and do not count in the mean-band PSNR": 0 < exact < compared,
         "no ERGAS: the fused cube does not state the scale; give it (--scale)": comparison.scale is None,
