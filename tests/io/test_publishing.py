@@ -117,6 +117,41 @@ def test_old_files_come_back_when_the_last_step_fails(tmp_path: Path, monkeypatc
     assert listing(tmp_path) == before
 
 
+def flushing() -> threading.Thread | None:
+    return next((each for each in threading.enumerate() if each.name == "hyperfuse-flush"), None)
+
+
+def test_an_error_of_the_disk_while_files_are_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system tells it once; the last flush would not see it again."""
+    told = threading.Event()
+
+    def once(path: Path) -> None:
+        if not told.is_set():
+            told.set()
+            raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(publishing, "SECONDS_BETWEEN_FLUSHES", 0.001)
+    monkeypatch.setattr(publishing, "_flush_file", once)
+    with pytest.raises(CubeWriteError, match="Input/output error"), published(tmp_path / "out.txt") as path:
+        path.write_text("new")
+        assert told.wait(60)
+    assert listing(tmp_path) == {} and flushing() is None
+
+
+def test_many_files_are_not_looked_at_again_and_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(publishing, "SECONDS_BETWEEN_FLUSHES", 0.001)
+    monkeypatch.setattr(publishing, "MOST_FLUSHED", 3)
+    with published(tmp_path / "out") as path:
+        path.mkdir()
+        for index in range(5):
+            (path / str(index)).touch()
+        thread = flushing()
+        if thread is not None:
+            thread.join(60)
+            assert not thread.is_alive()
+    assert len(list((tmp_path / "out").iterdir())) == 5
+
+
 @pytest.mark.parametrize(
     ("number", "message"),
     [

@@ -29,6 +29,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -272,7 +273,7 @@ def _finish_publishing(target: Path) -> None:
 
 def _flush(folder: Path) -> None:
     """Wait until the disk has everything in a folder: no rename may survive a power failure that its file does not."""
-    files = _files_in(folder)
+    files = list(_files_in(folder))
     if len(files) > MOST_FLUSHED and hasattr(os, "sync"):
         os.sync()
         return
@@ -281,8 +282,8 @@ def _flush(folder: Path) -> None:
     _flush_folder(folder)
 
 
-def _files_in(folder: Path) -> list[Path]:
-    return [path for path in folder.rglob("*") if path.is_file()]
+def _files_in(folder: Path) -> Iterator[Path]:
+    return (path for path in folder.rglob("*") if path.is_file())
 
 
 def _flush_file(path: Path) -> None:
@@ -299,8 +300,10 @@ def _flushed_meanwhile(folder: Path) -> Iterator[None]:
     def flush() -> None:
         while not errors and not ended.wait(SECONDS_BETWEEN_FLUSHES):
             try:
-                files = _files_in(folder)
-                for path in files if len(files) <= MOST_FLUSHED else ():
+                files = list(islice(_files_in(folder), MOST_FLUSHED + 1))
+                if len(files) > MOST_FLUSHED:
+                    return  # they will not become fewer, and to look at all of them takes long
+                for path in files:
                     _flush_file(path)
             except FileNotFoundError:
                 pass  # removed meanwhile
