@@ -166,6 +166,23 @@ def test_only_the_same_run_is_continued(
         fuse(*pair, target, method="glp", resume=True, overwrite=True, **KNOWN)
 
 
+def test_only_a_run_that_is_continued_replaces_its_change_mask(
+    pair: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_tiles(monkeypatch)
+    target, mask, stop = tmp_path / "fused.tif", tmp_path / "mask.tif", threading.Event()
+    mask.write_bytes(OLD)
+    with pytest.raises(CubeWriteError, match="exists already"):
+        fuse(*pair, target, method="glp", change_mask=mask, resume=True, **KNOWN)
+    assert mask.read_bytes() == OLD
+    mask.unlink()
+    with pytest.raises(Cancelled), listening(stop_after(stop, 2), cancel=stop):
+        fuse(*pair, target, method="glp", change_mask=mask, **KNOWN)
+    assert mask.exists()
+    fuse(*pair, target, method="glp", change_mask=mask, resume=True, **KNOWN)
+    assert open_cube(mask).shape[0] == 1 and target.exists()
+
+
 @pytest.mark.parametrize(("suffix", "limit"), [(".tif", 60_000), (".nc", 60_000), (".tif", 2_000)])
 def test_a_full_disk_is_one_clear_line(pair: tuple[Path, Path], tmp_path: Path, suffix: str, limit: int) -> None:
     target = tmp_path / f"fused{suffix}"

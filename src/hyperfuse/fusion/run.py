@@ -249,7 +249,7 @@ def check_request(hsi: Image, msi: Image, target: Path | None, config: FuseConfi
         raise OptionError(got, "two files", "fix --uncertainty or --change-mask")
     for each in beside:
         _require_own_file(each, hsi, msi, config)
-        check_target(each, config if each == config.uncertainty else _output_of_mask(config))
+        check_target(each, config if each == config.uncertainty else _output_of_mask(target, config))
     if target is None:
         return
     _require_own_file(target, hsi, msi, config)
@@ -260,8 +260,10 @@ def check_request(hsi: Image, msi: Image, target: Path | None, config: FuseConfi
     check_target(target, config)
 
 
-def _output_of_mask(config: FuseConfig) -> OutputConfig:
-    return OutputConfig(overwrite=config.overwrite or config.resume)
+def _output_of_mask(target: Path | None, config: FuseConfig) -> OutputConfig:
+    """It may be there already where the run that is continued has written it."""
+    is_continued = config.resume and target is not None and WorkFolder(target).journal() is not None
+    return OutputConfig(overwrite=config.overwrite or is_continued)
 
 
 def _require_own_file(target: Path, hsi: Image, msi: Image, config: FuseConfig) -> None:
@@ -305,7 +307,7 @@ def _run(
     kept_from = time.monotonic() + (SECONDS_NOT_KEPT if journal is None else 0)
     plan = make_plan(hsi, msi, config, method=method, uncertainty=uncertainty, observation=observation)
     if config.change_mask is not None:
-        write_cube(plan.change_mask, config.change_mask, _output_of_mask(config))
+        write_cube(plan.change_mask, config.change_mask, _output_of_mask(target, config))
     seconds, clipping = 0.0, Clipping()
     if plan.memory.whole and journal is None:
         # The only tile is computed before the output is created: then it is known whether any pixel is missing.
