@@ -133,7 +133,7 @@ class WorkFolder:
 
     def finished(self) -> set[int]:
         """Indices of the stored tiles."""
-        return {int(path.stem) for path in self.path.glob(f"*{TILE_SUFFIX}")}
+        return {int(path.stem) for path in self.path.glob(f"*{TILE_SUFFIX}") if path.stem.isdecimal()}
 
     def load(self, tile: Tile, bands: int, dtype: np.dtype[Any]) -> NDArray[Any] | None:
         """The values of a stored tile; None where it is missing or damaged."""

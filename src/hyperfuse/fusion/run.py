@@ -55,8 +55,8 @@ MATLAB, TIFF_SUFFIXES = ".mat", (".tif", ".tiff")
 # A signal is answered between two writes.
 WRITTEN_ROWS = 512
 ENVI_HEADER, ENVI_PIXELS = ".hdr", ".img"
-# Tiles are kept from this time of a run on: keeping takes up to a sixth of its processor time, and less work than this
-# is soon repeated.
+# Tiles are kept from this time of a run on: keeping takes as much disk as the output, and less work than this is soon
+# repeated.
 SECONDS_NOT_KEPT = 20.0
 # How uncertainties are stored, whatever the fused image is.
 STORED_ERRORS: dict[str, Any] = {

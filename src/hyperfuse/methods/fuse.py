@@ -133,7 +133,7 @@ def regressed_error(
         count = len(model.coefficients)
         return model.msi.new_zeros(count, *model.fine_size), torch.zeros(count, dtype=torch.float64)
 
-    every, in_core = max(1, pixels // MOST_FITTED), model.window.coarse
+    every, in_core = math.ceil(pixels / MOST_FITTED), model.window.coarse
 
     def blurred_features_and_error() -> tuple[Tensor, Tensor]:
         maps = [in_core(model.operator.apply(part)) for part in _feature_maps(white, directions, phases)]

@@ -57,6 +57,7 @@ LOST = 1.2  # factor of the misfit by which a round may be worse than the one be
 MOVED_LOG_SIGMA, MOVED_SHIFT = 0.01, 0.02  # from one round to the next, of a coarse pixel: less is settled
 # Mean weight of pixels that differ by nothing but Gaussian noise, or a little less, and how many times the variance of
 # the estimated noise they may have: on pairs of ten training scenes 0.9 to 4 where there is only noise, else above 16.
+# A limit among the former costs time, not quality: noise taken for disagreement is looked at more closely.
 NOISE_LEAVES, NOISE_AT_MOST = 0.85, 2.5
 ENOUGH_THAT_DISAGREE = 3000  # pixels by which PSF and shift are found where the images disagree
 # Colour: evidence for another shape of the PSF, the share of the misfit that gains must leave to be used, and how many
