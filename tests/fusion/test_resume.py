@@ -166,7 +166,7 @@ def test_only_the_same_run_is_continued(
         fuse(*pair, target, method="glp", resume=True, overwrite=True, **KNOWN)
 
 
-def test_only_a_run_that_is_continued_replaces_its_change_mask(
+def test_a_change_mask_is_there_when_the_run_has_ended(
     pair: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small_tiles(monkeypatch)
@@ -178,7 +178,7 @@ def test_only_a_run_that_is_continued_replaces_its_change_mask(
     mask.unlink()
     with pytest.raises(Cancelled), listening(stop_after(stop, 2), cancel=stop):
         fuse(*pair, target, method="glp", change_mask=mask, **KNOWN)
-    assert mask.exists()
+    assert not mask.exists()
     fuse(*pair, target, method="glp", change_mask=mask, resume=True, **KNOWN)
     assert open_cube(mask).shape[0] == 1 and target.exists()
 

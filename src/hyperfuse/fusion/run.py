@@ -249,7 +249,7 @@ def check_request(hsi: Image, msi: Image, target: Path | None, config: FuseConfi
         raise OptionError(got, "two files", "fix --uncertainty or --change-mask")
     for each in beside:
         _require_own_file(each, hsi, msi, config)
-        check_target(each, config if each == config.uncertainty else _output_of_mask(target, config))
+        check_target(each, config if each == config.uncertainty else OutputConfig(overwrite=config.overwrite))
     if target is None:
         return
     _require_own_file(target, hsi, msi, config)
@@ -258,12 +258,6 @@ def check_request(hsi: Image, msi: Image, target: Path | None, config: FuseConfi
             got = f"{target} for the fused image and its {name.replace('-', ' ')}"
             raise OptionError(got, "two files", f"fix -o or --{name}")
     check_target(target, config)
-
-
-def _output_of_mask(target: Path | None, config: FuseConfig) -> OutputConfig:
-    """It may be there already where the run that is continued has written it."""
-    is_continued = config.resume and target is not None and WorkFolder(target).journal() is not None
-    return OutputConfig(overwrite=config.overwrite or is_continued)
 
 
 def _require_own_file(target: Path, hsi: Image, msi: Image, config: FuseConfig) -> None:
@@ -306,8 +300,6 @@ def _run(
     method = None if journal is None else provenance_of(journal.record).get("method")
     kept_from = time.monotonic() + (SECONDS_NOT_KEPT if journal is None else 0)
     plan = make_plan(hsi, msi, config, method=method, uncertainty=uncertainty, observation=observation)
-    if config.change_mask is not None:
-        write_cube(plan.change_mask, config.change_mask, _output_of_mask(target, config))
     seconds, clipping = 0.0, Clipping()
     if plan.memory.whole and journal is None:
         # The only tile is computed before the output is created: then it is known whether any pixel is missing.
@@ -354,6 +346,9 @@ def _run(
                 advance(1, tile.pixels)
     if folder is not None:
         folder.remove()
+    if config.change_mask is not None:
+        # Last, so that a run that is interrupted leaves nothing.
+        write_cube(plan.change_mask, config.change_mask, OutputConfig(overwrite=config.overwrite))
     clipping.report(template)
     cube = template.copy(data=writer.values) if isinstance(writer, _ArrayWriter) else None
     return FusionRun(target, cube, len(plan.tiles), sum(tile.pixels for tile in plan.tiles), seconds)
